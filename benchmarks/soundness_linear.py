@@ -23,7 +23,7 @@ from typing import Any
 import numpy as np
 
 from lucidae import LinearAutoencoder, certify
-from lucidae.linear import verified_data
+from lucidae.linear import verify
 from lucidae.linear.prefixes import geometric_prior
 
 # As a script, `linear` would be the benchmark of that name.
@@ -221,11 +221,12 @@ def problem(seed: int, counts: Counter[str], contradictions: list[str]) -> None:
             return
     if method in ("rag", "gha", "brockett"):
         settings["tied"] = False if method == "rag" else "auto"
-    # In a quarter of the problems the verifier has only products with the rows, or, in half of
-    # these, their Gram matrix.
+    # In half of the problems the verifier does not factorise the rows. It then tests a covariance
+    # by a sketch, or has only products with the rows, or their Gram matrix.
     bounded = seed % 4 == 3
-    verified_data.DENSE_FEATURES = 0 if bounded else 1024
-    verified_data.FEW_ROWS = 1024 if seed % 8 == 7 else 0
+    verify.SMALL_ROWS = 0 if seed % 2 else 2**17
+    verify.DENSE_FEATURES = 0 if bounded else 1024
+    verify.FEW_ROWS = 1024 if seed % 8 == 7 else 0
     certificate = certify((encoder, decoder), X, family="linear", **settings)
     counts["problems"] += 1
     counts["with bounds"] += bounded

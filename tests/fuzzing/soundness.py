@@ -15,7 +15,7 @@ import numpy as np
 from benchmarks import soundness_dropout, soundness_linear, soundness_sparsity
 
 from fuzzing.oracle import Finding
-from lucidae.linear import verified_data
+from lucidae.linear import verify
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,11 +50,11 @@ def check(case: Problem) -> list[Finding]:
 def linear(seed: int) -> list[tuple[str, str]]:
     """Return the contradictions of a linear autoencoder."""
     found: list[str] = []
-    features, rows = verified_data.DENSE_FEATURES, verified_data.FEW_ROWS
+    limits = verify.DENSE_FEATURES, verify.FEW_ROWS, verify.SMALL_ROWS
     try:
         soundness_linear.problem(seed, Counter(), found)
     finally:
-        verified_data.DENSE_FEATURES, verified_data.FEW_ROWS = features, rows
+        verify.DENSE_FEATURES, verify.FEW_ROWS, verify.SMALL_ROWS = limits
     return [(" ".join(line.split(":")[-1].split()[:4]), line) for line in found]
 
 

@@ -75,7 +75,11 @@ def test_a_model_of_an_earlier_version_gives_the_same(version, name, tmp_path):
     model = lucidae.load(path)
     own = last_of(model)
     assert verdicts.pop("status_", "none") == getattr(own, "status_", "none")
-    assert {claim.name: claim.verdict for claim in own.certificate_} == verdicts
+    # Later versions add claims, and name equal eigenvalues without calling the fit a failure.
+    found = {claim.name: claim.verdict for claim in own.certificate_}
+    assert {name: found[name] for name in verdicts if name != "moment"} == {
+        name: verdict for name, verdict in verdicts.items() if name != "moment"
+    }
     expressions = [key.partition(":")[2] for key in known if key.startswith(f"{name}:")]
     if name.startswith("linear-em"):  # batches with missing entries are refused since 0.4
         expressions = [text for text in expressions if "partial_fit" not in text]

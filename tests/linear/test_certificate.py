@@ -8,8 +8,9 @@ import math
 
 import numpy as np
 import pytest
+import scipy.sparse
 from numpy.testing import assert_allclose
-from sklearn.datasets import load_wine
+from sklearn.datasets import load_breast_cancer, load_diabetes, load_digits, load_iris, load_wine
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.preprocessing import scale
 
@@ -29,6 +30,7 @@ K = 3
 X = 2 + centred_rows(VALUES)
 ALL_AXES = np.linalg.eigh(np.cov(X.T))[1][:, ::-1].T
 AXES = ALL_AXES[:K]
+TABLES = (load_iris, load_wine, load_breast_cancer, load_digits, load_diabetes)
 CLAIMS = (
     "subspace",
     "alignment",
@@ -39,6 +41,7 @@ CLAIMS = (
     "nonzero_latents",
     "eigengap",
     "sampling",
+    "leverage",
     "conditioning",
     "epochs",
     "attributes",
@@ -55,7 +58,9 @@ def failing(certificate):
 
 
 def verdicts(certificate):
-    return {claim.name: claim.verdict for claim in certificate}
+    """Return the verdicts; `certify` reads the rows, where a stream is judged by its moment."""
+    apart = ("moment", "leverage")
+    return {claim.name: claim.verdict for claim in certificate if claim.name not in apart}
 
 
 # Right figures.
@@ -131,12 +136,12 @@ def test_certifying_on_data_on_its_moment_and_from_what_was_kept_agree():
         certify(fitted, X, sample_weight=np.ones(len(X))),
     ):
         for name in CLAIMS:
-            if name != "moment":  # a moment alone has no rows to be compared with
+            if name not in ("moment", "leverage"):  # a moment alone has no rows
                 assert other[name].holds == kept[name].holds
     assert "subspace" in failing(certify(fitted, X[:, ::-1]))
 
 
-@pytest.mark.parametrize("n", [300, 1500])
+@pytest.mark.parametrize("n", [200, 1500])
 def test_many_features_have_the_same_verdicts_from_the_fit_and_from_the_data(n):
     """Above 1024 features nothing is stored, and the eigenvalues are bounded."""
     rng = np.random.default_rng(0)
@@ -154,7 +159,7 @@ def test_many_features_have_the_same_verdicts_from_the_fit_and_from_the_data(n):
             ("alignment", axis_alignment_distance(decoder, axes)),
         ):
             claim = certificate[name]
-            assert "bounds from residuals" in claim.statement
+            assert n < 1024 or "bounds from residuals" in claim.statement
             assert abs(claim.value - distance) <= claim.error + 1e-9
     swapped = fitted.components_[[1, 0]]
     assert failing(judged(swapped, swapped.T, wide, method="rag")) >= {"order"}
@@ -238,7 +243,7 @@ def test_zero_latents_are_named_and_priced():
     certificate = LinearAutoencoder(K, method="nonuniform_l2", l2=l2).fit(X).certificate_
     assert certificate["nonzero_latents"].holds is False
     assert certificate["nonzero_latents"].value == 1
-    assert "latent 2 is zero at the optimum" in certificate["nonzero_latents"].advice
+    assert "latent 1 is zero at the optimum" in certificate["nonzero_latents"].advice
     assert "1/3 = 0.333" in certificate["nonzero_latents"].advice
     assert_allclose(certificate["subspace"].value, 1 / 3, atol=1e-9)
     assert "mean squared sine of 0.333" in certificate["subspace"].advice
@@ -246,12 +251,12 @@ def test_zero_latents_are_named_and_priced():
     assert certificate["stationarity"].holds
 
 
-def test_the_papers_penalties_kill_latents_19_and_20():
+def test_the_papers_penalties_kill_the_last_two_latents():
     values = np.concatenate([np.linspace(5.117, 0.673, 18), [0.626, 0.608], np.full(5, 0.1)])
     l2 = np.linspace(0.1, 0.9, 20) ** 2
     rows = centred_rows(values, n=100)
     certificate = LinearAutoencoder(20, method="nonuniform_l2", l2=l2).fit(rows).certificate_
-    assert "latents 19–20 are zero at the optimum" in certificate["nonzero_latents"].advice
+    assert "latents 18–19 are zero at the optimum" in certificate["nonzero_latents"].advice
     assert "2/20 = 0.1" in certificate["nonzero_latents"].advice
     assert_allclose(certificate["subspace"].value, 0.1, atol=1e-9)
 
@@ -260,8 +265,18 @@ def test_a_subspace_that_the_data_do_not_determine_is_no_failure_of_the_fit():
     few = np.random.default_rng(0).standard_normal((5, 20))
     certificate = LinearAutoencoder(8).fit(few).certificate_
     assert certificate["subspace"].holds is None
-    assert certificate["eigengap"].holds is False
-    assert "5–8" in certificate["eigengap"].advice
+    assert certificate["eigengap"].holds is None
+    assert "Components 4–7 are not determined" in certificate["eigengap"].advice
+    assert certificate.holds
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_a_constant_column_and_ties_are_no_failure_of_the_fit(method):
+    """With as many components as features, and with equal eigenvalues."""
+    for rows in (np.c_[X, np.ones(len(X))], centred_rows([4.0, 4.0, 1.0, 1.0, 0.1])):
+        certificate = LinearAutoencoder(rows.shape[1], method=method).fit(rows).certificate_
+        assert failing(certificate) <= {"nonzero_latents"}, certificate
+        assert certificate["eigengap"].holds is None
 
 
 def test_a_prior_that_never_cuts_somewhere_identifies_nothing_there():
@@ -402,13 +417,13 @@ def spiked(n, m, deviations, seed=0):
     return rows
 
 
-def test_pure_noise_is_optimal_but_not_separated_from_sampling_noise():
+def test_pure_noise_is_optimal_but_does_not_stand_out_of_sampling_noise():
     certificate = LinearAutoencoder(5).fit(spiked(200, 50, [])).certificate_
     assert certificate.holds, "the fit is optimal for these data"
     claim = certificate["sampling"]
     assert (claim.value, claim.verdict) == (0.0, "reported")
-    assert "0 of 5 components are separated from sampling noise; components 1–5" in claim.advice
-    assert "independent Gaussian rows" in claim.statement
+    assert "0 of 5 components stand out of sampling noise; components 0–4 do not" in claim.advice
+    assert "independent rows" in claim.statement
     assert "identifiable" not in certificate.summary()
     assert "these data" in certificate["eigengap"].statement
 
@@ -417,25 +432,36 @@ def test_the_components_above_noise_are_counted_and_the_others_named():
     rows = spiked(300, 30, [9.0, 5.0, 3.0])
     claim = LinearAutoencoder(5).fit(rows).certificate_["sampling"]
     assert claim.value == 3.0
-    assert "3 of 5 components are separated" in claim.advice
-    assert "components 4–5 are not" in claim.advice
+    assert "3 of 5 components stand out of sampling noise" in claim.advice
+    assert "components 3–4 do not" in claim.advice
     both = LinearAutoencoder(2).fit(rows).certificate_["sampling"]
     assert both.advice.startswith("Both components")
     constant = LinearAutoencoder(3).fit(spiked(100, 4, [5.0, 3.0]) * [1, 1, 0, 0])
     assert constant.certificate_["sampling"].value <= 2.0, "a constant feature is no noise"
 
 
+def test_equally_strong_factors_stand_out_and_belong_together():
+    """Five equal spikes far above the noise: no reason to choose fewer components."""
+    rows = centred_rows(np.r_[np.linspace(400.0, 399.0, 5), np.ones(35)], n=400)
+    found = LinearAutoencoder(5).fit(rows).certificate_
+    assert found["sampling"].value == 5.0
+    assert "All 5 components stand out of sampling noise" in found["sampling"].advice
+    assert "Components 0–4 have nearly equal variances" in found["sampling"].advice
+    assert "fewer" not in found["sampling"].advice
+    assert list(found.evidence["components_above_noise"]) == [0, 1, 2, 3, 4]
+    assert list(found.evidence["components_of_similar_variance"]) == [0, 1, 2, 3, 4]
+
+
 def test_where_only_the_subspace_is_promised_ties_inside_of_it_do_not_count():
-    """Two equal spikes: no axis is separated, their plane is."""
     rows = centred_rows(np.r_[9.0, 9.0 - 1e-6, np.ones(8)], n=200)
-    axes = LinearAutoencoder(2).fit(rows).certificate_["sampling"]
     plane, close, noise = (
         LinearAutoencoder(k, method="plain").fit(rows).certificate_["sampling"] for k in (2, 1, 3)
     )
-    assert (axes.value, plane.value) == (0.0, 2.0)
-    assert "subspace of the 2 components is separated" in plane.advice
-    assert "eigenvalues 1 and 2 are too close" in close.advice
-    assert "2 of the 3 leading eigenvalues exceed the noise" in noise.advice
+    assert plane.value == 2.0
+    assert "Both components stand out of sampling noise" in plane.advice
+    assert "nearly equal" not in plane.advice
+    assert "component 0 is too close to that of component 1" in close.advice
+    assert "2 of 3 components stand out" in noise.advice
 
 
 @pytest.mark.parametrize(
@@ -444,13 +470,51 @@ def test_where_only_the_subspace_is_promised_ties_inside_of_it_do_not_count():
         (np.eye(2, 5), "rag", 1, "three rows"),
         (np.ones((9, 3)), "rag", 1, "three rows, not all equal"),
         (spiked(20, 4, []), "plain", 4, "as many components as features"),
-        (spiked(20, 1100, [30.0]), "rag", 1, "more than 1024 features"),
+        (spiked(130, 1100, [30.0]), "rag", 1, "more than 1024 features"),
     ],
 )
 def test_where_sampling_noise_is_not_known_the_reason_is_said(rows, method, k, reason):
     claim = LinearAutoencoder(k, method=method).fit(rows).certificate_["sampling"]
     assert claim.verdict == "does not apply"
     assert reason in claim.advice
+
+
+# Influence of single rows.
+
+
+@pytest.mark.parametrize(
+    ("load", "scaled"), [(load, scaled) for load in TABLES for scaled in (False, True)]
+)
+def test_no_row_of_ordinary_tables_is_named(load, scaled):
+    rows = scale(load().data) if scaled else load().data
+    for k in (1, 3, 5):
+        claim = LinearAutoencoder(min(k, rows.shape[1])).fit(rows).certificate_["leverage"]
+        assert (claim.verdict, claim.advice) == ("reported", ""), claim
+
+
+@pytest.mark.parametrize("kind", ["small", "weighted", "large", "sparse", "batches", "blocks"])
+def test_one_row_times_500_is_named(kind):
+    n, m = (400, 40) if kind in ("small", "weighted") else (3000, 60)
+    rows = np.random.default_rng(0).standard_normal((n, m)) * np.linspace(3, 1, m)
+    rows[137] *= 500
+    model = LinearAutoencoder(3)
+    if kind == "batches":
+        for batch in np.array_split(rows, 7):
+            model.partial_fit(batch)
+    elif kind == "blocks":
+        model.fit(part for part in np.array_split(rows, 3))
+    else:
+        weights = np.ones(n) if kind == "weighted" else None
+        given = scipy.sparse.csr_array(rows) if kind == "sparse" else rows
+        model.fit(given, sample_weight=weights)
+    certificate = model.certificate_
+    claim = certificate["leverage"]
+    assert claim.holds is None
+    assert claim.value > 0.9
+    assert "row 137 has" in claim.advice
+    assert certificate.evidence["leverage_rows"][0] == 137
+    assert certificate.evidence["leverage_shares"][0] == claim.value
+    assert certificate.holds, "the claim informs only"
 
 
 # Advice.
@@ -467,6 +531,14 @@ def test_advice_on_training_is_for_fits_alone():
     fitted = LinearAutoencoder(K, solver="gradient", max_iter=3, random_state=0)
     with pytest.warns(UserWarning, match="limit of 3 iterations"):
         assert "Train longer" in fitted.fit(X).certificate_.summary()
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_an_exact_fit_is_not_told_to_train_longer(method):
+    other = certify(LinearAutoencoder(K, method=method).fit(X), X[:, ::-1])
+    assert other.holds is False
+    assert "Train longer" not in other.summary()
+    assert "If X is not the data that was passed to fit" in other.summary()
 
 
 def test_the_advice_after_convergence_is_not_to_train_longer():

@@ -20,7 +20,7 @@ MEASURED = (
     "singular_values_",
     "noise_variance_",
 )
-NAMES = ["subspace", "alignment", "order", "gap", "eigengap", "sampling", "attributes"]
+NAMES = ["subspace", "alignment", "order", "gap", "eigengap", "sampling", "leverage", "attributes"]
 
 
 def failing(certificate):

@@ -14,7 +14,7 @@ from numpy.testing import assert_allclose
 import lucidae
 from lucidae import LinearAutoencoder, SecondMoment, certify
 
-WIDE = np.random.default_rng(0).standard_normal((60, 1100)) * np.geomspace(3, 0.1, 1100) + 0.2
+WIDE = np.random.default_rng(0).standard_normal((130, 1100)) * np.geomspace(3, 0.1, 1100) + 0.2
 
 
 @pytest.mark.covering
@@ -22,7 +22,7 @@ WIDE = np.random.default_rng(0).standard_normal((60, 1100)) * np.geomspace(3, 0.
 @pytest.mark.parametrize("weighted", [False, True])
 def test_a_certificate_that_is_read_later_is_that_of_the_fit(monkeypatch, convert, weighted):
     X = convert(WIDE)
-    weights = np.random.default_rng(1).uniform(0.5, 2.0, 60) if weighted else None
+    weights = np.random.default_rng(1).uniform(0.5, 2.0, 130) if weighted else None
     later = LinearAutoencoder(3).fit(X, sample_weight=weights)
     monkeypatch.setattr("lucidae.rows.training_rows.REFERENCED_BYTES", 0)
     at_once = LinearAutoencoder(3).fit(X, sample_weight=weights)
@@ -76,7 +76,7 @@ def test_small_rows_are_stored_and_their_moment_is_computed_when_needed(convert)
 def test_an_error_while_the_certificate_is_computed_leaves_the_rows_for_another_try(monkeypatch):
     model = LinearAutoencoder(3).fit(WIDE)
     with monkeypatch.context() as broken:
-        broken.setattr("lucidae.linear.state.data_of", lambda *_, **__: 1 / 0)
+        broken.setattr("lucidae.linear.state.data_of_rows", lambda *_, **__: 1 / 0)
         assert "ZeroDivisionError" in model.certificate_["certificate"].advice
     assert model.certificate_["subspace"].holds
 
@@ -86,8 +86,8 @@ def sparse(X):
 
 
 CHANGES = {
-    "exchanged entries of a column": (np.array, lambda X: X[:, 5].put(range(60), X[::-1, 5])),
-    "another shape": (np.array, lambda X: X.resize((60, 1000), refcheck=False)),
+    "exchanged entries of a column": (np.array, lambda X: X[:, 5].put(range(130), X[::-1, 5])),
+    "another shape": (np.array, lambda X: X.resize((130, 1000), refcheck=False)),
     "beside a large constant": (
         lambda X: np.where(np.arange(1100) == 0, 1e8, X).astype(np.float32),
         lambda X: X[:, 1:].__imul__(np.float32(1.01)),
@@ -96,7 +96,7 @@ CHANGES = {
     "exchanged indices": (sparse, lambda X: X.indices.__setitem__([5, 6], X.indices[[6, 5]])),
     "a moved row": (sparse, lambda X: X.indptr.__setitem__(5, X.indptr[5] + 1)),
     "descending pointers": (sparse, lambda X: X.indptr.__setitem__(5, 0)),
-    "resized": (sparse, lambda X: X.resize((60, 1090))),
+    "resized": (sparse, lambda X: X.resize((130, 1090))),
     "replaced data": (sparse, lambda X: setattr(X, "data", 2.0 * X.data)),
 }
 
@@ -113,24 +113,24 @@ def test_rows_that_were_changed_in_any_way_are_not_judged(change):
 
 
 def test_changed_rows_that_were_changed_back_are_judged():
-    X, weights = WIDE.copy(), np.full(60, 2.0)
+    X, weights = WIDE.copy(), np.full(130, 2.0)
     model = LinearAutoencoder(3).fit(X, sample_weight=weights)
     X[3] += 1.0
-    X[:], weights[:] = WIDE, np.arange(60.0)  # the weights are copied
+    X[:], weights[:] = WIDE, np.arange(130.0)  # the weights are copied
     assert model.certificate_.holds
 
 
 def test_rows_that_change_while_the_certificate_is_computed_are_not_judged(monkeypatch):
     X = WIDE.copy()
     model = LinearAutoencoder(3).fit(X)
-    original = lucidae.linear.state.data_of
+    original = lucidae.linear.state.data_of_rows
 
     def changing(*args, **keywords):
         found = original(*args, **keywords)
         X[3] += 1e-3
         return found
 
-    monkeypatch.setattr("lucidae.linear.state.data_of", changing)
+    monkeypatch.setattr("lucidae.linear.state.data_of_rows", changing)
     assert [claim.holds for claim in model.certificate_] == [None]
 
 

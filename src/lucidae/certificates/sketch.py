@@ -25,8 +25,8 @@ from typing import Any
 import numpy as np
 import scipy.sparse
 
-from lucidae.arrays import as_double, like, to_numpy
-from lucidae.certificates.bounds import TINY, gamma
+from lucidae.arrays import as_double, like, squared_norms, to_numpy
+from lucidae.certificates.bounds import TINY, Ball, gamma
 from lucidae.certificates.complement import start_share
 
 __all__ = ["Sketch"]
@@ -76,6 +76,16 @@ class Sketch:
         """Return the sketch of the rows X (dense of any library, or sparse) with their weights."""
         return cls.empty(X.shape[1]).update(X, weights)
 
+    @classmethod
+    def given(cls, mean: Any, covariance: Any, weight: float) -> Sketch:
+        """Return the sketch of rows of which only mean and covariance are given, as data."""
+        mean, covariance = to_numpy(mean), to_numpy(covariance)
+        images = weight * (_directions(len(mean)) @ covariance)
+        size = weight * float(np.trace(covariance))
+        peaks = np.empty((2, 0))
+        rows = max(1, int(weight))
+        return cls(mean, weight, np.zeros(len(mean)), images, size, len(mean), rows, peaks)
+
     def update(self, X: Any, weights: Any = None) -> Sketch:
         """Return the sketch of the rows so far and the rows X together."""
         n, m = X.shape
@@ -103,11 +113,7 @@ class Sketch:
             else:
                 block = as_double(rows[part, :]) - device_shift
                 left[:-1] = to_numpy(device_omega @ block.mT)
-                squares[part] = (
-                    np.einsum("ij,ij->i", block, block)
-                    if isinstance(block, np.ndarray)
-                    else to_numpy((block * block).sum(axis=-1))
-                )
+                squares[part] = to_numpy(squared_norms(block, axis=-1))
             left[:-1] *= shares[part]
             left[-1] = shares[part]
             images += (rows.T @ left.T).T if sparse else to_numpy(like(left, block) @ block)
@@ -166,10 +172,11 @@ class Sketch:
         spread = gamma(self.depth) * float(np.sqrt(self.size / self.weight))
         return spread + gamma(1) * float(np.linalg.norm(self.shift))
 
-    def moment_error(self, covariance: Vector) -> float:
+    def compare(self, covariance: Vector) -> Ball:
         """Return a bound on ‖C′ − C‖ for a matrix C′ that is claimed to be the covariance C.
 
-        The divisor of C is the total weight W.
+        The error of the ball is the part of the bound that rounding errors of the sketch and of C′
+        explain. The divisor of C is the total weight W.
         """
         omega, m = _directions(len(self.shift)), len(self.shift)
         # In units of the largest entry no square overflows or vanishes.
@@ -179,6 +186,12 @@ class Sketch:
         true = self.images / self.weight / unit - np.outer(omega @ offset, offset)
         apart = float(np.linalg.norm(omega @ covariance - true))
         rounding = 2.0 * gamma(self.depth + m) * self.size / self.weight / unit
-        rounding += gamma(m) * float(np.linalg.norm(covariance))
-        bound = (apart + rounding * float(np.linalg.norm(omega))) / start_share(DIRECTIONS)
-        return bound * unit if np.isfinite(bound) else math.inf
+        rounding = (rounding + gamma(m) * float(np.linalg.norm(covariance))) * unit
+        share = start_share(DIRECTIONS)
+        apart = apart * unit if np.isfinite(apart) else math.inf
+        return Ball(apart / share, rounding * float(np.linalg.norm(omega)) / share)
+
+    def moment_error(self, covariance: Vector) -> float:
+        """Return the bound on ‖C′ − C‖ of `compare`, with its rounding errors."""
+        bound = float(self.compare(covariance).high)
+        return bound if np.isfinite(bound) else math.inf

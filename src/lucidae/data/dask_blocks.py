@@ -35,7 +35,7 @@ from lucidae.data.blocks import (
     stored_bytes,
 )
 from lucidae.data.kinds import AlignedBlocks, LoadedRows, checked_weights
-from lucidae.data.passes import ColumnLeaf, ReadInterrupted, Shown, leaf_of
+from lucidae.data.passes import ColumnLeaf, ReadInterrupted, Shown, leaf_of, moment_in
 from lucidae.moments import SecondMoment
 
 __all__ = ["DaskAligned", "DaskBlocks"]
@@ -252,7 +252,7 @@ class DaskAligned(AlignedBlocks):
                     if not is_whole:
                         raise KeyboardInterrupt
             except KeyboardInterrupt:
-                moment = total.summary if isinstance(total.summary, SecondMoment) else None
+                moment = moment_in(total.summary)
                 raise ReadInterrupted(moment, self.rows.first_row + total.n_rows) from None
             return total.summary
 
@@ -612,7 +612,10 @@ def _summary(
     block = block._replace(weights=_checked_weights(weights, block))
     found = leaf_of(block, name, leaf, column_names(raw))
     _report(topic, index, rows.shape[0])
-    found = _on_host(found) if isinstance(found, SecondMoment) else found
+    if isinstance(found, SecondMoment):
+        found = _on_host(found)
+    elif moment_in(found) is not None:
+        found = found._replace(moment=_on_host(found.moment))
     return _Part(found, int(rows.shape[0]))
 
 

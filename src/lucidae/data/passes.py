@@ -212,9 +212,14 @@ def fold(
             for block in coalesced(data, least):
                 done = _after(done, block, data.rows, leaf, combine)
     except KeyboardInterrupt:
-        moment = done[0] if isinstance(done[0], SecondMoment) else None
-        raise ReadInterrupted(moment, data.rows.first_row + done[1]) from None
+        raise ReadInterrupted(moment_in(done[0]), data.rows.first_row + done[1]) from None
     return done[0]
+
+
+def moment_in(summary: Any) -> SecondMoment | None:
+    """Return a summary that is a second moment, or the moment that it contains; otherwise None."""
+    found = summary if isinstance(summary, SecondMoment) else getattr(summary, "moment", None)
+    return found if isinstance(found, SecondMoment) else None
 
 
 def _after(

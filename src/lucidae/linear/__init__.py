@@ -1,8 +1,7 @@
 """Linear autoencoders that recover the principal components (Bao et al. 2020)."""
 
 from lucidae.counting import ComponentCount, count_components
-from lucidae.linear.certificate import certify_weights
-from lucidae.linear.components import certify_components
+from lucidae.linear.certify import certify_components, certify_weights
 from lucidae.linear.estimator import LinearAutoencoder
 from lucidae.linear.methods import (
     METHODS,

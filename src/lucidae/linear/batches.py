@@ -7,12 +7,21 @@ second moment.
 
 from __future__ import annotations
 
-from typing import Any, Self
+from typing import Any, NamedTuple, Self
 
 from lucidae.base import restored_on_failure
-from lucidae.data import aligned_blocks, in_memory, read_moment, store_features
+from lucidae.certificates.sketch import Sketch
+from lucidae.data import ReadInterrupted, aligned_blocks, in_memory, store_features
 from lucidae.data.kinds import AlignedBlocks, LoadedRows
-from lucidae.data.passes import Passes, check_start, given_moment, load_rows, no_moment
+from lucidae.data.passes import (
+    Passes,
+    check_start,
+    fold,
+    given_moment,
+    load_rows,
+    no_moment,
+    nothing_read,
+)
 from lucidae.iteration.progress import timed_fit
 from lucidae.kinds import kind_of
 from lucidae.linear.methods import Options
@@ -29,11 +38,50 @@ __all__ = [
     "draws_rows",
     "loaded_if_small",
     "loaded_rows",
+    "read_sketched",
 ]
 
 LOADED_BYTES = 2**28
 """Size up to which data with more than 8192 features are loaded, because they would be read many
 times: 256 mebibytes."""
+
+
+class SketchedMoment(NamedTuple):
+    """The second moment of rows, and a sketch of the same rows, which tests it."""
+
+    moment: SecondMoment
+    sketch: Sketch
+
+    def merge(self, other: SketchedMoment) -> SketchedMoment:
+        """Return both for the rows of this and of `other` together."""
+        return SketchedMoment(self.moment.merge(other.moment), self.sketch.merge(other.sketch))
+
+
+def _sketched_rows(rows: Any, _targets: Any, weights: Any) -> SketchedMoment:
+    return SketchedMoment(SecondMoment.of(rows, weights), Sketch.of(rows, weights))
+
+
+def read_sketched(
+    data: AlignedBlocks, *, start: SecondMoment | None = None, verbose: bool | str = "auto"
+) -> SketchedMoment:
+    """Return the second moment of data and their sketch, from one pass over the blocks.
+
+    `start` is the moment of rows that were read before, which is taken as data.
+    """
+    try:
+        found: SketchedMoment | None
+        found = fold(data, _sketched_rows, SketchedMoment.merge, verbose=verbose)
+    except ReadInterrupted as stop:
+        kept = stop.moment
+        if start is not None:
+            kept = start if kept is None else start.merge(kept)
+        raise ReadInterrupted(kept, stop.n_rows) from None
+    if found is None:
+        raise nothing_read(data)
+    if start is None:
+        return found
+    given = Sketch.given(start.mean, start.covariance, start.weight)
+    return SketchedMoment(start, given).merge(found)
 
 
 def draws_rows(options: Options, X: Any) -> bool:
@@ -180,8 +228,8 @@ class FitBatchesMixin:
             self._fit_source(options, source, data.rows.reference)
             store_features(self, data)
             return self
-        moment = read_moment(data, start=start, verbose=self.verbose)
+        moment, sketch = read_sketched(data, start=start, verbose=self.verbose)
         store_features(self, data)
         again = Passes(data, self.verbose) if data.repeatable and start is None else None
-        self._fit_source(options, MomentSource(moment, passes=again), data.rows.reference)
+        self._fit_source(options, MomentSource(moment, passes=again), data.rows.reference, sketch)
         return self

@@ -10,7 +10,7 @@ import scipy.sparse
 from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, TransformerMixin
 from sklearn.utils.validation import check_is_fitted
 
-from lucidae.arrays import Array, as_double, like, namespace, scalar
+from lucidae.arrays import Array, as_double, like, namespace, scalar, to_numpy
 from lucidae.arrays.threads import threads_for
 from lucidae.base import (
     CertifiedMixin,
@@ -22,19 +22,19 @@ from lucidae.base import (
     validated_rows,
 )
 from lucidae.certificates.claims import Certificate
+from lucidae.certificates.sketch import Sketch
 from lucidae.counting import ComponentCount
 from lucidae.data import LazyOutputMixin, blocks, by_blocks, in_memory, loaded
 from lucidae.data.kinds import AlignedBlocks, by_chunks, check_batch
-from lucidae.data.passes import Passes
 from lucidae.iteration.progress import timed_fit
-from lucidae.linear.attributes import finite
 from lucidae.linear.batches import FitBatchesMixin, draws_rows, loaded_if_small
-from lucidae.linear.certificate import checked_data, with_changes
+from lucidae.linear.certify import checked_data, data_of
+from lucidae.linear.claims import with_changes
 from lucidae.linear.methods import Options
 from lucidae.linear.missing import comparable, observed_part, suggesting_em, unmasked
 from lucidae.linear.observed_gaussian import gaussian_of, has_missing
+from lucidae.linear.ranges import finite
 from lucidae.linear.state import LinearState
-from lucidae.linear.verified_blocks import data_of_any, data_of_passes
 from lucidae.moments import SecondMoment
 from lucidae.rows.sources import MomentSource, source_of
 from lucidae.rows.sums import BlocksSource
@@ -217,11 +217,12 @@ class LinearAutoencoder(
     entries of opposite sign have almost the same magnitude, small changes of the data can still
     change the sign.
 
-    `fit` to more than 1024 features refers to the rows, without a copy, until `certificate_` is
-    read or the estimator is saved or pickled, if they are a NumPy array or a sparse matrix of at
-    most 256 MiB; their memory stays in use until then. If the rows are changed in place before,
-    `certificate_` is undecided and says so; `lucidae.certify` with the original rows decides it.
-    Larger rows and memory maps are certified by `fit`.
+    `fit` refers to the rows, without a copy, until `certificate_` is read or the estimator is saved
+    or pickled, if they are a NumPy array or a sparse matrix of at most 256 MiB; their memory stays
+    in use until then. (Rows of at most 1 MiB are copied.) Rows that are not kept leave a sketch of
+    a few vectors, from which the certificate is computed. If rows with more than 1024 features are
+    changed in place before, `certificate_` is undecided and says so; `lucidae.certify` with the
+    original rows decides it. Such rows that are larger, or memory maps, are certified by `fit`.
 
     References
     ----------
@@ -418,17 +419,22 @@ class LinearAutoencoder(
         self._fit_source(options, MomentSource(moment), reference)
 
     def _fit_source(
-        self, options: Options, source: MomentSource | BlocksSource, reference: Array
+        self,
+        options: Options,
+        source: MomentSource | BlocksSource,
+        reference: Array,
+        sketch: Sketch | None = None,
     ) -> None:
         """Fit to data that are not in memory.
 
-        `source` returns their mean and products with their second moment.
+        `source` returns their mean and products with their second moment, and `sketch` is that of
+        the rows of a second moment.
         """
         _check_weight(source.weight)
         state = LinearState(options, reference)
         if self.warm_start and hasattr(self, "_state"):
             state.previous = self._state.last_weights
-        state.solve(source, None, None, type(self).__name__)
+        state.solve(source, None, None, type(self).__name__, sketch)
         state.check_range()
         self._state = state
 
@@ -643,10 +649,8 @@ class LinearAutoencoder(
                 return self._with_changes(found)
         rows, weights = checked_data(X, sample_weight)
         self._check_features(rows)
-        if isinstance(rows, AlignedBlocks):
-            data = data_of_passes(Passes(rows, self.verbose))
-            return self._with_changes(self._state.certify(data, type(self).__name__))
-        data = data_of_any(rows, weights)
+        center = to_numpy(as_double(self._state.model.mean))
+        data = data_of(rows, weights, verbose=self.verbose, center=center)
         return self._with_changes(self._state.certify(data, type(self).__name__))
 
     def _check_features(self, data: Any) -> None:

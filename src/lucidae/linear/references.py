@@ -6,59 +6,34 @@ the solvers, so that a mistake in a solver is not repeated in its certificate. A
 in the table is judged by its own methods (`SelfJudged`), and its certificate says so.
 
 Σ is the second moment of the data (m × m), σ₁² its largest eigenvalue, W₁ the encoder (k × m) and
-W₂ the decoder (m × k), of which `atoms` is the transpose.
+W₂ the decoder (m × k), of which `atoms` is the transpose. Balls contain the rounding errors of a
+formula for the known Σ̃; `gap_error` and `measure` add what Σ̃ − Σ changes.
 """
 
 from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
+from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
 from lucidae.arrays import to_numpy
+from lucidae.certificates.bounds import TINY, Ball, gamma
 from lucidae.linear.objectives import (
     ExpectedNestedDropout,
     LinearVAE,
     NonUniformL2,
     Reconstruction,
 )
-from lucidae.linear.probe import EPS, Estimate
 from lucidae.linear.rules import BrockettRule, GeneralizedHebbianRule, RotationAugmentedRule
-from lucidae.linear.verified_data import Data, norm
-from lucidae.linear.verified_spectrum import Leading
+from lucidae.linear.verify import Data, Leading, Losses, Terms, norm
 from lucidae.rows.spectrum import Spectrum
 
+__all__ = ["REFERENCES", "SelfJudged", "reference_of"]
+
 Vector = np.ndarray[Any, Any]
-
-_TINY = float(np.finfo(float).tiny)
-
-
-class LossTerms:
-    """Products of weights with the second moment Σ, and the terms of the reconstruction loss."""
-
-    def __init__(self, encoder: Vector, atoms: Vector, data: Data) -> None:
-        images = data.apply(np.concatenate([encoder, atoms]))
-        self.encoded, self.decoded = images[: len(encoder)], images[len(encoder) :]
-        self.code_moment, self.gram = self.encoded @ encoder.T, atoms @ atoms.T
-        self.cross = np.sum(self.encoded * atoms, axis=1)
-
-
-class Losses(NamedTuple):
-    """The loss of weights, its global minimum, and the number that divides their difference."""
-
-    value: Estimate | None  # None if it is not known, as the minimum
-    minimum: Estimate | None
-    size: float
-
-    @property
-    def gap(self) -> Estimate | None:
-        """Loss minus minimum, divided by `size`."""
-        if self.value is None or self.minimum is None:
-            return None
-        difference = self.value.value - self.minimum.value
-        return Estimate(difference / self.size, (self.value.error + self.minimum.error) / self.size)
 
 
 class Reference(ABC):
@@ -67,21 +42,25 @@ class Reference(ABC):
     citation: ClassVar[str]  # where it is shown what the rule converges to
     independent = True  # false if the formulas are those of the solvers
 
-    def __init__(self, rule: Any) -> None:
-        self.rule = rule
-
     @abstractmethod
-    def direction(self, weights: Any, terms: LossTerms, data: Data) -> tuple[Vector, ...]:
+    def direction(self, weights: Any, terms: Terms, data: Data) -> tuple[Ball, ...]:
         """Return the update direction, up to its sign, one array per field of the weights."""
 
     def scale(self, leading: Leading, data: Data) -> float:  # noqa: ARG002
         """Return the bound 4σ₁² on the curvature, by which the direction's norm is divided."""
-        return 4 * float(leading.values[0])
+        return 4 * float(leading.values.value[0])
 
-    def direction_error(self, weights: Any, leading: Leading, data: Data) -> float | None:  # noqa: ARG002
-        """Return the relative rounding error of the direction; None if it has no correct digits."""
-        unsure = 2 * data.uncertainty / max(float(leading.values[0]), _TINY)
-        return 8 * data.n_features * EPS + unsure
+    def sensitivity(self, weights: Any, data: Data) -> float | None:  # noqa: ARG002
+        """Return by how much the direction changes with Σ, per norm of the weights.
+
+        A change E of Σ changes 2(W₂ᵀW₂W₁ − W₂ᵀ)Σ by at most 2(1 + ‖W₂‖²)‖W‖‖E‖. None if the
+        direction has no correct digits.
+        """
+        return 4 * (1.0 + norm(weights.atoms @ weights.atoms.T))
+
+    def in_units(self, unit: float) -> Reference:  # noqa: ARG002
+        """Return the reference for data divided by `unit`."""
+        return self
 
 
 class ObjectiveReference(Reference):
@@ -92,111 +71,119 @@ class ObjectiveReference(Reference):
     """
 
     @abstractmethod
-    def loss(self, weights: Any, terms: LossTerms, data: Data) -> Estimate | None:
-        """Return the loss with its rounding error; None if it is not finite."""
+    def loss(self, weights: Any, terms: Terms, data: Data) -> Ball | None:
+        """Return the loss; None if it is not finite."""
 
     @abstractmethod
-    def minimum(self, values: Vector, rest: float, data: Data) -> float:
+    def minimum(self, values: Vector, rest: float, m: int) -> float:
         """Return the global minimum for the k leading eigenvalues, and the sum of the others."""
 
     def size(self, data: Data) -> float:
         """Return the total variance, by which loss minus minimum is divided."""
-        return max(data.trace, _TINY)
+        return max(data.trace, TINY)
 
     def form(self, encoder: Vector, atoms: Vector) -> Vector:
         """Return the matrix N of the loss."""
         product = atoms.T @ encoder
         return np.asarray(product.T @ product - product - product.T)
 
-    def optimal_form(self, leading: Leading, k: int, unsure: float) -> tuple[Vector, float]:  # noqa: ARG002
+    def optimal_form(self, values: Ball, unsure: float) -> tuple[Vector, float]:  # noqa: ARG002
         """Return the coefficients of N at the optimum, one for each of the k leading axes.
 
         The second result bounds how much they change if the eigenvalues change by `unsure`.
         """
-        return -np.ones(k), 0.0
+        return -np.ones(len(values.value)), 0.0
 
     def latent_order(self, k: int) -> Vector:
         """Return the latents, sorted by descending variance at the optimum."""
         return np.arange(k)
 
-    def zero_latents(self, leading: Leading, k: int) -> tuple[Vector, Vector]:  # noqa: ARG002
+    def zero_latents(self, values: Ball) -> tuple[Vector, Vector]:  # noqa: ARG002
         """Return the latents that are zero at the optimum, and those for which it is not known."""
         none = np.empty(0, dtype=int)
         return none, none
-
-    def unit(self, data: Data) -> float:  # noqa: ARG002
-        """Return the power of two by which data and weights are divided to avoid overflow."""
-        return 1.0
-
-    def in_units(self, unit: float) -> Any:  # noqa: ARG002
-        """Return the objective for data divided by `unit`."""
-        return self.rule
 
     def evidence(self) -> dict[str, Any]:
         """Return the constants of the objective that the certificate's evidence contains."""
         return {}
 
-    def losses(self, weights: Any, terms: LossTerms, data: Data, leading: Leading) -> Losses:
+    def loss_in_units(
+        self, losses: Losses, unit: float, m: int
+    ) -> tuple[float | None, float | None, float]:
+        """Return loss, minimum and size for data that were divided by `unit`, in their own unit."""
+        value, minimum = (None if b is None else float(b.value) for b in losses[:2])
+        if value is None or minimum is None:
+            return None, None, self._loss_in_unit(losses.size, unit, 0)
+        return (
+            self._loss_in_unit(value, unit, m),
+            self._loss_in_unit(minimum, unit, m),
+            self._loss_in_unit(losses.size, unit, 0),
+        )
+
+    def _loss_in_unit(self, loss: float, unit: float, m: int) -> float:  # noqa: ARG002
+        return loss * unit * unit
+
+    def losses(self, weights: Any, terms: Terms, data: Data, leading: Leading) -> Losses:
         """Return the loss of the weights and its global minimum with their errors."""
-        k, m = weights.encoder.shape
+        (k, m), values = weights.encoder.shape, leading.values
         size, value = self.size(data), self.loss(weights, terms, data)
 
-        def minimum(values: Vector) -> float:
-            return self.minimum(values, max(data.trace - float(np.sum(values)), 0.0), data)
+        def minimum(known: Vector) -> float:
+            return self.minimum(known, max(data.trace - float(np.sum(known)), 0.0), m)
 
         # The minimum decreases with every leading eigenvalue while the trace is fixed.
-        # Errors of single precision change the loss and its minimum nearly alike, see `gap_error`.
-        if leading.dense:
-            known = self.minimum(leading.values[:k], float(np.sum(leading.values[k:])), data)
-            low = minimum(leading.upper - data.uncertainty)
-            high = minimum(leading.ritz + data.uncertainty)
-            middle, error = known, max(abs(high - known), abs(known - low))
+        high = values.value[:k] + values.error[:k]
+        low = np.maximum(values.value[:k] - values.error[:k], 0.0)
+        if leading.complete:
+            # Of Σ̃ itself the eigenvalues are known up to the rounding errors of LAPACK.
+            own = np.maximum(values.error[:k] - data.error, 0.0) + gamma(m) * values.value[0]
+            low, high = np.maximum(values.value[:k] - own, 0.0), values.value[:k] + own
+            known = self.minimum(values.value[:k], float(np.sum(values.value[k:])), m)
+            most, least = minimum(low), minimum(high)
+            best = Ball(known, max(abs(most - known), abs(known - least)))
         else:
             # The sum of the eigenvalues is at most the trace.
-            left = data.trace - (np.cumsum(leading.upper) - leading.upper)
-            low = minimum(np.minimum(leading.upper, np.maximum(left, 0.0)))
-            high = minimum(leading.ritz)
-            known = minimum(leading.values[:k])
-            middle, error = Estimate.between(low, high)
-        if value is None or not all(map(math.isfinite, (low, known, high))):
+            left = np.maximum(data.trace - (np.cumsum(high) - high), 0.0)
+            most, least = minimum(low), minimum(np.minimum(high, left))
+            best = Ball.between(least, most)
+        if value is None or not all(map(math.isfinite, (most, best.value, least))):
             return Losses(None, None, size)
-        rounding = 8 * m * EPS * (abs(known) + size) + self.gap_error(weights, leading, data)
-        return Losses(value, Estimate(middle, error + rounding), size)
+        rounding = gamma(8 * m) * (abs(best.value) + size) + self.gap_error(weights, leading, data)
+        return Losses(value, Ball(best.value, best.error + rounding), size)
 
     def gap_error(self, weights: Any, leading: Leading, data: Data) -> float:
-        """Return how much an error E of the second moment Σ may change the loss minus its minimum.
+        """Return how much the unknown part E of Σ may change the loss minus its minimum.
 
-        E comes from products in single precision; its Frobenius norm is at most
-        u = `data.uncertainty`. The minimum for Σ + E is at most the loss, for Σ + E, of the optimum
-        for Σ, and vice versa. Loss minus minimum therefore changes by at most u·‖N − N*‖, where N*
-        is the matrix N of the true optimum. N* = Σᵢ cᵢuᵢuᵢᵀ has the principal axes uᵢ and the
-        coefficients cᵢ of `optimal_form`. The computed N* differs from the true one: the projection
-        on the first i axes by at most 2√2·u/(λᵢ − λᵢ₊₁) (Yu, Wang & Samworth 2015), and the
-        coefficients by at most their derivative times u.
+        The Frobenius norm of E is at most u = `data.error`. The minimum for Σ + E is at most the
+        loss, for Σ + E, of the optimum for Σ, and vice versa. Loss minus minimum therefore changes
+        by at most u·‖N − N*‖, where N* is the matrix N of the true optimum. N* = Σᵢ cᵢuᵢuᵢᵀ has
+        the principal axes uᵢ and the coefficients cᵢ of `optimal_form`. The computed N* differs
+        from the true one: the projection on the first i axes by at most 2√2·u/(λᵢ − λᵢ₊₁) (Yu,
+        Wang & Samworth 2015), and the coefficients by at most their derivative times u.
         """
-        unsure = data.uncertainty
-        if unsure == 0.0:
-            return 0.0
+        unsure, encoder, atoms = data.error, weights.encoder, weights.atoms
         if leading.axes is None:
-            return self.separate_errors(weights, unsure)
-        k = len(weights.encoder)
-        coefficients, moved = self.optimal_form(leading, k, unsure)
-        optimum = (leading.axes * coefficients) @ leading.axes.T
+            return unsure * sum(self.separate_sizes(weights))
+        k = len(encoder)
+        known = Ball(leading.values.value[:k], leading.values.error[:k])
+        coefficients, moved = self.optimal_form(known, unsure)
+        # N − N* vanishes outside of the span of encoder, decoder and axes.
+        span = np.linalg.qr(np.concatenate([encoder, atoms, leading.axes.T]).T)[0]
+        axes = span.T @ leading.axes
+        optimum = (axes * coefficients) @ axes.T
         steps = np.abs(np.diff(np.append(coefficients, 0.0)))
-        gaps = leading.values[:k] - np.append(leading.values[1:k], leading.outside)
-        turned = 2 * math.sqrt(2) * unsure / np.maximum(gaps, _TINY)
+        gaps, _ = leading.steps(k)
+        turned = 2 * math.sqrt(2) * unsure / np.maximum(gaps, TINY)
         turned = np.minimum(turned, np.sqrt(2.0 * np.arange(1, k + 1)))
-        apart = norm(self.form(weights.encoder, weights.atoms) - optimum)
+        apart = norm(self.form(encoder @ span, atoms @ span) - optimum)
         return unsure * (apart + float(steps @ turned) + moved)
 
-    def separate_errors(self, weights: Any, unsure: float) -> float:
-        """Return a coarser bound than `gap_error`, of the errors of loss and minimum on their own.
-
-        It also covers a term tr(W₁ΣW₁ᵀ), as in the loss of a linear VAE.
-        """
-        encoder = weights.encoder
-        size = norm(self.form(encoder, weights.atoms)) + norm(encoder @ encoder.T)
-        return unsure * (size + math.sqrt(len(encoder)))
+    def separate_sizes(self, weights: Any) -> tuple[float, float]:
+        """Return how much tr NΣ with its minimum, and tr W₁ΣW₁ᵀ, change with Σ on their own."""
+        # ‖N‖ ≤ ‖P‖² + 2‖P‖ for P = W₂W₁, whose norm needs no m × m matrix.
+        codes, gram = (part @ part.T for part in (weights.encoder, weights.atoms))
+        size = math.sqrt(max(float(np.sum(codes * gram)), 0.0))
+        return size * size + 2 * size + math.sqrt(len(codes)), norm(codes)
 
 
 class SelfJudged(ObjectiveReference):
@@ -205,43 +192,69 @@ class SelfJudged(ObjectiveReference):
     citation = "the methods of the registered objective or rule itself, not verified independently"
     independent = False
 
-    def direction(self, weights: Any, terms: LossTerms, data: Data) -> tuple[Vector, ...]:  # noqa: ARG002
+    def __init__(self, rule: Any) -> None:
+        self.rule = rule
+
+    def direction(self, weights: Any, terms: Terms, data: Data) -> tuple[Ball, ...]:  # noqa: ARG002
         """Return what the method `direction` returns."""
-        return tuple(to_numpy(part) for part in self.rule.direction(weights, data))
+        return tuple(Ball(to_numpy(part)) for part in self.rule.direction(weights, _Known(data)))
 
     def scale(self, leading: Leading, data: Data) -> float:
         """Return what the method `scale` returns."""
-        return float(self.rule.scale(_spectrum(leading.values, data)))
+        return float(self.rule.scale(_spectrum(leading.values.value, data)))
 
-    def loss(self, weights: Any, terms: LossTerms, data: Data) -> Estimate:  # noqa: ARG002
+    def loss(self, weights: Any, terms: Terms, data: Data) -> Ball:  # noqa: ARG002
         """Return what the method `value` returns."""
-        m, found = data.n_features, float(to_numpy(self.rule.value(weights, data)))
-        rounding = 8 * m * EPS * (abs(found) + data.trace) + math.sqrt(m) * data.uncertainty
-        return Estimate(found, rounding)
+        m, found = data.n_features, float(to_numpy(self.rule.value(weights, _Known(data))))
+        return Ball(found, gamma(8 * m) * (abs(found) + data.trace) + math.sqrt(m) * data.error)
 
-    def minimum(self, values: Vector, rest: float, data: Data) -> float:  # noqa: ARG002
+    def minimum(self, values: Vector, rest: float, m: int) -> float:
         """Return what the method `minimum` returns; infinity if it is not known."""
-        best = self.rule.minimum(_spectrum(values, data), len(values))
+        known = Spectrum(values, np.zeros((m, len(values))), float(np.sum(values)) + rest)
+        best = self.rule.minimum(known, len(values))
         return math.inf if best is None else float(best)
 
-    def losses(self, weights: Any, terms: LossTerms, data: Data, leading: Leading) -> Losses:
+    def losses(self, weights: Any, terms: Terms, data: Data, leading: Leading) -> Losses:
         """Return what the methods `value` and `minimum` return."""
-        k, m = weights.encoder.shape
-        size = float(self.rule.size(_spectrum(leading.values, data)))
-        best = self.minimum(leading.values[:k], 0.0, data)
-        if not math.isfinite(best) or not leading.dense:
+        (k, m), values = weights.encoder.shape, leading.values
+        size = float(self.rule.size(_spectrum(values.value, data)))
+        known = values.value[:k]
+        best = self.minimum(known, max(data.trace - float(np.sum(known)), 0.0), m)
+        if not math.isfinite(best) or not leading.complete:
             return Losses(None, None, size)
-        error = k * leading.error + 8 * m * EPS * abs(best)
-        return Losses(self.loss(weights, terms, data), Estimate(best, error), size)
+        error = float(np.sum(values.error[:k])) + gamma(8 * m) * abs(best)
+        return Losses(self.loss(weights, terms, data), Ball(best, error), size)
 
     def latent_order(self, k: int) -> Vector:
         """Return what the method `latent_order` returns."""
         return np.asarray(self.rule.latent_order(k))
 
-    def zero_latents(self, leading: Leading, k: int) -> tuple[Vector, Vector]:
+    def zero_latents(self, values: Ball) -> tuple[Vector, Vector]:
         """Return what the method `zero_latents` returns, if the objective has penalties."""
-        none = super().zero_latents(leading, k)[1]
-        return (self.rule.zero_latents(leading.values) if self.rule.has_penalties else none), none
+        none = super().zero_latents(values)[1]
+        if not self.rule.has_penalties:
+            return none, none
+        return np.asarray(self.rule.zero_latents(values.value)) - 1, none
+
+
+class _Known(NamedTuple):
+    """The second moment in the form that objectives of users take: products, trace and size."""
+
+    data: Data
+
+    def apply(self, rows: Vector) -> Vector:
+        """Return the product of `rows` with the second moment."""
+        return self.data.product(rows)
+
+    @property
+    def trace(self) -> float:
+        """Total variance."""
+        return self.data.trace
+
+    @property
+    def n_features(self) -> int:
+        """Number of features."""
+        return self.data.n_features
 
 
 def _spectrum(values: Vector, data: Data) -> Spectrum:
@@ -250,39 +263,49 @@ def _spectrum(values: Vector, data: Data) -> Spectrum:
     return Spectrum(values[:m], np.zeros((m, min(len(values), m))), data.trace)
 
 
-def _reconstruction(terms: LossTerms, b: int, data: Data) -> Estimate:
-    """Return the reconstruction loss of the first b latents, from the sums in `terms`."""
-    square = terms.gram[:b, :b] * terms.code_moment[:b, :b]
-    cross = terms.cross[:b]
-    size = data.trace + 2 * float(np.sum(np.abs(cross))) + float(np.sum(np.abs(square)))
-    value = data.trace - 2 * float(np.sum(cross)) + float(np.sum(square))
-    return Estimate(value, 4 * data.n_features * EPS * size)
+def _reconstruction(terms: Terms, b: int, data: Data) -> Ball:
+    """Return the reconstruction loss tr Σ − 2tr(W₂W₁Σ) + tr(W₂ᵀW₂W₁ΣW₁ᵀ) of the first b latents."""
+    total = Ball(data.trace, gamma(data.n_features) * data.trace)
+    square = _first(terms.gram, b, b) * _first(terms.code_moment, b, b)
+    return total - 2.0 * _first(terms.cross, b).sum() + square.sum()
 
 
-def _residual_variance(weights: Any, terms: LossTerms, data: Data) -> Estimate:
-    """Return tr((I − W₂W₁)Σ(I − W₂W₁)ᵀ), from Σ itself if `data` has it."""
-    m = data.n_features
-    if data.matrix is None:
-        return _reconstruction(terms, len(weights.encoder), data)
-    residual = np.eye(m) - weights.atoms.T @ weights.encoder
-    image = residual @ data.matrix
-    value = float(np.sum(image * residual))
-    # Σ itself is known to m·ε·σ₁², and each of the two products adds m rounding errors.
-    size = float(np.sum(np.abs(image) * np.abs(residual)))
-    known = m * EPS * norm(residual) * norm(image)
-    return Estimate(value, 4 * m * EPS * size + known)
+def _residual_variance(weights: Any, terms: Terms, data: Data) -> Ball:
+    """Return tr((I − W₂W₁)Σ(I − W₂W₁)ᵀ) = ‖R − RW₁ᵀW₂ᵀ‖² for Σ = RᵀR.
+
+    It is computed from R or from Σ itself, which lose no digits if it is small beside tr Σ.
+    """
+    encoder, atoms = weights.encoder, Ball(weights.atoms)
+    if data.factor is not None:
+        root = Ball(data.factor[0])
+        rest = root - (root @ Ball(encoder.T)) @ atoms
+        return (rest * rest).sum()
+    if data.matrix is not None:
+        whole = Ball(data.matrix)
+        rest = whole - (whole @ Ball(encoder.T)) @ atoms  # Σ(I − W₂W₁)ᵀ
+        error = np.broadcast_to(rest.error, rest.value.shape)
+        own = Ball(np.diag(rest.value), np.diag(error))
+        return own.sum() - (atoms * (Ball(encoder) @ rest)).sum()
+    return _reconstruction(terms, len(encoder), data)
 
 
-def _gradient(weights: Any, terms: LossTerms, b: int) -> tuple[Vector, Vector]:
+def _first(ball: Ball, *counts: int) -> Ball:
+    """Return the first entries of a ball along each axis."""
+    part = tuple(slice(count) for count in counts)
+    return Ball(ball.value[part], np.broadcast_to(ball.error, ball.value.shape)[part])
+
+
+def _gradient(weights: Any, terms: Terms, b: int) -> tuple[Ball, Ball]:
     """Return the gradients of the reconstruction loss of the first b latents for both layers."""
-    encoder = 2 * (terms.gram[:b, :b] @ terms.encoded[:b] - terms.decoded[:b])
-    atoms = 2 * (terms.code_moment[:b, :b] @ weights.atoms[:b] - terms.encoded[:b])
+    encoded, decoded = _first(terms.encoded, b), _first(terms.decoded, b)
+    encoder = 2.0 * (_first(terms.gram, b, b) @ encoded - decoded)
+    atoms = 2.0 * (_first(terms.code_moment, b, b) @ Ball(weights.atoms[:b]) - encoded)
     return encoder, atoms
 
 
-def _gathered(weights: Any, encoder: Vector, atoms: Vector) -> tuple[Vector, ...]:
+def _gathered(weights: Any, encoder: Ball, atoms: Ball) -> tuple[Ball, ...]:
     """Return the gradients of both layers for untied weights, their mean for tied ones."""
-    return (encoder, atoms) if len(weights) == 2 else ((encoder + atoms) / 2,)
+    return (encoder, atoms) if len(weights) == 2 else ((encoder + atoms) * 0.5,)
 
 
 class ReconstructionReference(ObjectiveReference):
@@ -290,37 +313,38 @@ class ReconstructionReference(ObjectiveReference):
 
     citation = "Baldi & Hornik 1989"
 
-    def loss(self, weights: Any, terms: LossTerms, data: Data) -> Estimate:
+    def loss(self, weights: Any, terms: Terms, data: Data) -> Ball:
         """Return the residual variance."""
         return _residual_variance(weights, terms, data)
 
-    def minimum(self, values: Vector, rest: float, data: Data) -> float:  # noqa: ARG002
+    def minimum(self, values: Vector, rest: float, m: int) -> float:  # noqa: ARG002
         """Return the sum of the eigenvalues after the first k."""
         return rest
 
-    def direction(self, weights: Any, terms: LossTerms, data: Data) -> tuple[Vector, ...]:  # noqa: ARG002
+    def direction(self, weights: Any, terms: Terms, data: Data) -> tuple[Ball, ...]:  # noqa: ARG002
         """Return the gradient."""
         return _gathered(weights, *_gradient(weights, terms, len(weights.encoder)))
 
 
+@dataclass(frozen=True)
 class NonUniformL2Reference(ObjectiveReference):
     """Residual variance plus Σᵢ λᵢ(‖encoder row i‖² + ‖decoder column i‖²)."""
 
+    penalties: Vector  # (k,): the penalties λ in the order of the latents
+
     citation = "Bao et al. 2020, Theorem 3"
 
-    @property
-    def penalties(self) -> Vector:
-        """The penalties λ, one per latent, in the order of the latents."""
-        return to_numpy(self.rule.penalties)
+    def in_units(self, unit: float) -> NonUniformL2Reference:
+        """Return the objective with penalties in the new unit of variance."""
+        return NonUniformL2Reference(self.penalties / unit**2)
 
-    def loss(self, weights: Any, terms: LossTerms, data: Data) -> Estimate:
+    def loss(self, weights: Any, terms: Terms, data: Data) -> Ball:
         """Return the residual variance plus penalties."""
-        value, error = _residual_variance(weights, terms, data)
         squares = np.sum(weights.encoder**2, axis=1) + np.sum(weights.atoms**2, axis=1)
         decay = float(self.penalties @ squares)
-        return Estimate(value + decay, error + 4 * data.n_features * EPS * decay)
+        return _residual_variance(weights, terms, data) + Ball(decay, gamma(squares.size) * decay)
 
-    def minimum(self, values: Vector, rest: float, data: Data) -> float:  # noqa: ARG002
+    def minimum(self, values: Vector, rest: float, m: int) -> float:  # noqa: ARG002
         """Return the sum of the minima of single latents, the smallest penalty first."""
         # A latent of squared length a on its axis has the loss σ²(1 − a)² + 2λa.
         penalties = np.sort(self.penalties)
@@ -328,21 +352,23 @@ class NonUniformL2Reference(ObjectiveReference):
         length = np.where(values > 0.0, np.maximum(1 - penalties / safe, 0.0), 0.0)
         return float(np.sum(values * (1 - length) ** 2 + 2 * penalties * length)) + rest
 
-    def direction(self, weights: Any, terms: LossTerms, data: Data) -> tuple[Vector, ...]:  # noqa: ARG002
+    def direction(self, weights: Any, terms: Terms, data: Data) -> tuple[Ball, ...]:  # noqa: ARG002
         """Return the gradient."""
         encoder, atoms = _gradient(weights, terms, len(weights.encoder))
         decay = 2 * self.penalties[:, None]
-        return _gathered(weights, encoder + decay * weights.encoder, atoms + decay * weights.atoms)
+        return _gathered(
+            weights, encoder + Ball(decay * weights.encoder), atoms + Ball(decay * weights.atoms)
+        )
 
     def scale(self, leading: Leading, data: Data) -> float:
         """Return 4(σ₁² + λ) for the largest penalty λ."""
         return super().scale(leading, data) + 4 * float(np.max(self.penalties))
 
-    def optimal_form(self, leading: Leading, k: int, unsure: float) -> tuple[Vector, float]:
+    def optimal_form(self, values: Ball, unsure: float) -> tuple[Vector, float]:
         """Return a² − 2a for the squared lengths a = 1 − λ/σ² of the latents."""
-        values, penalties = leading.values[:k], np.sort(self.penalties)
-        least = np.maximum(np.maximum(values - leading.error, penalties), _TINY)
-        sizes = np.maximum(1.0 - penalties / np.maximum(values, _TINY), 0.0)
+        penalties = np.sort(self.penalties)
+        least = np.maximum(np.maximum(values.low, penalties), TINY)
+        sizes = np.maximum(1.0 - penalties / np.maximum(values.value, TINY), 0.0)
         moved = unsure * float(np.max(2 * (penalties / least) ** 2 / least))
         return sizes**2 - 2 * sizes, moved
 
@@ -350,63 +376,64 @@ class NonUniformL2Reference(ObjectiveReference):
         """Return the latents by ascending penalty."""
         return np.argsort(self.penalties, kind="stable")
 
-    def zero_latents(self, leading: Leading, k: int) -> tuple[Vector, Vector]:
+    def zero_latents(self, values: Ball) -> tuple[Vector, Vector]:
         """Return the latents whose penalty is not below their eigenvalue (Bao et al., Theorem 2).
 
         It is not known if the difference is smaller than the error of the eigenvalue.
         """
-        penalties, order = self.penalties, self.latent_order(k)
+        penalties, k = self.penalties, len(self.penalties)
+        order = self.latent_order(k)
         low, high, known = np.empty(k), np.empty(k), np.empty(k)
-        low[order], high[order], known[order] = leading.ritz, leading.upper, leading.values[:k]
+        low[order], high[order], known[order] = values.low[:k], values.high[:k], values.value[:k]
         free = penalties == 0.0  # without a penalty a latent is zero only if there is no variance
         zero = np.where(free, known <= 0.0, penalties >= high)
         nonzero = np.where(free, known > 0.0, penalties < low)
-        return 1 + np.flatnonzero(zero), 1 + np.flatnonzero(~zero & ~nonzero)
+        return np.flatnonzero(zero), np.flatnonzero(~zero & ~nonzero)
 
     def evidence(self) -> dict[str, Any]:
         """Return the penalties."""
         return {"penalties": self.penalties}
 
 
+@dataclass(frozen=True)
 class ExpectedNestedDropoutReference(ObjectiveReference):
     """Mean residual variance of the first b latents, with the probability of each b."""
 
+    prior: Vector  # (k,): the probability of each number b of latents that are kept, from 1 to k
+
     citation = "Rippel et al. 2014; Bao et al. 2020, Section 5"
 
-    @property
-    def prior(self) -> Vector:
-        """The probability of each number b of latents that are kept, from 1 to k."""
-        return to_numpy(self.rule.prior)
-
-    def loss(self, weights: Any, terms: LossTerms, data: Data) -> Estimate:  # noqa: ARG002
+    def loss(self, weights: Any, terms: Terms, data: Data) -> Ball:  # noqa: ARG002
         """Return the mean over b."""
-        parts = [_reconstruction(terms, b, data) for b in range(1, len(self.prior) + 1)]
-        value = sum(p * part.value for p, part in zip(self.prior, parts, strict=True))
-        return Estimate(float(value), max(part.error for part in parts))
+        parts = [
+            float(p) * _reconstruction(terms, b, data) for b, p in enumerate(self.prior, start=1)
+        ]
+        return sum(parts[1:], start=parts[0])
 
-    def minimum(self, values: Vector, rest: float, data: Data) -> float:  # noqa: ARG002
+    def minimum(self, values: Vector, rest: float, m: int) -> float:  # noqa: ARG002
         """Return the mean, over b, of the total variance minus the first b eigenvalues."""
-        left = (data.trace - np.sum(values[:b]) for b in range(1, len(values) + 1))
-        return float(sum(p * variance for p, variance in zip(self.prior, left, strict=True)))
+        left = rest + float(np.sum(values)) - np.cumsum(values)
+        return float(self.prior @ left)
 
-    def direction(self, weights: Any, terms: LossTerms, data: Data) -> tuple[Vector, ...]:  # noqa: ARG002
+    def direction(self, weights: Any, terms: Terms, data: Data) -> tuple[Ball, ...]:  # noqa: ARG002
         """Return the mean of the gradients for the first b latents."""
-        encoder, atoms = np.zeros_like(weights.encoder), np.zeros_like(weights.atoms)
+        shape = weights.encoder.shape
+        encoder, atoms = Ball(np.zeros(shape)), Ball(np.zeros(shape))
         for b, p in enumerate(self.prior, start=1):
-            first, second = _gradient(weights, terms, b)
-            encoder[:b] += p * first
-            atoms[:b] += p * second
+            first, second = (
+                _padded(float(p) * part, shape) for part in _gradient(weights, terms, b)
+            )
+            encoder, atoms = encoder + first, atoms + second
         return _gathered(weights, encoder, atoms)
 
     def form(self, encoder: Vector, atoms: Vector) -> Vector:
         """Return the mean of N for the first b latents."""
-        forms = (
-            super(ExpectedNestedDropoutReference, self).form(encoder[:b], atoms[:b])
-            for b in range(1, len(self.prior) + 1)
+        one = super().form
+        return np.asarray(
+            sum(p * one(encoder[:b], atoms[:b]) for b, p in enumerate(self.prior, start=1))
         )
-        return np.asarray(sum(p * form for p, form in zip(self.prior, forms, strict=True)))
 
-    def optimal_form(self, leading: Leading, k: int, unsure: float) -> tuple[Vector, float]:  # noqa: ARG002
+    def optimal_form(self, values: Ball, unsure: float) -> tuple[Vector, float]:  # noqa: ARG002
         """Return minus the probabilities with which the latents are kept."""
         return -np.cumsum(self.prior[::-1])[::-1], 0.0
 
@@ -415,101 +442,105 @@ class ExpectedNestedDropoutReference(ObjectiveReference):
         return {"prior": self.prior}
 
 
+def _padded(ball: Ball, shape: tuple[int, int]) -> Ball:
+    """Return a ball with rows of zeros added."""
+    below = ((0, shape[0] - len(ball.value)), (0, 0))
+    error = np.broadcast_to(ball.error, ball.value.shape)
+    return Ball(np.pad(ball.value, below), np.pad(error, below))
+
+
+@dataclass(frozen=True)
 class LinearVAEReference(ObjectiveReference):
     """Negative evidence lower bound per row: negative log-likelihood plus KL divergence.
 
-    The noise variance s² is fixed (`rule.noise`) or, if that is None, a parameter of the weights.
-    The loss is computed for data in units of about one standard deviation per feature: the decoder
-    has the unit of the data, so that products with Σ would overflow.
+    The noise variance s² is fixed (`noise`) or, if that is None, a parameter of the weights.
     """
+
+    noise: float | None
 
     citation = "Tipping & Bishop 1999; Bao et al. 2020, Appendix F"
 
-    def noise(self, weights: Any) -> float:
-        """Return the noise variance s²."""
-        given = self.rule.noise
+    def in_units(self, unit: float) -> LinearVAEReference:
+        """Return the objective with the noise variance in the new unit."""
+        return LinearVAEReference(None if self.noise is None else self.noise / unit**2)
+
+    def _loss_in_unit(self, loss: float, unit: float, m: int) -> float:
+        return loss + m * math.log(unit)  # −log p(sx) = −log p(x) + m log s
+
+    def _noise(self, weights: Any) -> float:
+        given = self.noise
         return math.exp(float(weights.log_noise[0, 0])) if given is None else float(given)
 
-    def loss(self, weights: Any, terms: LossTerms, data: Data) -> Estimate | None:
+    def loss(self, weights: Any, terms: Terms, data: Data) -> Ball | None:
         """Return −ELBO; None if the noise variance is 0."""
         k, m = weights.encoder.shape
-        noise, logs = self.noise(weights), weights.log_variances[:, 0]
+        noise, logs = self._noise(weights), weights.log_variances[:, 0]
         if not noise > 0.0:
             return None
-        given = self.rule.noise
-        log_noise = float(weights.log_noise[0, 0]) if given is None else math.log(given)
+        log_noise = float(weights.log_noise[0, 0]) if self.noise is None else math.log(self.noise)
         variances = np.exp(logs)
-        residual, error = _residual_variance(weights, terms, data)
-        spread = float(variances @ np.diag(terms.gram))
-        divergence = float(np.sum(np.diag(terms.code_moment) + variances - logs)) - k
-        fit = m * math.log(2 * math.pi) + m * log_noise + (residual + spread) / noise
-        rounding = 8 * m * EPS * (abs(fit) + abs(divergence) + m * abs(log_noise))
-        return Estimate((fit + divergence) / 2, error / (2 * noise) + rounding)
+        spread = float(variances @ np.diag(terms.gram.value))
+        divergence = float(np.sum(np.diag(terms.code_moment.value) + variances - logs)) - k
+        constant = m * math.log(2 * math.pi) + m * log_noise + spread / noise + divergence
+        rounding = m * abs(log_noise) + m + abs(spread) / noise + abs(divergence) + k
+        misfit = _residual_variance(weights, terms, data) / noise
+        return (misfit + Ball(constant, gamma(8 * m) * rounding)) * 0.5
 
-    def minimum(self, values: Vector, rest: float, data: Data) -> float:
+    def minimum(self, values: Vector, rest: float, m: int) -> float:
         """Return the smallest negative log-likelihood per row of probabilistic PCA.
 
         The covariance of the model has the eigenvalues max(σ², s²) for the k leading eigenvalues
         σ², and s² for the other m − k directions, whose variances sum to `rest`. If s² is learned,
         it is the mean of these; if that is zero up to rounding, the result is −inf.
         """
-        k, m = len(values), data.n_features
-        given, others = self.rule.noise, rest / max(m - k, 1)
+        k, given, others = len(values), self.noise, rest / max(m - len(values), 1)
         noise = others if given is None else given
-        if noise <= (0.0 if given is not None else m * EPS * (float(np.sum(values)) + rest)):
+        if noise <= (0.0 if given is not None else gamma(m) * (float(np.sum(values)) + rest)):
             return -math.inf
         model = np.append(np.maximum(values, noise), np.full(m - k, noise))
         spread = np.append(values, np.full(m - k, others))
         return float(m * math.log(2 * math.pi) + np.sum(np.log(model) + spread / model)) / 2
 
-    def direction(self, weights: Any, terms: LossTerms, data: Data) -> tuple[Vector, ...]:
+    def direction(self, weights: Any, terms: Terms, data: Data) -> tuple[Ball, ...]:
         """Return the gradient for encoder, decoder, log posterior variances and log s²."""
-        noise, variances = self.noise(weights), np.exp(weights.log_variances)
-        lengths = np.diag(terms.gram)[:, None]
+        noise, variances = self._noise(weights), np.exp(weights.log_variances)
+        lengths = np.diag(terms.gram.value)[:, None]
         encoder, atoms = _gradient(weights, terms, len(weights.encoder))
-        slope = 0.0
-        if self.rule.noise is None:
-            misfit = _residual_variance(weights, terms, data).value
-            slope = data.n_features - (misfit + float(np.sum(variances * lengths))) / noise
+        slope = Ball(0.0)
+        if self.noise is None:
+            misfit = _residual_variance(weights, terms, data) + float(np.sum(variances * lengths))
+            slope = float(data.n_features) - misfit / noise
         return (
-            encoder / 2 / noise + terms.encoded,
-            (atoms / 2 + variances * weights.atoms) / noise,
-            (variances * (1 + lengths / noise) - 1) / 2,
-            np.full((1, 1), slope / 2),
+            encoder / (2.0 * noise) + terms.encoded,
+            (atoms * 0.5 + Ball(variances * weights.atoms)) / noise,
+            Ball((variances * (1 + lengths / noise) - 1) / 2),
+            slope * 0.5,
         )
 
     def scale(self, leading: Leading, data: Data) -> float:  # noqa: ARG002
         """Return the number of features."""
         return float(data.n_features)
 
-    def direction_error(self, weights: Any, leading: Leading, data: Data) -> float | None:  # noqa: ARG002
-        """Return the relative rounding error, or None if the gradient is rounding errors alone.
+    def sensitivity(self, weights: Any, data: Data) -> float | None:
+        """Return the change per change of Σ; None if the gradient is rounding errors alone.
 
         The gradient contains 1/s². Without variance a learned s² tends to zero, and no weights are
         stationary.
         """
-        m, noise = data.n_features, self.noise(weights)
-        if not noise > m * EPS * data.trace or (self.rule.noise is None and not data.varies):
+        noise = self._noise(weights)
+        unknown = self.noise is None and not data.varies
+        if unknown or not noise > gamma(data.n_features) * data.trace:
             return None
-        return 8 * m * EPS * (1 + data.trace / noise) + 2 * data.uncertainty / noise
+        return (super().sensitivity(weights, data) or 0.0) / noise
 
     def size(self, data: Data) -> float:
         """Return the number of features."""
         return float(data.n_features)
 
     def gap_error(self, weights: Any, leading: Leading, data: Data) -> float:  # noqa: ARG002
-        """Return the coarse bound, divided by the noise variance."""
-        return self.separate_errors(weights, data.uncertainty) / min(self.noise(weights), 1.0)
-
-    def unit(self, data: Data) -> float:
-        """Return the power of two that is closest to the standard deviation per feature."""
-        if not 0.0 < data.trace < math.inf:
-            return 1.0
-        return float(2.0 ** round(math.log2(data.trace / data.n_features) / 2))
-
-    def in_units(self, unit: float) -> LinearVAE:
-        """Return the objective with the noise variance in the new unit."""
-        return LinearVAE(None if self.rule.noise is None else self.rule.noise / unit**2)
+        """Return the errors of loss and minimum on their own, which contain Σ divided by s²."""
+        fit, codes = self.separate_sizes(weights)
+        return data.error * (fit / self._noise(weights) + codes)
 
 
 class RotationAugmentedReference(Reference):
@@ -517,11 +548,14 @@ class RotationAugmentedReference(Reference):
 
     citation = "Bao et al. 2020, Theorem 5"
 
-    def direction(self, weights: Any, terms: LossTerms, data: Data) -> tuple[Vector, ...]:  # noqa: ARG002
+    def direction(self, weights: Any, terms: Terms, data: Data) -> tuple[Ball, ...]:  # noqa: ARG002
         """Return the direction of Bao et al. 2020, Algorithm 1."""
         encoder, atoms = _gradient(weights, terms, len(weights.encoder))
-        turn = (np.triu(terms.code_moment, 1) - np.tril(terms.code_moment, -1)) / 2
-        return _gathered(weights, encoder - turn @ weights.encoder, atoms - turn @ weights.atoms)
+        moment = terms.code_moment
+        turn = Ball((np.triu(moment.value, 1) - np.tril(moment.value, -1)) / 2, moment.error)
+        return _gathered(
+            weights, encoder - turn @ Ball(weights.encoder), atoms - turn @ Ball(weights.atoms)
+        )
 
 
 class GeneralizedHebbianReference(Reference):
@@ -529,41 +563,45 @@ class GeneralizedHebbianReference(Reference):
 
     citation = "Sanger 1989"
 
-    def direction(self, weights: Any, terms: LossTerms, data: Data) -> tuple[Vector, ...]:  # noqa: ARG002
+    def direction(self, weights: Any, terms: Terms, data: Data) -> tuple[Ball, ...]:  # noqa: ARG002
         """Return tril(WΣWᵀ)W − WΣ."""
-        return (np.tril(terms.code_moment) @ weights.encoder - terms.encoded,)
+        lower = Ball(np.tril(terms.code_moment.value), terms.code_moment.error)
+        return (lower @ Ball(weights.encoder) - terms.encoded,)
 
-    def scale(self, leading: Leading, data: Data) -> float:  # noqa: ARG002
+    def scale(self, leading: Leading, data: Data) -> float:
         """Return 2σ₁²."""
-        return 2 * float(leading.values[0])
+        return super().scale(leading, data) / 2
 
 
+@dataclass(frozen=True)
 class BrockettReference(Reference):
     """Riemannian ascent of Brockett's cost tr(WΣWᵀD)."""
 
+    ranks: Vector  # (k,): the diagonal of D
+
     citation = "Brockett 1991; Bao et al. 2020, eq. 51"
 
-    def direction(self, weights: Any, terms: LossTerms, data: Data) -> tuple[Vector, ...]:  # noqa: ARG002
+    def direction(self, weights: Any, terms: Terms, data: Data) -> tuple[Ball, ...]:  # noqa: ARG002
         """Return 2DWΣ − (DM + MD)W with M = WΣWᵀ."""
-        ranks, moment = np.diag(to_numpy(self.rule.ranks)), terms.code_moment
-        pull = (ranks @ moment + moment @ ranks) @ weights.encoder
-        return (2 * ranks @ terms.encoded - pull,)
+        ranks = Ball(self.ranks[:, None])
+        both = Ball(self.ranks[:, None] + self.ranks[None, :])
+        return (2.0 * (ranks * terms.encoded) - (both * terms.code_moment) @ Ball(weights.encoder),)
 
     def scale(self, leading: Leading, data: Data) -> float:
         """Return 4σ₁² times the largest entry of D."""
-        return super().scale(leading, data) * float(np.max(to_numpy(self.rule.ranks)))
+        return super().scale(leading, data) * float(np.max(self.ranks))
 
 
-REFERENCES: dict[type, type[Reference]] = {
-    Reconstruction: ReconstructionReference,
-    NonUniformL2: NonUniformL2Reference,
-    ExpectedNestedDropout: ExpectedNestedDropoutReference,
-    LinearVAE: LinearVAEReference,
-    RotationAugmentedRule: RotationAugmentedReference,
-    GeneralizedHebbianRule: GeneralizedHebbianReference,
-    BrockettRule: BrockettReference,
+REFERENCES: dict[type, Any] = {
+    Reconstruction: lambda _: ReconstructionReference(),
+    NonUniformL2: lambda rule: NonUniformL2Reference(to_numpy(rule.penalties)),
+    ExpectedNestedDropout: lambda rule: ExpectedNestedDropoutReference(to_numpy(rule.prior)),
+    LinearVAE: lambda rule: LinearVAEReference(rule.noise),
+    RotationAugmentedRule: lambda _: RotationAugmentedReference(),
+    GeneralizedHebbianRule: lambda _: GeneralizedHebbianReference(),
+    BrockettRule: lambda rule: BrockettReference(to_numpy(rule.ranks)),
 }
-"""The reference formulas of each objective and rule of the package."""
+"""Functions that return the reference formulas of each objective and rule of the package."""
 
 
 def reference_of(rule: Any) -> Any:

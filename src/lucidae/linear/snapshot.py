@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
+from lucidae.certificates.sketch import Sketch
 from lucidae.counting import ComponentCount
 from lucidae.linear.methods import Method, MethodSettings, Options, make_method
 from lucidae.linear.model import Model, TrainedWeights
 from lucidae.linear.observed_gaussian import ObservedGaussian
 from lucidae.linear.optimizers import AdamState, DescentState, MomentumState
-from lucidae.linear.probe import Probe
 from lucidae.linear.solvers import Stream
 from lucidae.linear.state import LinearState
 from lucidae.linear.stream import StreamFit
@@ -33,7 +33,8 @@ def _made_method(name: str, **settings: Any) -> Method:
 
 
 # Letters: k latents, m features, r dimensions of the decoder, q eigenvalues, d random directions,
-# o latents of probabilistic PCA, p latents of an earlier fit, c scores of a criterion.
+# o latents of probabilistic PCA, p latents of an earlier fit, c scores of a criterion, a random
+# directions of a sketch.
 _NUMBERS = {"noise": float, "weight": float}
 _MOMENT = Record(SecondMoment, weight=float, squares="mm", center="m", offset="m", rounding=float)
 _OPTIONS = Record(
@@ -103,11 +104,38 @@ _STREAM = Record(
     curvature=float,
     inside="kk",
 )
-_PROBE = Record(Probe, directions="dm", weight=float, mean="d", scatter="dd", size=float, rows=int)
+_SKETCH = Record(
+    Sketch,
+    shift="m",
+    weight=float,
+    sums="m",
+    images="am",
+    size=float,
+    depth=int,
+    rows=int,
+    peaks="bu",
+)
+
+
+class _Probe:
+    """What earlier versions stored to test a second moment; it is read and ignored."""
+
+
+_PROBE = Record(
+    _Probe,
+    None,
+    lambda **_: None,
+    directions="dm",
+    weight=float,
+    mean="d",
+    scatter="dd",
+    size=float,
+    rows=int,
+)
 
 
 _SHOWN = ("options", "moment", "seen", "previous", "stream", "observed")
-_HIDDEN = ("rounding", "probe", "spectrum", "count")
+_HIDDEN = ("rounding", "sketch", "spectrum", "count")
 
 
 def _fields(state: LinearState) -> dict[str, Any]:
@@ -115,15 +143,18 @@ def _fields(state: LinearState) -> dict[str, Any]:
     parts = {name: getattr(state, name) for name in _SHOWN}
     parts |= {name: getattr(state, f"_{name}") for name in _HIDDEN}
     parts["model"] = state._model if state.stream is None else None
+    parts["sketch"] = state.saved_sketch()
     return parts | {"dtype": state.reference}
 
 
 def _made(options: Options, dtype: Any, **parts: Any) -> LinearState:
     """Return the state with the given parts."""
+    parts.pop("probe", None)
     state = LinearState(options, dtype)
     state.moment = None
     for name, part in parts.items():
         setattr(state, name if name in _SHOWN else f"_{name}", part)
+    state._given = state._sketch is None  # files of earlier versions have none
     return state
 
 
@@ -137,6 +168,7 @@ _STATE = Record(
     rounding=float,
     seen=_MOMENT,
     probe=_PROBE,
+    sketch=_SKETCH,
     spectrum=Record(
         Spectrum,
         # The eigenvectors are not used any more, only their length.

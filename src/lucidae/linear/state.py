@@ -5,6 +5,7 @@ The summary is the second moment of the data, or the running averages of a strea
 
 from __future__ import annotations
 
+import math
 import threading
 from collections.abc import Mapping
 from dataclasses import replace
@@ -17,25 +18,24 @@ from lucidae.arrays import Array, as_double, like, namespace, to_numpy
 from lucidae.arrays.threads import fork_safe
 from lucidae.base import FittedState, changed_attributes
 from lucidae.certificates.claims import Certificate, undecided
+from lucidae.certificates.sketch import Sketch
 from lucidae.counting import ComponentCount, count_wanted, is_criterion
 from lucidae.iteration.progress import TIMED_FEATURES, elapsed
-from lucidae.linear.attributes import check_range, in_range
-from lucidae.linear.certificate import LinearFigures, certificate, measure
+from lucidae.linear.certify import blocks_of, data_of_rows
+from lucidae.linear.claims import LinearFigures, certificate, figures_of
 from lucidae.linear.methods import Options
 from lucidae.linear.missing import ObservedFit, fit_observed
 from lucidae.linear.model import Model
 from lucidae.linear.observed_gaussian import ObservedGaussian, gaussian_of
-from lucidae.linear.probe import Probe, probe_after
+from lucidae.linear.ranges import check_range, in_range
 from lucidae.linear.solvers import latents_counted, solve
 from lucidae.linear.stream import RunningMoment, StreamFit, first_moment
-from lucidae.linear.verified_blocks import BlocksForValues, data_of_passes
-from lucidae.linear.verified_data import Data, data_of
-from lucidae.linear.verified_gram import FEW_ROWS
 from lucidae.linear.verified_missing import (
     data_of_gaussian,
     measure_observed,
     observed_certificate,
 )
+from lucidae.linear.verify import FEW_ROWS, SMALL_ROWS, Data, GivenRows
 from lucidae.moments import SecondMoment
 from lucidae.rows.routes import EXACT_FEATURES
 from lucidae.rows.sources import STORED_FEATURES, MomentSource, RowsSource, Source
@@ -65,7 +65,10 @@ class LinearState(FittedState):
         self._model: Model | None = None
         self._spectrum: Spectrum | None = None
 
-    _probe: Probe | None = None
+    # sketch of all rows, which tests the second moment; None if it is not known
+    _sketch: Sketch | None = None
+
+    _given: bool = False  # whether the second moment was given without rows, and is taken as data
 
     _rows: TrainingRows | None = None
 
@@ -82,40 +85,50 @@ class LinearState(FittedState):
 
     _count: ComponentCount | None = None  # of a criterion, from rows with missing entries
 
-    def solve(self, source: Source, rows: Any, weights: Array | None, title: str) -> None:
-        """Fit the model to the data of `source`, and store their second moment if it is small.
+    def solve(
+        self,
+        source: Source,
+        rows: Any,
+        weights: Array | None,
+        title: str,
+        sketch: Sketch | None = None,
+    ) -> None:
+        """Fit the model to the data of `source`, and store what the certificate needs.
 
-        Rows that are smaller than their second moment are stored in its place. If neither is
-        stored, the certificate is computed from the training rows when it is first read, or at
-        once if the rows are too large to stay in memory until then.
+        That is a copy of small rows, or of rows that are smaller than their second moment; of
+        larger ones the second moment, if it is small, with a sketch of the rows that tests it, and
+        a reference to the rows. If none of these can be stored, the certificate is computed now.
         """
         self._model, self._spectrum = solve(self.options, source, self.previous)
         self.previous = self._model.outcome.weights
         moment, small = source.moment, source.covariance.n_features <= STORED_FEATURES
         self.changed()
-        self._probe = self._rows = None
+        self._rows, self._sketch = None, sketch if small else None
         self._rounding = 0.0 if moment is None else moment.rounding
         self.__dict__.pop("moment", None)
+        self._given = rows is None and sketch is None and moment is not None
+        if rows is None:
+            self.moment = moment if small else None
+            # The second moment alone does not determine components that were read from the blocks.
+            reread = self.refined and isinstance(source, MomentSource) and source.passes is not None
+            if reread or self.moment is None:
+                self._certificate = self.certify(self._data(source, sketch), title)
+            return
         copied = small and moment is None and not self.options.reads.batches
         if copied and isinstance(source, RowsSource):
             self._rows = TrainingRows.copied(source.rows, weights, title)
             return
         self.moment = moment if small else None
-        if self.moment is None and rows is not None:
-            few = rows.shape[0] <= FEW_ROWS
-            gram = source.known_gram if few and isinstance(source, RowsSource) else None
-            self._rows = TrainingRows.referenced(rows, weights, title, gram)
-        if moment is not None and rows is not None and self._rows is None:
-            self._probe = Probe.of(rows, weights, moment)
-            if self.refined and small:  # the stored moment does not determine all components
-                self._rows = TrainingRows.referenced(rows, weights, title, None)
-                if self._rows is None:
-                    data = self._data(source).with_rows(rows, weights)
-                    self._certificate = self.certify(data, title)
-        # The second moment alone does not determine components that were read from the blocks.
-        reread = self.refined and isinstance(source, MomentSource) and source.passes is not None
-        if reread or (self.moment is None and self._rows is None):
-            self._certificate = self.certify(self._data(source), title)
+        if math.prod(rows.shape) <= SMALL_ROWS:
+            self._rows = TrainingRows.copied(rows, weights, title)
+            return
+        few = rows.shape[0] <= FEW_ROWS
+        gram = source.known_gram if few and isinstance(source, RowsSource) else None
+        self._rows = TrainingRows.referenced(rows, weights, title, gram)
+        if self.moment is not None:
+            self._sketch = Sketch.of(rows, weights)
+        if self._rows is None and (self.moment is None or self.refined):
+            self._certificate = self.certify(self._data(source, self._sketch), title)
 
     def after(self, options: Options, X: Any, weights: Array | None) -> LinearState:
         """Return a new state that includes one more batch of rows X (n, m) with their weights.
@@ -126,15 +139,35 @@ class LinearState(FittedState):
         state.previous, state.doubt = self.previous, self.doubt
         if options.reads.batches or X.shape[1] > EXACT_FEATURES:
             state.stream = self._stream_before(options, X, weights).after(X, weights)
-            state.seen, state._probe = self._seen_after(X, weights)
+            state.seen = self._seen_after(X, weights)
+            state._sketch = None if state.seen is None else self._sketch_after(X, weights)
             return state
         state._running = self._running_after(X) if weights is None else None
-        if state._running is not None:
-            state._probe = None if self._probe is None else self._probe.after(X, weights)
-            return state
-        state.moment = self._accumulated(X, weights)
-        state._probe = probe_after(self._probe, self.moment, state.moment, X, weights)
+        if state._running is None:
+            state.moment = self._accumulated(X, weights)
+        state._sketch = self._sketch_after(X, weights)
         return state
+
+    def _sketch_after(self, X: Any, weights: Array | None) -> Sketch | None:
+        """Return the sketch of all rows after one more batch; None if that of earlier ones is lost.
+
+        The rows of an earlier `fit` may still be known.
+        """
+        if self._sketch is not None:
+            return self._sketch.update(X, weights)
+        known = self.saved_sketch()
+        if known is None and self._given and self.moment is not None:
+            known = Sketch.given(self.moment.mean, self.moment.covariance, self.moment.weight)
+        if known is not None:
+            return known.update(X, weights)
+        unknown = self._model is not None or self.stream is not None or self.moment is not None
+        return None if unknown else Sketch.of(X, weights)
+
+    def saved_sketch(self) -> Sketch | None:
+        """Return the sketch of all rows, which small rows that are still known do not have yet."""
+        if self._sketch is None and self._rows is not None and self._rows.unchanged:
+            return Sketch.of(*self._rows.given)
+        return self._sketch
 
     def _running_after(self, X: Any) -> RunningMoment | None:
         """Return the running moment after one more batch of rows X (n, m).
@@ -218,18 +251,13 @@ class LinearState(FittedState):
         stream.check_continued(options)
         return stream
 
-    def _seen_after(self, X: Any, weights: Array | None) -> tuple[Any, Probe | None]:
-        """Return the second moment of all rows of a stream, and its probe, after one more batch.
-
-        The probe (mean and scatter of the rows along random directions) shows whether the second
-        moment is correct.
-        """
+    def _seen_after(self, X: Any, weights: Array | None) -> SecondMoment | None:
+        """Return the second moment of all rows of a stream after one more batch, if it is small."""
         before = self.moment if self.stream is None else self.seen
         unknown = before is None and (self.stream is not None or self._model is not None)
         if unknown or X.shape[1] > CERTIFIED_STREAM_FEATURES:
-            return None, None
-        seen = SecondMoment.of(X, weights) if before is None else before.update(X, weights)
-        return seen, probe_after(self._probe, before, seen, X, weights)
+            return None
+        return SecondMoment.of(X, weights) if before is None else before.update(X, weights)
 
     def _accumulated(self, X: Any, weights: Array | None) -> SecondMoment:
         if self.moment is not None:
@@ -263,11 +291,7 @@ class LinearState(FittedState):
             rows = self._rows
             if rows is None or not rows.stored:
                 return None
-            moment = SecondMoment.of(rows.rows, rows.weights)
-            self._probe = Probe.of(rows.rows, rows.weights, moment)
-            self.__dict__["moment"] = moment
-            if not self.refined:
-                self._rows = None
+            self.__dict__["moment"] = moment = SecondMoment.of(rows.rows, rows.weights)
             return moment
 
     @property
@@ -340,18 +364,15 @@ class LinearState(FittedState):
 
     @property
     def keeps_certificate(self) -> bool:
-        """Whether the certificate is saved with the state, because it cannot be computed again.
-
-        It cannot be computed again if the second moment of the data is not stored, or if it does
-        not determine all components.
-        """
-        return (self.moment is None and self.seen is None) or self.refined
+        """Whether a certificate that was computed is saved: always, as its rows are not."""
+        return True
 
     def __getstate__(self) -> dict[str, Any]:
         """Return the attributes that pickle writes; what needs training rows is computed now."""
-        if (self.moment is None or self.refined) and self._rows is not None:
+        if self._rows is not None:
             self.certificate(self._rows.title)
-        fields = {"moment": self.moment} | super().__getstate__()
+        known = {"moment": self.moment, "_sketch": self.saved_sketch()}
+        fields = super().__getstate__() | known
         for name in ("_rows", "_running"):
             fields.pop(name, None)
         return fields
@@ -391,27 +412,22 @@ class LinearState(FittedState):
         """
         if self.observed is not None:
             return self.certify_observed(None, None, title)
-        moment = self.moment if self.stream is None else self.seen
         rows = self._rows
-        if moment is not None:
-            data = self._data(MomentSource(moment))
-            found = self.certify(data if rows is None else data.with_rows(*rows.given), title)
-            if rows is not None and not rows.unchanged:
-                found = self.certify(data, title)
-            self._rows = None
-            return found
         if rows is not None and rows.unchanged:
-            found = self.certify(data_of(rows.rows, rows.weights, gram=rows.gram), title)
+            found = self.certify(self._data_of_rows(rows), title)
             if rows.unchanged:  # while the certificate was computed as well
-                self._rows = None
+                self._rows = rows if rows.stored else None
                 return found
-        why = (
-            "The rows given to partial_fit were not stored: call lucidae.certify(estimator, X) "
-            "with all rows X."
-        )
-        if rows is not None:
-            self._rows = None
-            why = CHANGED_ROWS
+        self._rows = None
+        moment = self.moment if self.stream is None else self.seen
+        if moment is not None:
+            return self.certify(self._data(MomentSource(moment), self._sketch), title)
+        why = CHANGED_ROWS
+        if rows is None:
+            why = (
+                "The rows given to partial_fit were not stored: call lucidae.certify(estimator, X) "
+                "with all rows X."
+            )
         claim = undecided("optimum", "the fitted weights are optimal", "", why)
         return Certificate(title, (claim,))
 
@@ -425,7 +441,8 @@ class LinearState(FittedState):
         outcome, wanted = model.outcome, self.options.n_components
         if self.observed is not None and not isinstance(wanted, int):
             wanted = int(model.encoder.shape[0])  # its meaning depends on the rows, not on Σ
-        figures = measure(
+        stored = self.__dict__.get("moment")
+        return figures_of(
             outcome.method,
             outcome.weights,
             data,
@@ -435,24 +452,35 @@ class LinearState(FittedState):
             wanted,
             # The variances of a stream are running averages, which no data reproduce.
             running=self.stream is not None,
+            fit_rounding=self._rounding if stored is None else stored.rounding,
         )
-        stored = self.__dict__.get("moment")
-        return replace(figures, fit_rounding=self._rounding if stored is None else stored.rounding)
 
-    def _data(self, source: Source) -> Data:
-        """Return the data of `source` in the form from which certificates are computed."""
+    def _data(self, source: Source, sketch: Sketch | None) -> Data:
+        """Return the data of `source` in the form that the verifier reads."""
+        center = to_numpy(as_double(self.model.mean))
         if isinstance(source, BlocksSource):
-            weights = self.model.outcome.weights
-            layers = (to_numpy(as_double(rows)) for rows in (weights.encoder, weights.atoms))
-            return data_of_passes(source.passes, np.concatenate(list(layers)))
-        if source.moment is None:
-            assert isinstance(source, RowsSource), "other sources have a moment"
-            return data_of(source.rows, source.weights, gram=source.known_gram)
-        difference = None if self._probe is None else self._probe.difference(source.moment)
-        data = data_of(source.moment, difference=difference)
+            return Data.of_rows(blocks_of(source.passes), center)
+        rows = None
+        if isinstance(source, RowsSource) or source.rows is not None:
+            gram = source.known_gram if isinstance(source, RowsSource) else None
+            rows = GivenRows(source.rows, source.weights, gram)
+        moment = source.moment
+        if moment is None:
+            assert rows is not None, "sources without a moment have rows"
+            return Data.of_rows(rows, center)
+        known = moment.mean, moment.covariance, moment.weight
         if isinstance(source, MomentSource) and source.passes is not None:
-            return BlocksForValues.beside(data, source.passes)
-        return data
+            return Data.of_moment(*known, sketch, blocks_of(source.passes))
+        return Data.of_moment(*known, sketch, rows, "given" if self._given else "lost")
+
+    def _data_of_rows(self, training: TrainingRows) -> Data:
+        """Return training rows, with their second moment, in the form that the verifier reads."""
+        rows = GivenRows(*training.given, training.gram)
+        moment = self.__dict__.get("moment")
+        if moment is None or self._sketch is None:
+            data = data_of_rows(rows, to_numpy(as_double(self.model.mean)))
+            return data if moment is None else data.beside_moment(moment.covariance)
+        return Data.of_moment(moment.mean, moment.covariance, moment.weight, self._sketch, rows)
 
     def returned(self, values: Array) -> Array:
         """Return a copy of `values` in the library, dtype and on the device of the training data.

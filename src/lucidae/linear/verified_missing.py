@@ -17,6 +17,7 @@ import numpy as np
 from scipy.sparse.csgraph import connected_components
 
 from lucidae.arrays import as_double, to_numpy
+from lucidae.certificates.bounds import EPS
 from lucidae.certificates.claims import (
     Certificate,
     Claim,
@@ -25,13 +26,12 @@ from lucidae.certificates.claims import (
     reported,
     undecided,
 )
-from lucidae.linear.certificate import STATIONARITY, LinearFigures, claims
+from lucidae.linear.claims import STATIONARITY, LinearFigures, claims
 from lucidae.linear.observed_gaussian import ObservedGaussian
-from lucidae.linear.verified_data import DENSE_FEATURES, Data
+from lucidae.linear.verify import Data
 
 Vector = np.ndarray[Any, Any]
 
-EPS = float(np.finfo(float).eps)
 
 BLOCK_ENTRIES = 2**21
 """Largest number of entries of matrices that are in memory at a time."""
@@ -74,18 +74,8 @@ class ObservedFigures(NamedTuple):
 
 def data_of_gaussian(fitted: ObservedGaussian) -> Data:
     """Return the covariance WWᵀ + γI of the fitted model in the form that the verifier uses."""
-    mean, W = to_numpy(fitted.mean), to_numpy(fitted.loadings)
-    m, noise = len(mean), fitted.noise
-    own = np.sum(W**2, axis=1) + noise
-    trace, weight = float(np.sum(own)), fitted.weight
-    if m <= DENSE_FEATURES:
-        matrix = W @ W.T + noise * np.eye(m)
-        return Data(mean, trace, lambda rows: rows @ matrix, own, matrix, weight=weight)
-
-    def product(rows: Vector) -> Vector:
-        return np.asarray((rows @ W) @ W.T + noise * rows)
-
-    return Data(mean, trace, product, own, weight=weight)
+    mean, loadings = to_numpy(fitted.mean), to_numpy(fitted.loadings)
+    return Data.of_model(mean, loadings, fitted.noise, fitted.weight)
 
 
 def measure_observed(

@@ -71,8 +71,9 @@ class TrainingRows:
 
     @classmethod
     def copied(cls, X: Any, weights: Array | None, title: str) -> TrainingRows:
-        """Return an object that contains a copy of the rows X (n, m)."""
-        return cls(X.copy(), None if weights is None else weights.copy(), title)
+        """Return an object that contains a copy of the rows X (n, m), on the CPU."""
+        rows = X.copy() if scipy.sparse.issparse(X) else np.array(to_numpy(X))
+        return cls(rows, None if weights is None else np.array(to_numpy(weights)), title)
 
     @property
     def stored(self) -> bool:

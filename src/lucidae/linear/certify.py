@@ -1,32 +1,45 @@
-"""Certificates of principal components from other libraries, such as scikit-learn's PCA."""
+"""Certificates of weights and components that were not fitted here, and the data they need.
+
+`certify_weights` judges a pair of weights, `certify_components` a fitted object such as
+scikit-learn's PCA, and `data_of` turns data of any kind into what the verifier reads.
+"""
 
 from __future__ import annotations
 
+import inspect
 import math
 from dataclasses import replace
+from functools import partial
 from itertools import product
 from typing import Any
 
 import numpy as np
 
-from lucidae.arrays import as_double, is_array, to_numpy
-from lucidae.certificates.certify import certifies
+from lucidae.arrays import Array, as_double, is_array, like, namespace, to_numpy
+from lucidae.certificates.bounds import TINY
+from lucidae.certificates.certify import certifies, check_settings
 from lucidae.certificates.claims import Certificate, Claim, at_most, does_not_apply
-from lucidae.linear.attributes import mean_difference
-from lucidae.linear.certificate import check_latents, checked_data, claims
+from lucidae.certificates.sketch import Sketch
+from lucidae.data import aligned_blocks, in_memory
+from lucidae.data.kinds import AlignedBlocks
+from lucidae.data.passes import Passes, fold
+from lucidae.linear import verify
+from lucidae.linear.batches import check_repeatable, loaded_rows, read_sketched
+from lucidae.linear.claims import certificate, claims, figures_of
 from lucidae.linear.methods import Options
-from lucidae.linear.probe import FEWEST_ROUNDINGS
-from lucidae.linear.verified_blocks import data_of_any
-from lucidae.linear.verified_data import Data
-from lucidae.linear.verifier import measure
-from lucidae.linear.weights import TiedWeights
-from lucidae.validation import check_rows
+from lucidae.linear.verify import Data, GivenRows, RereadRows, mean_difference
+from lucidae.linear.weights import TiedWeights, UntiedWeights
+from lucidae.moments import SecondMoment
+from lucidae.rows.routes import EXACT_FEATURES
+from lucidae.rows.sources import MomentSource, source_of
+from lucidae.rows.sums import BlocksSource
+from lucidae.validation import check_rows, check_weights
 
-__all__ = ["certify_components"]
+__all__ = ["blocks_of", "certify_components", "certify_weights", "checked_data", "data_of"]
 
 Vector = np.ndarray[Any, Any]
 
-JUDGED = ("subspace", "alignment", "order", "gap", "eigengap", "sampling")
+JUDGED = ("subspace", "alignment", "order", "gap", "eigengap", "sampling", "leverage")
 """Names of those claims about a linear autoencoder that also apply to principal components."""
 
 WORDS = {
@@ -52,7 +65,178 @@ MEASURED = (
 )
 """Attributes besides `mean_` that are compared with the data, if the subject has them."""
 
-_TINY = float(np.finfo(float).tiny)
+SUMMED = 1e4
+"""Number of rounding errors that are granted to a mean of another library, of its own dtype."""
+
+ROUNDINGS = 8
+"""Smallest number of rounding errors that are granted to a variance."""
+
+
+@certifies("linear")
+def certify_weights(
+    encoder: Any,
+    decoder: Any,
+    X: Any,
+    *,
+    sample_weight: Any = None,
+    noise_variance: float | None = None,
+    **settings: Any,
+) -> Certificate:
+    """Judge how close a given encoder and decoder are to the optimum for given data.
+
+    The weights may have been trained by any program.
+
+    Parameters
+    ----------
+    encoder : array of shape (k, m)
+        Encoder weights: latent i of a centred row x is the product of row i and x.
+    decoder : array of shape (m, k)
+        Decoder weights: the reconstruction of x is the decoder times the latents.
+    X : array-like of shape (n, m) or SecondMoment
+        The rows of data, or their second moment. Rows are centred before they are used.
+    sample_weight : array-like of shape (n,), optional
+        Weight of each row, as if the row occurred that many times; by default 1 for all rows.
+    noise_variance : float, optional
+        Observation variance of the decoder. Required for ``method="linear_vae"``, whose posterior
+        variances are set to their optimum; not used otherwise.
+    **settings
+        Arguments of `LinearAutoencoder` with which the weights were trained: `method`, `l2`,
+        `prior`, `tied`, `tol`, `learning_rate`, `optimizer`, `momentum`.
+
+    Returns
+    -------
+    Certificate
+        The claims with their verdicts.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from lucidae.linear import certify_weights
+    >>> X = np.random.default_rng(0).standard_normal((100, 3)) * [3.0, 2.0, 1.0]
+    >>> axes = np.linalg.svd(X - X.mean(0), full_matrices=False)[2][:2]
+    >>> certify_weights(axes, axes.T, X, method="rag").holds
+    True
+    >>> turn = np.array([[0.6, 0.8], [-0.8, 0.6]])
+    >>> certify_weights(turn @ axes, axes.T @ turn.T, X, method="rag")["alignment"].holds
+    False
+    """
+    allowed = [name for name in _SETTINGS if name != "n_components"]
+    check_settings(settings, ["sample_weight", "noise_variance", *allowed], "a pair of weights")
+    rows, columns = check_rows(encoder, name="encoder"), check_rows(decoder, name="decoder")
+    options = Options.of(rows.shape[0], **settings)
+    if tuple(columns.shape) != tuple(rows.shape)[::-1]:
+        raise ValueError(
+            f"encoder has shape {tuple(rows.shape)} and decoder {tuple(columns.shape)}, expected "
+            "shapes (k, m) and (m, k) with k latents and m features."
+        )
+    X, row_weights = checked_data(X, sample_weight)
+    data = data_of(X, row_weights)
+    if rows.shape[1] != data.n_features:
+        raise ValueError(
+            f"encoder has {rows.shape[1]} columns, but X has {data.n_features} features: the two "
+            "numbers must be equal."
+        )
+    check_latents(rows.shape[0], rows.shape[1], "encoder")
+    spectrum = None
+    if options.needs_spectrum:
+        source = _source(X, row_weights, data)
+        k, m = rows.shape
+        spectrum = source.spectrum(None if m <= verify.DENSE_FEATURES else min(k + 1, m))
+    method = options.make(rows.shape[0], spectrum, options.rng())
+    weights = method.objective.completed(
+        _weights(rows, columns, data.mean.value, method.tied), noise_variance
+    )
+    figures = figures_of(method, weights, data, options.training)
+    return certificate(f"weights(method={method.name!r})", figures)
+
+
+def _source(X: Any, weights: Any, data: Data) -> Any:
+    if isinstance(X, AlignedBlocks) and data.moment is not None:
+        return MomentSource(SecondMoment.of(X))
+    if isinstance(X, AlignedBlocks):
+        return BlocksSource(Passes(X))
+    return MomentSource(X) if isinstance(X, SecondMoment) else source_of(X, weights)
+
+
+_SETTINGS = tuple(inspect.signature(Options.of).parameters)
+
+
+def check_latents(k: int, m: int, name: str) -> None:
+    """Raise an error if there are more latents k than features m."""
+    if k > m:
+        raise ValueError(
+            f"{name} has {k} rows, but X has {m} features, and so only {m} principal components: "
+            f"give at most {m} rows."
+        )
+
+
+def checked_data(X: Any, sample_weight: Any) -> tuple[Any, Any]:
+    """Return validated data and the weights of their rows, in the form in which they are certified.
+
+    Rows in memory are returned with their weights, a `SecondMoment` as it is, and other data as
+    `AlignedBlocks`, unless they are small enough to be loaded.
+    """
+    if isinstance(X, SecondMoment):
+        return X, None
+    if not (in_memory(X) and in_memory(sample_weight)):
+        blocks = X if isinstance(X, AlignedBlocks) else aligned_blocks(X, None, sample_weight)
+        small = loaded_rows(blocks)
+        if small is None:
+            if blocks.rows.n_features > EXACT_FEATURES:
+                check_repeatable(blocks)
+            return blocks, None
+        X, sample_weight = small.rows, small.weights
+    X = check_rows(X)
+    return X, check_weights(sample_weight, X)
+
+
+def data_of(
+    X: Any, weights: Any = None, *, verbose: bool | str = "auto", center: Vector | None = None
+) -> Data:
+    """Return checked data in the form that the verifier reads; see `lucidae.linear.verify`.
+
+    A covariance is computed where the verifier tests it by a sketch of the same rows. `center`, if
+    it is known, is a vector close to the mean.
+    """
+    if isinstance(X, SecondMoment):
+        return Data.of_moment(X.mean, X.covariance, X.weight, origin="given")
+    try:
+        if isinstance(X, AlignedBlocks):
+            if X.rows.n_features > EXACT_FEATURES:
+                return Data.of_rows(blocks_of(Passes(X, verbose)), center)
+            moment, sketch = read_sketched(X, verbose=verbose)
+            rows = blocks_of(Passes(X, verbose)) if X.repeatable else None
+            return Data.of_moment(moment.mean, moment.covariance, moment.weight, sketch, rows)
+        return data_of_rows(GivenRows(X, weights), center)
+    except OverflowError:
+        check_rows(X)
+        raise ValueError(
+            "the squares of X overflow double precision: divide X by a constant, and give the "
+            "result to both fit and certify."
+        ) from None
+
+
+def data_of_rows(rows: GivenRows, center: Vector | None = None) -> Data:
+    """Return rows in memory in the form that the verifier reads."""
+    n, m = rows.shape
+    if n * m <= verify.SMALL_ROWS:
+        return Data.of_factor(rows)
+    if m > verify.DENSE_FEATURES:
+        return Data.of_rows(rows, center)
+    moment, sketch = SecondMoment.of(rows.X, rows.weights), Sketch.of(rows.X, rows.weights)
+    return Data.of_moment(moment.mean, moment.covariance, moment.weight, sketch, rows)
+
+
+def blocks_of(passes: Passes) -> RereadRows:
+    """Return rows that are read in blocks in the form that the verifier reads."""
+    folded = partial(fold, passes.data, verbose=passes.verbose)
+    return RereadRows(passes.total, folded, passes.data.rows.n_features)
+
+
+def _weights(encoder: Array, decoder: Array, ref: Array, tied: bool) -> Any:
+    rows, atoms = like(as_double(encoder), ref), like(as_double(decoder), ref).mT
+    same = bool(namespace(rows).all(rows == atoms))
+    return TiedWeights(rows) if tied and same else UntiedWeights(rows, atoms)
 
 
 @certifies("components")
@@ -99,7 +283,7 @@ def certify_components(subject: Any, X: Any, *, sample_weight: Any = None) -> Ce
             "or their SecondMoment."
         )
     components = _numbers(subject.components_, "components_")
-    centred = data_of_any(*checked_data(X, sample_weight))
+    centred = data_of(*checked_data(X, sample_weight))
     k, m = components.shape
     if m != centred.n_features:
         raise ValueError(
@@ -110,7 +294,7 @@ def certify_components(subject: Any, X: Any, *, sample_weight: Any = None) -> Ce
     mean = getattr(subject, "mean_", None)
     data = _about_zero(centred) if mean is None else centred
     options = Options.of(k, method="rag")
-    figures = measure(
+    figures = figures_of(
         options.make(k, None, options.rng()), TiedWeights(components), data, options.training
     )
     judged = tuple(_renamed(claim) for claim in claims(figures) if claim.name in JUDGED)
@@ -137,34 +321,14 @@ def _numbers(values: Any, name: str) -> Vector:
 
 
 def _about_zero(data: Data) -> Data:
-    """Return the second moment about zero, Σ + μμᵀ, for the covariance Σ and mean μ in `data`.
-
-    The number of rows (`weight`) of the result is None, because the theory of sampling noise needs
-    a covariance.
-    """
-    mean = data.mean
-    with np.errstate(over="ignore"):
-        total = data.trace + float(mean @ mean)
-    if not math.isfinite(total):
+    """Return the second moment about zero, for rows that are not centred."""
+    try:
+        return data.about_zero()
+    except OverflowError:
         raise ValueError(
             "the squares of X about zero overflow double precision: divide X by a constant, and "
             "fit and certify again."
-        )
-    matrix = None if data.matrix is None else data.matrix + np.outer(mean, mean)
-
-    def product(rows: Vector) -> Vector:
-        return np.asarray(data.product(rows) + (rows @ mean)[:, None] * mean)
-
-    return replace(
-        data,
-        mean=0.0 * mean,
-        trace=total,
-        product=product,
-        variances=data.variances + mean**2,
-        matrix=matrix,
-        weight=None,
-        rows=None,  # they would be centred
-    )
+        ) from None
 
 
 def _attributes_claim(subject: Any, components: Vector, mean: Any, data: Data) -> Claim:
@@ -201,13 +365,13 @@ def _differences(
     factors = (1.0, unbiased)
     found: dict[str, float | None] = dict.fromkeys((*MEASURED, "mean_"))
     if mean is not None:
-        found["mean_"] = _mean_difference(mean, data)
+        found["mean_"] = _mean_apart(mean, data)
     variances = given["explained_variance_"]
     if variances is not None:
         found["explained_variance_"] = _difference(variances, along, factors, data.n_features)
     ratios = given["explained_variance_ratio_"]
     if ratios is not None:
-        total = max(data.trace, _TINY)
+        total = max(data.trace, TINY)
         found["explained_variance_ratio_"] = _difference(
             ratios, along / total, (1.0,), data.n_features
         )
@@ -224,7 +388,7 @@ def _differences(
 
 def _along(components: Vector, data: Data) -> Vector:
     """Return the variances of the data along the components; their divisor is the weight."""
-    return np.asarray(np.sum(data.apply(components) * components, axis=1))
+    return np.asarray(np.sum(data.product(components) * components, axis=1))
 
 
 def _is_incremental(subject: Any, rows: float) -> bool:
@@ -256,10 +420,10 @@ def _largest_difference(values: Vector, expected: Vector, eps: float, n_features
     Differences within the rounding errors of the largest variance do not count; `eps` is the
     machine epsilon of `values`.
     """
-    roundings = 4 * max(n_features, FEWEST_ROUNDINGS) * eps * float(np.max(expected))
+    roundings = 4 * max(n_features, ROUNDINGS) * eps * float(np.max(expected))
     apart = np.maximum(np.abs(values - expected) - roundings, 0.0)
     with np.errstate(over="ignore"):  # of a direction without variance
-        return float(np.max(apart / np.maximum(expected, _TINY)))
+        return float(np.max(apart / np.maximum(expected, TINY)))
 
 
 def _singular_difference(given: Any, squares: Vector, n_features: int) -> float:
@@ -304,16 +468,16 @@ def _noise_difference(given: Any, left: list[float], k: int, rows: float, data: 
     differences = []
     for total, count in product(left, counts):
         level = total / count if count > 0 else 0.0
-        roundings = 4 * max(data.n_features, FEWEST_ROUNDINGS) * eps * data.trace
+        roundings = 4 * max(data.n_features, ROUNDINGS) * eps * data.trace
         apart = max(0.0, abs(value - level) - roundings / max(count, 1.0))
-        differences.append(apart / max(level, _TINY))
+        differences.append(apart / max(level, TINY))
     return min(differences)
 
 
-def _mean_difference(given: Any, data: Data) -> float:
+def _mean_apart(given: Any, data: Data) -> float:
     """Return the largest difference of `given` to the mean of the rows, in standard deviations."""
-    found = _finite(given, data.mean.shape)
-    return math.inf if found is None else mean_difference(found[0], data, found[1])
+    found = _finite(given, data.mean.value.shape)
+    return math.inf if found is None else mean_difference(found[0], data, SUMMED * found[1])
 
 
 def _finite(given: Any, shape: tuple[int, ...]) -> tuple[Vector, float] | None:
