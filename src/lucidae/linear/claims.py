@@ -34,7 +34,7 @@ from lucidae.linear.verify import (
     LEVERAGE,
     Data,
     Leading,
-    Measured,
+    WeightFigures,
     measure,
 )
 from lucidae.linear.weights import map_fields
@@ -112,7 +112,7 @@ class LinearFigures:
     method: Method  # the method with which the weights were trained
     k: int  # number of latents
     tolerance: float  # the estimator's argument `tol`, with which training stops
-    measured: Measured
+    measured: WeightFigures
     # condition number of the Hessian at the optimum; its zero eigenvalues are left out
     conditioning: float | None
     # predicted number of epochs until the mean squared sine between axes and columns is 1e-3
@@ -293,7 +293,7 @@ def _is_wanted_number(k: int, wanted: Any, leading: Leading, weight: float | Non
     return enough and (k == 1 or bool(shares[k - 2] < wanted + 1e-9))
 
 
-def _evidence(found: Measured, k: int, sampling: Sampling | str) -> dict[str, Any]:
+def _evidence(found: WeightFigures, k: int, sampling: Sampling | str) -> dict[str, Any]:
     """Return the numbers from which the measured values can be computed again, by name."""
     leading, data, (loss, minimum, size) = found.leading, found.data, found.loss_terms
     numbers: dict[str, Any] = {

@@ -53,7 +53,16 @@ from lucidae.certificates.complement import (
 )
 from lucidae.certificates.sketch import Sketch
 
-__all__ = ["Data", "GivenRows", "Leading", "Leverage", "Measured", "RereadRows", "measure", "norm"]
+__all__ = [
+    "Data",
+    "GivenRows",
+    "Leading",
+    "Leverage",
+    "RereadRows",
+    "WeightFigures",
+    "measure",
+    "norm",
+]
 
 Vector = np.ndarray[Any, Any]
 
@@ -1062,7 +1071,7 @@ class Losses(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Measured:
+class WeightFigures:
     """Measured values of given weights, from which the claims of a certificate follow.
 
     A value is None if it is not known, or if theory says nothing about it.
@@ -1093,7 +1102,7 @@ def measure(
     data: Data,
     model: Any = None,
     running: bool = False,
-) -> Measured:
+) -> WeightFigures:
     """Measure how close weights are to the optimum for given data.
 
     `objective` and `rule` are the reference formulas (`lucidae.linear.references`) of the loss and
@@ -1114,7 +1123,7 @@ def measure(
         zero, uncertain = objective.zero_latents(leading.values)
         order = objective.latent_order(k)
         known = scaled.in_units(1.0 / unit)
-        return Measured(
+        return WeightFigures(
             leading.times(unit * unit),
             _rise(order, weights, terms, scaled),
             _stationarity(rule, weights, terms, scaled, leading),
