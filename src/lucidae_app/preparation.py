@@ -138,15 +138,9 @@ class Preparation:
         `responses` is a second table, whose columns are the targets.
         """
         table = read_table(file, self.options, missing=True)
-        hidden = [name for name in self.keep if table.left_out.get(name) == INDEX]
-        if hidden:  # the reader has left them out as index of the rows
-            columns = (*table.columns, *table.target_names, *hidden)
-            table = read_table(file, replace(self.options, columns=columns), missing=True)
-        if unknown := {*self.keep} - {*table.columns, *table.target_names}:
-            raise ValueError(
-                f"--keep {some(sorted(unknown))} was given, expected names of columns of numbers "
-                f"of {file.name!r}: {some(table.columns)}."
-            )
+        options = self.with_kept(file, (*table.columns, *table.target_names), table.left_out)
+        if options != self.options:
+            table = read_table(file, options, missing=True)
         found = self.identifiers(table.columns, table.values)
         if found:
             at = [name not in found for name in table.columns]
@@ -168,21 +162,36 @@ class Preparation:
             note(sentence)
         return prepared
 
+    def with_kept(self, file: Path, names: Sequence[str], left_out: Any) -> ReadOptions:
+        """Return the options for reading a file with the columns of ``--keep``, checked.
+
+        `names` are read; of those that are `left_out`, the index of the rows can be kept.
+        """
+        hidden = tuple(name for name in self.keep if left_out.get(name) == INDEX)
+        if unknown := {*self.keep} - {*names, *hidden}:
+            raise ValueError(
+                f"--keep {some(sorted(unknown))} was given, expected names of columns of numbers "
+                f"of {file.name!r}: {some(names)}."
+            )
+        return replace(self.options, columns=(*names, *hidden)) if hidden else self.options
+
     def without_identifiers(self, file: Path) -> ReadOptions:
         """Return the options for reading a large file in blocks, judged by its first block."""
         data = blocks_of_file(file, options=self.options)
-        chosen = data.chosen
+        chosen, first = data.chosen, next(iter(data), None)
         assert chosen is not None, "a file has columns"
+        options = self.with_kept(file, chosen.names, chosen.left_out)
+        if not isinstance(first, np.ndarray):  # sparse blocks are counts, without identifiers
+            return options
         names = [chosen.names[at] for at in chosen.features]
-        first = next(iter(data), None)
-        if first is None:
-            return self.options
-        found = self.identifiers(names, np.asarray(first)[:, chosen.features])
+        found = self.identifiers(names, first[:, chosen.features])
         if not found:
-            return self.options
-        reasons = [f"{name} ({why})" for name, why in found.items()]
-        note(f"{file.name}: columns left out: {some(reasons)}.")
-        return replace(self.options, columns=tuple(name for name in names if name not in found))
+            return options
+        note(
+            f"{file.name}: columns left out: {some([f'{n} ({why})' for n, why in found.items()])}."
+        )
+        read = (*names, *options.columns)
+        return replace(options, columns=tuple(name for name in read if name not in found))
 
     def identifiers(self, names: Sequence[str], values: Matrix) -> dict[str, str]:
         """Return the columns that only number the rows, with the reason why they are left out.

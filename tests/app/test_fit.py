@@ -514,6 +514,9 @@ def test_columns_that_only_number_the_rows_are_left_out_unless_kept(run, messy):
     assert "only numbers" not in err
     model = lucidae.load("messy-linear-model.npz")
     assert {"nr", "user_id"} <= set(model.feature_names_in_)
+    messy[["a", "c"]].to_csv("indexed.csv")  # the reader knows the index that pandas writes
+    assert run("fit", "linear", "indexed.csv", "--keep", "column 0")[0] == 0
+    assert lucidae.load("indexed-linear-model.npz").n_features_in_ == 3
     run("fit", "linear", "messy.csv", "--columns", "nr,a")  # the user has named it
     assert lucidae.load("messy-linear-model.npz").n_features_in_ == 2
 

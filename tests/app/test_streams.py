@@ -422,6 +422,21 @@ def test_the_report_reads_a_large_file_once(run, rows, monkeypatch):
     assert first < whole == len(rows)
 
 
+def test_identifiers_of_large_files_are_left_out_unless_kept(run, rows):
+    frame = pandas.DataFrame(rows, columns=list("abcdef"))
+    frame.insert(2, "nr", np.arange(len(rows)))
+    frame.to_csv("numbered.csv", index=False)
+    code, _, err = run("fit", "linear", "numbered.csv", "--components", 2)
+    assert code == 0, err
+    assert "nr (it only numbers the rows; --keep nr uses it)" in err
+    assert lucidae.load("numbered-linear-model.npz").feature_names_in_.tolist() == list("abcdef")
+    run("fit", "linear", "numbered.csv", "--components", 2, "--keep", "nr")
+    assert lucidae.load("numbered-linear-model.npz").n_features_in_ == 7
+    code, _, err = run("fit", "linear", "numbered.csv", "--keep", "x")
+    assert code == 2
+    assert "--keep x was given, expected names of columns" in err
+
+
 def test_samples_are_evenly_spaced():
     from lucidae_app.streams import _Sample
 
