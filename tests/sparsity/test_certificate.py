@@ -161,6 +161,9 @@ def test_a_row_in_another_unit_is_named(place):
     claim = certificate["leverage"]
     assert claim.holds is None
     assert "row 17" in claim.advice
+    headline = certificate.summary().splitlines()[0]
+    assert "Stationary point of the loss: yes." in headline
+    assert "Influence: row 17." in headline
     assert claim.value == pytest.approx(max(certificate.evidence["leverage_shares"]))
     assert certificate.evidence["leverage_rows"].tolist() == [17]
     # A row that is given often is not one row with a large share.

@@ -30,6 +30,7 @@ __all__ = [
     "Enclosure",
     "enclose_eigenvalues",
     "enclose_singular_values",
+    "epsilon",
     "gamma",
     "is_positive_definite",
     "triangle",
@@ -43,6 +44,11 @@ TINY = float(np.finfo(float).tiny)
 
 CONSTANT = 8
 """Rounding errors that every computed number is granted beside those of its longest sum."""
+
+
+def epsilon(kind: Any) -> float:
+    """Return the machine epsilon of a type of floating-point numbers, such as ``np.float32``."""
+    return float(np.finfo(kind).eps)
 
 
 def gamma(n: float) -> float:

@@ -18,6 +18,7 @@ import numpy as np
 import scipy.linalg
 import scipy.optimize
 
+from lucidae.certificates.bounds import EPS
 from lucidae.certificates.claims import (
     Certificate,
     Claim,
@@ -51,7 +52,7 @@ LARGEST_NOISE = 2.2
 
 It is that of a covariance which was estimated from ten samples for each dimension."""
 
-ROUNDING = 2.0 * float(np.finfo(float).eps)
+ROUNDING = 2.0 * EPS
 """Relative rounding error of one row of a factorisation or product; it grows as √(rows)."""
 
 LEAST_ROOT = 0.1

@@ -146,7 +146,7 @@ def with_changes(found: Certificate, changed: Mapping[str, float]) -> Certificat
 
 def _judged(
     words: tuple[str, str, str], measured: Ball | None, threshold: float, advice: str, why: str,
-    reach: float = 0.0,
+    reach: float = 0.0, headline: str = "",
 ) -> Claim:  # fmt: skip
     """Return the claim that a measured value is at most `threshold`; `why` if nothing was measured.
 
@@ -159,8 +159,9 @@ def _judged(
     value, error = measured.value, measured.error
     claim = at_most(*words, value, threshold, advice, error=error)
     if claim.holds is False and value - threshold <= reach:
-        return undecided(*words, OUT_OF_REACH.format(reach=reach), value, threshold, error=reach)
-    return claim
+        why = OUT_OF_REACH.format(reach=reach)
+        claim = undecided(*words, why, value, threshold, error=reach)
+    return replace(claim, headline=headline)
 
 
 def _claims(figures: Figures) -> tuple[Claim, ...]:
@@ -181,6 +182,7 @@ def _claims(figures: Figures) -> tuple[Claim, ...]:
              f"{WIPF}, eq. 18 and 21"),
             figures.violation, figures.tolerance,
             "Raise max_iter, or raise tol if this accuracy is enough.", NO_NOISE, reach,
+            "stationary point of the loss",
         ),
         *covariances,
         _judged(
@@ -326,7 +328,8 @@ def _leverage(figures: Figures) -> Claim:
         f"The fit rests on {named}{more}: check whether these rows are in the unit of the others, "
         "or fit without them and compare the columns."
     )
-    return reported(*words, most, advice)
+    headline = f"influence: row{'s' * (rows.size > 1)} {', '.join(map(str, rows[:5]))}{more}"
+    return replace(reported(*words, most, advice), headline=headline)
 
 
 def _path(figures: Figures) -> tuple[Claim, ...]:
@@ -373,7 +376,10 @@ def _path(figures: Figures) -> tuple[Claim, ...]:
         "that is correlated with it", reference, figures.correlation, SAME_COLUMN,
         f"The noise variance decides which column is the strongest. {trust}",
     )  # fmt: skip
-    return (*found, claim)
+    return (
+        *found,
+        replace(claim, headline="same strongest column at nearby noise variances"),
+    )
 
 
 def _covariances(figures: Figures) -> tuple[Claim, ...]:

@@ -18,7 +18,7 @@ accurate to ε√cond(Σ), while solvers that form Σ are accurate to ε cond(Σ
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -26,7 +26,7 @@ import scipy.sparse
 from scipy.linalg import solve_triangular
 from scipy.special import chdtrc
 
-from lucidae.certificates.bounds import EPS, Ball, gamma, triangle
+from lucidae.certificates.bounds import EPS, TINY, Ball, epsilon, gamma, triangle
 
 FINEST = 1e-6
 """Smallest distance to stationarity that a certificate requires, even if `tol` is smaller."""
@@ -315,7 +315,7 @@ def whitened(whitener: Any, values: Any, kept: Any) -> Any:
 def apparent_rounding(values: Any) -> float:
     """Return the machine epsilon of float32 for numbers that it represents, else of float64."""
     single = np.complex64 if np.iscomplexobj(values) else np.float32
-    return float(np.finfo(single).eps) if (values.astype(single) == values).all() else EPS
+    return epsilon(single) if (values.astype(single) == values).all() else EPS
 
 
 def count_distinct(Phi: Any, X: Any) -> int:
@@ -574,7 +574,7 @@ def full_prior(fit: Fit, relevance: Any, Phi: Any, units: PowersOfTwo, labels: A
         values = np.where(seen, values, np.inf)
         weakest = min(weakest, float((values.min(axis=1) / values[:, 0]).min()))
         # Products ΦA of unit columns in extended precision; see `Prior.half`.
-        wide = float(np.finfo(np.longdouble).eps)
+        wide = epsilon(np.longdouble)
         norms = np.linalg.norm(scales[:, :, None] * factor, axis=(1, 2))
         found = np.linalg.norm(columns @ (scales[:, :, None] * factor), axis=(1, 2))
         worn = np.where(norms > 100.0 * found, wide * size**1.5 * norms, 0.0)
@@ -731,7 +731,7 @@ def _measured(samples: Sequence[Sample], fit: Fit, kind: EnergyKind) -> Figures:
     figures = _of_coefficients(problems, coef, kind)
     if samples[0].noise_cov is not None:
         found = len(problems[0].responses), len(samples[0].responses), problems[0].outside
-        figures = replaced(figures, noise_rank=found)
+        figures = replace(figures, noise_rank=found)
     if fit.noise is None:
         return figures
     noise = [float(np.ldexp(level, -2 * units.responses)) for level in fit.noise]
@@ -749,16 +749,16 @@ def _measured(samples: Sequence[Sample], fit: Fit, kind: EnergyKind) -> Figures:
     if kind.full_groups:
         prior = full_prior(fit, w, problems[0].dictionary, units, labels)
     if prior is None or (prior.deviation is not None and not prior.deviation < np.inf):
-        return _failed(replaced(figures, covariance=np.inf), fit, tolerance)
+        return _failed(replace(figures, covariance=np.inf), fit, tolerance)
     if prior.deviation is not None:
-        figures = replaced(figures, covariance=max(prior.deviation - 4.0 * fit.rounding, 0.0))
+        figures = replace(figures, covariance=max(prior.deviation - 4.0 * fit.rounding, 0.0))
 
     # 2) every problem at these covariances. Correlated responses with B = VΛVᴴ are independent
     # problems with the responses Xv and the covariances λΓ.
     turn, scales = None, None
     if fit.responses is not None:
         if not is_response_covariance(fit.responses, problems[0].responses.shape[1]):
-            return _failed(replaced(figures, response=("given", np.inf)), fit, tolerance)
+            return _failed(replace(figures, response=("given", np.inf)), fit, tolerance)
         scales, turn = np.linalg.eigh(fit.responses)
     try:
         groups = [
@@ -774,7 +774,7 @@ def _measured(samples: Sequence[Sample], fit: Fit, kind: EnergyKind) -> Figures:
     n_used = int(np.count_nonzero(w))
     stored = STORED * max(fit.rounding, prior.vague) * (1.0 + n_used**0.5)
     reach = min(max(at.reach * (1.0 + at.fit) ** 0.5 for at in ats), LOOSEST)
-    figures = replaced(
+    figures = replace(
         figures, tolerance=max(tolerance, stored), mean_tolerance=max(FINEST, stored), reach=reach
     )
     figures = _optimality(figures, state, implied)
@@ -789,11 +789,11 @@ def _measured(samples: Sequence[Sample], fit: Fit, kind: EnergyKind) -> Figures:
     if fit.relevance is None and violation is not None:
         # Stationary relevances say nothing if they do not give these coefficients.
         worse = float(np.max([violation.value, mean.value]))
-        figures = replaced(figures, violation=Ball(worse, violation.error))
+        figures = replace(figures, violation=Ball(worse, violation.error))
     variance = None if fit.variances is None else _variance_distance(state)
     support, tied = (None, ()) if fit.support is None else _support(state)
     rows, shares, most = _leverage(state)
-    return replaced(
+    return replace(
         figures, mean=mean, variance=variance, support=support, tied=tied,
         noise_rule=_rule(state), noise=_noise_distance(state, figures),
         energy=_energy_distance(state), response=_response(state),
@@ -846,11 +846,6 @@ def pressure_of(at: At, state: Evaluation) -> Any:
         return at.z
     norms = at.rows.powers
     return norms / (at.noise + state.prior.relevance * norms)
-
-
-def replaced(figures: Figures, **changes: Any) -> Figures:
-    """Return measured values with some of them replaced."""
-    return Figures(**(vars(figures) | changes))
 
 
 def _evaluated(rows: PreparedRows, prior: Prior, noise: float, scales: Any, turn: Any) -> list[At]:
@@ -923,7 +918,7 @@ def _of_coefficients(problems: list[PreparedRows], coef: list[Any], kind: Energy
 def _failed(figures: Figures, fit: Fit, tolerance: float) -> Figures:
     """Return measured values with infinite distances to optimality, for an invalid fit."""
     wrong = Ball(np.inf)
-    return replaced(
+    return replace(
         figures, violation=wrong, tolerance=tolerance, mean=wrong, noise_rule=fit.rule,
         noise=wrong, energy=None if fit.energy is None else wrong,
         support=None if fit.support is None else Ball(float(np.size(fit.support))),
@@ -993,7 +988,7 @@ def _optimality(figures: Figures, state: Evaluation, implied: float) -> Figures:
     if kind.full_groups:
         n_active = _latent_powers(state) > ACTIVE
     chosen, shift = np.flatnonzero(active), state.units.coefficients
-    return replaced(
+    return replace(
         figures, violation=violation, collapse=collapse, full_gains=gains,
         n_active=int(n_active.sum()),
         evidence=figures.evidence | {
@@ -1085,7 +1080,7 @@ def orthonormal(columns: Any, least: float) -> tuple[Any, Any, Any]:
     lost = gamma(columns.shape[1]) / safe[:, 0]
     if poor.any():
         left, found, _ = np.linalg.svd(units[poor], full_matrices=False)
-        kept = found > least * np.maximum(found[:, :1], np.finfo(float).tiny)
+        kept = found > least * np.maximum(found[:, :1], TINY)
         padding = ((0, 0), (0, 0), (0, columns.shape[2] - found.shape[1]))
         basis[poor] = np.pad(np.where(kept[:, None, :], left, 0.0), padding)
         smallest = np.where(kept, found, np.inf).min(axis=1) / np.where(
