@@ -229,6 +229,18 @@ def test_rows_of_high_leverage_are_named_and_left_out_for_comparison():
     assert "Without it, 2 components stand out of noise" in part
 
 
+def test_only_observed_values_are_called_far_from_the_median():
+    rng = np.random.default_rng(2)
+    values = np.outer(rng.normal(size=200), [2.0, 2, 2, 2]) + 0.1 * rng.normal(size=(200, 4))
+    values[17] = [300.0, 300, 300, np.nan]
+    prepared = Prepared(
+        random_table(values=values, columns=tuple("abcd")), Preparation(ReadOptions(), missing="em")
+    )
+    assert re.search(
+        r"<td>17</td><td>\d+%</td><td>[abc], [abc], [abc]<", chapters(prepared, "influence")
+    )
+
+
 def test_the_pages_have_at_most_four_screens(digits_page, tmp_path):
     rng = np.random.default_rng(1)
     values = rng.normal(size=(200, 25)) * 10.0 ** rng.integers(-3, 3, 25)

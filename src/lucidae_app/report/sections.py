@@ -432,7 +432,8 @@ def influence_section(study: Study) -> list[Block]:
     centre, scale = np.median(table.values, axis=0), np.where(study.spread > 0, study.spread, 1.0)
     listed = []
     for row in rows[:INFLUENTIAL]:
-        far = np.abs(table.values[row] - centre) / scale
+        seen = ~np.isnan(study.prepared.table.values[row])  # not what was filled in
+        far = seen * np.abs(table.values[row] - centre) / scale
         columns = [table.columns[at] for at in np.argsort(-far, kind="stable")[:3]]
         number = str(study.prepared.row_number(row))
         share = f"{study.influential[row]:.0%}"
@@ -461,7 +462,7 @@ def influence_section(study: Study) -> list[Block]:
             f"{'stands' if found == 1 else 'stand'} out of noise; the fit explains {explained:.0%} "
             "of the variance:"
         ),
-        Grid((*DESCRIPTION, "most similar with all rows (squared cosine)"), tuple(compared)),
+        Grid((*DESCRIPTION, "like, with all rows (cos²)"), tuple(compared)),
     ]
 
 
