@@ -264,7 +264,7 @@ def prepared(sample: Sample) -> PreparedRows:
         seen = R > 0
         whitener = np.sqrt(np.where(seen, weights / np.where(seen, R, 1.0), 0.0))
         volume = float(weights[seen] @ np.log(R[seen]))
-        total, basis = float(weights[seen].sum()), np.eye(R.size)[:, seen]
+        total = float(weights[seen].sum())
     elif R is not None:
         whitener, volume, basis = noise_whitener(R, 10.0 * len(R) * apparent_rounding(R))
         total = float(len(whitener))
@@ -287,8 +287,10 @@ def prepared(sample: Sample) -> PreparedRows:
         distinct = count_distinct(Phi[kept], X[kept])
     mean = shares if sample.intercept else None
     moved = X if mean is None else centred(X, mean)[0]
-    if basis is not None and power(moved) > 0:
-        lost = max(1.0 - power(basis.conj().T @ moved) / power(moved), 0.0)
+    if R is not None and power(moved) > 0:  # what lies outside of the range of R
+        inside = moved[R > 0] if R.ndim == 1 else moved
+        inside = inside if basis is None else basis.conj().T @ moved
+        lost = max(1.0 - power(inside) / power(moved), 0.0)
     X = whitened(whitener, moved, kept)
     if scipy.sparse.issparse(Phi):
         Phi = SparseColumns(Phi, mean, whitener)
@@ -946,25 +948,27 @@ def _optimality(figures: Figures, state: Evaluation, implied: float) -> Figures:
     largest eigenvalue of S^{-½}QS^{-½} minus one.
     """
     kind, prior, ats, labels = state.kind, state.prior, state.ats, state.kind.labels
-    w, one = prior.relevance, ats[0]
+    w = prior.relevance
     z, Q = state.average(lambda at: at.z), state.average(lambda at: at.q)
     error = state.average(At.slope_errors)
-    active = np.any([at.scale * w * at.z > ACTIVE for at in ats], axis=0)
+    # one minus the posterior variances of the latents
+    latent = np.max([at.scale * w * at.z for at in ats], axis=0)
     sums = [totals_in(each, labels) for each in (Q, z, state.pressure, error)]
     alignment, curvature, pressure, bound = sums
     excess, wide = ratio(alignment - pressure, pressure), ratio(bound, pressure)
     full_excess, full_wide = ratio(alignment - curvature, curvature), ratio(bound, curvature)
     slack, slack_error = w * np.abs(alignment - pressure), w * bound
     if kind.full_groups:
-        active = totals_in(_latent_powers(state), labels) > ACTIVE
+        latent = np.zeros(w.size)
+        for members, _, half in prior.split(ats[0].half):
+            latent[members] = np.linalg.eigvalsh(adjoint(half) @ half)
         slack, slack_error = _group_slack(state)
         excess, wide = _group_excess(state)
         full_excess, full_wide = excess, wide
-    elif labels is not None:
-        active = totals_in(w * z, labels) > ACTIVE
+    active = totals_in(latent, labels) > ACTIVE
     violation = largest(np.append(slack, excess), np.append(slack_error, wide))
     if kind.posterior == "point":
-        violation = _point_violation(one, state)
+        violation = _point_violation(ats[0], state)
     if kind.violation is not None:
         violation = Ball(kind.violation)
     # Columns of a group share one relevance, also those that are zero on these rows.
@@ -984,13 +988,10 @@ def _optimality(figures: Figures, state: Evaluation, implied: float) -> Figures:
         wrong = own - wide > bar + figures.reach
         open_ = int(((own + wide > bar) & ~wrong).sum())
         collapse = Ball(float(wrong.sum()), 0.0 if wrong.any() else float(open_))
-    n_active = active & (w * z > ACTIVE) if labels is not None and not kind.full_groups else active
-    if kind.full_groups:
-        n_active = _latent_powers(state) > ACTIVE
     chosen, shift = np.flatnonzero(active), state.units.coefficients
     return replace(
         figures, violation=violation, collapse=collapse, full_gains=gains,
-        n_active=int(n_active.sum()),
+        n_active=int((latent > ACTIVE).sum()),
         evidence=figures.evidence | {
             "active": chosen,
             "relevance": np.ldexp(w[chosen], -2 * shift[chosen]),
@@ -1004,15 +1005,6 @@ def _optimality(figures: Figures, state: Evaluation, implied: float) -> Figures:
             "violation": violation.value,
         },
     )  # fmt: skip
-
-
-def _latent_powers(state: Evaluation) -> Any:
-    """Return, for the columns of ΦA at their places, one minus the variances of the latents."""
-    found = np.zeros(len(state.coef[0]))
-    for members, _, half in state.prior.split(state.ats[0].half):
-        inner = np.linalg.eigvalsh(adjoint(half) @ half)
-        found[members] = inner
-    return found
 
 
 def _group_slack(state: Evaluation) -> tuple[Any, Any]:
