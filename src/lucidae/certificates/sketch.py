@@ -92,12 +92,20 @@ class Sketch:
         if not n:
             return self
         sparse = scipy.sparse.issparse(X)
-        # Sparse rows are not shifted, so that zeros stay zeros. Otherwise the first rows are a
-        # shift that is close to the mean of most data.
-        shift = self.shift
-        if not self.rows and not sparse:
+        # The first rows are a shift that is close to the mean of most data. Sparse rows are shifted
+        # in the columns without zeros, so that zeros stay zeros; a shift of other columns by an
+        # earlier batch (`rest`) is subtracted from the sums.
+        shift, rows, rest = self.shift, X, np.zeros(m)
+        if sparse:
+            rows = X.tocsr().astype(np.float64, copy=True)
+            rows.sum_duplicates()
+            full = np.bincount(rows.indices, minlength=m) == n
+            if not self.rows:
+                shift = np.where(full, np.asarray(rows.sum(axis=0)).ravel() / n, 0.0)
+            rows.data -= np.where(full, shift, 0.0)[rows.indices]
+            rest = np.where(full, 0.0, shift)
+        elif not self.rows:
             shift = to_numpy(as_double(X[: min(n, FIRST_ROWS), :])).mean(axis=0)
-        rows = X.tocsr().astype(np.float64) if sparse else X
         shares = np.ones(n) if weights is None else to_numpy(weights).astype(float)
         omega, images, squares = _directions(m), np.zeros((DIRECTIONS + 1, m)), np.empty(n)
         device_omega = None if sparse else like(omega, as_double(X[:1, :]))
@@ -108,20 +116,24 @@ class Sketch:
             part = slice(start, min(start + step, n))
             left = codes[:, : part.stop - start]
             if sparse:
-                left[:-1] = (rows @ omega.T).T
+                left[:-1] = (rows @ omega.T - omega @ rest).T
                 squares[:] = np.asarray(rows.multiply(rows).sum(axis=1)).ravel()
+                squares += rest @ rest - 2 * (rows @ rest)
             else:
                 block = as_double(rows[part, :]) - device_shift
                 left[:-1] = to_numpy(device_omega @ block.mT)
                 squares[part] = to_numpy(squared_norms(block, axis=-1))
             left[:-1] *= shares[part]
             left[-1] = shares[part]
-            images += (rows.T @ left.T).T if sparse else to_numpy(like(left, block) @ block)
+            if sparse:
+                images += (rows.T @ left.T).T - np.outer(left.sum(axis=1), rest)
+            else:
+                images += to_numpy(like(left, block) @ block)
         squares *= shares
         top = np.argsort(-squares, kind="stable")[:PEAKS]
         return self.merge(
             Sketch(
-                np.zeros(m) if sparse else shift,
+                shift,
                 float(shares.sum()),
                 images[-1],
                 images[:-1],

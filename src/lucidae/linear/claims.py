@@ -474,10 +474,13 @@ def _inexact_note(figures: LinearFigures) -> str:
     """Return advice for claims that an inexact covariance leaves undecided; empty otherwise."""
     if not figures.inexact:
         return ""
+    error = f"{figures.measured.data.error:.1g}"
+    if not figures.fit_rounding:
+        return f" The covariance of the fit is known to be that of the rows only up to {error}."
     return (
-        " The covariance of the fit differs from that of the rows by up to "
-        f"{figures.measured.data.error:.1g}, as products of float32 rows in single precision do: "
-        "give X as float64 to fit or to lucidae.certify."
+        f" The covariance of the fit differs from that of the rows by up to {error}, because "
+        "products of float32 rows were computed in single precision: give X as float64 to fit or "
+        "to lucidae.certify."
     )
 
 

@@ -107,20 +107,8 @@ class ObjectiveReference(Reference):
         """Return the constants of the objective that the certificate's evidence contains."""
         return {}
 
-    def loss_in_units(
-        self, losses: Losses, unit: float, m: int
-    ) -> tuple[float | None, float | None, float]:
-        """Return loss, minimum and size for data that were divided by `unit`, in their own unit."""
-        value, minimum = (None if b is None else float(b.value) for b in losses[:2])
-        if value is None or minimum is None:
-            return None, None, self._loss_in_unit(losses.size, unit, 0)
-        return (
-            self._loss_in_unit(value, unit, m),
-            self._loss_in_unit(minimum, unit, m),
-            self._loss_in_unit(losses.size, unit, 0),
-        )
-
-    def _loss_in_unit(self, loss: float, unit: float, m: int) -> float:  # noqa: ARG002
+    def loss_in_unit(self, loss: float, unit: float, m: int) -> float:  # noqa: ARG002
+        """Return a loss for data that were divided by `unit` in the unit of the data."""
         return loss * unit * unit
 
     def losses(self, weights: Any, terms: Terms, data: Data, leading: Leading) -> Losses:
@@ -464,8 +452,9 @@ class LinearVAEReference(ObjectiveReference):
         """Return the objective with the noise variance in the new unit."""
         return LinearVAEReference(None if self.noise is None else self.noise / unit**2)
 
-    def _loss_in_unit(self, loss: float, unit: float, m: int) -> float:
-        return loss + m * math.log(unit)  # −log p(sx) = −log p(x) + m log s
+    def loss_in_unit(self, loss: float, unit: float, m: int) -> float:
+        """Return the loss by −log p(sx) = −log p(x) + m log s."""
+        return loss + m * math.log(unit)
 
     def _noise(self, weights: Any) -> float:
         given = self.noise

@@ -899,7 +899,7 @@ def _cholesky(data: Data, atoms: Vector, unit: float) -> Leading | None:
     error = gamma(max(rows.shape)) * data.trace
     np.negative(gram, out=gram)
     gram[np.diag_indices_from(gram)] += level
-    if not is_positive_definite(gram, error):
+    if not is_positive_definite(gram.T, error):  # LAPACK overwrites columns without a copy
         return None
     lower = np.append(span.values, np.zeros(k))[:k] - data.error
     return _of_residuals(data, atoms, span, level, level, lower, "Cholesky")
@@ -1134,8 +1134,20 @@ def measure(
             None if model is None else check_attributes(model, weights, known, unit, running),
             find_leverage(known, weights.atoms),
             known,
-            objective.loss_in_units(losses, unit, m),
+            _in_unit(objective, losses, unit, m),
         )
+
+
+def _in_unit(
+    objective: Any, losses: Losses, unit: float, m: int
+) -> tuple[float | None, float | None, float]:
+    """Return loss, minimum and the number that divides their difference in the user's unit."""
+    size = objective.loss_in_unit(losses.size, unit, 0)
+    if losses.value is None or losses.minimum is None:
+        return None, None, size
+    known = (float(ball.value) for ball in (losses.value, losses.minimum))
+    value, minimum = (objective.loss_in_unit(loss, unit, m) for loss in known)
+    return value, minimum, size
 
 
 def _rise(order: Vector, weights: Any, terms: Terms, data: Data) -> Ball:
