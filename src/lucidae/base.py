@@ -250,7 +250,10 @@ class CertifiedMixin:
         state = self._state
         with nullcontext() if state._certificate is not None else _timed(self, "certificate"):
             certificate: Certificate = state.certificate(type(self).__name__)
-        return certificate
+        named = certificate._named(getattr(self, "feature_names_in_", None))
+        if state._certificate is certificate:
+            state._certificate = named
+        return named
 
     def __sklearn_is_fitted__(self) -> bool:
         return "_state" in self.__dict__

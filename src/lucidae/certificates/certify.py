@@ -99,10 +99,10 @@ def _certified(subject: Any, X: Any, y: Any, settings: dict[str, Any]) -> Certif
     if hasattr(type(subject), "_certify_on"):
         check_settings(settings, _keywords(subject._certify_on), name)
         _check_rows_given(X, {"y": y} | settings)
-        certificate: Certificate = (
-            subject.certificate_ if X is None else subject._certify_on(X, y, **settings)
-        )
-        return certificate
+        if X is None:
+            return subject.certificate_  # type: ignore[no-any-return]
+        certificate: Certificate = subject._certify_on(X, y, **settings)
+        return certificate._named(getattr(subject, "feature_names_in_", None))
     for family in ("linear", "dropout", "sparsity"):  # importing one registers its certifier
         import_module(f"lucidae.{family}")
     if isinstance(subject, tuple | list) and len(subject) == 2 and "family" in settings:

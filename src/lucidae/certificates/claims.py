@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import html
 import math
-from collections.abc import Iterator
-from dataclasses import dataclass, field
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from lucidae.cards import Html, card
@@ -28,6 +29,11 @@ _MARKS = {
     "reported": "–",
     "does not apply": "–",
 }
+
+_COLUMNS = re.compile(
+    r"(?<!')\b([Cc]olumns?) (\d+(?:(?:, | and )\d+(?! other))*)(, counted from 0,?)?"
+)
+"""Pattern by which an advice mentions columns, such as "columns 0 and 3, counted from 0"."""
 
 _ANSWERS = {
     "holds": ": yes",
@@ -295,6 +301,20 @@ class Certificate:
         if "fails" in verdicts:
             return False
         return True if "holds" in verdicts and "undecided" not in verdicts else None
+
+    def _named(self, names: Sequence[str] | None) -> Certificate:
+        """Return the certificate with names of features, if any, in place of column numbers."""
+        if names is None:
+            return self
+
+        def by_name(found: re.Match[str]) -> str:
+            listed = re.sub(r"\d+", lambda number: repr(str(names[int(number[0])])), found[2])
+            return f"{found[1]} {listed}"
+
+        claims = tuple(
+            replace(claim, advice=_COLUMNS.sub(by_name, claim.advice)) for claim in self.claims
+        )
+        return self if claims == self.claims else replace(self, claims=claims)
 
     def __iter__(self) -> Iterator[Claim]:
         return iter(self.claims)

@@ -165,9 +165,7 @@ class ComponentsDisplay(Display):
             ax.set_axis_off()
             return
         ax.set(xlabel="feature", ylabel="component")
-        if self.feature_names is not None and len(self.feature_names) <= 40:
-            names = [plain_text(name) for name in self.feature_names]
-            ax.set_xticks(range(len(names)), names, rotation=60)
+        label_features(ax, self.feature_names)
         self.figure_.colorbar(self.image_, ax=ax)
 
     def _tiles(self) -> np.ndarray[Any, Any]:
@@ -184,6 +182,9 @@ class ComponentsDisplay(Display):
             )
         return sheet
 
+
+MOST_LABELS = 40
+"""Largest number of features whose names fit below an axis."""
 
 QUANTITIES = {"explained_variance_": "variance", "singular_values_": "singular value"}
 
@@ -560,6 +561,8 @@ class RecoveryDisplay(Display):
         Indices of the significant columns.
     truth : array of shape (n_columns,), optional
         For each column, the norm of the coefficients from which the data were generated.
+    feature_names : sequence of str, optional
+        Names of the columns, as labels.
 
     Attributes
     ----------
@@ -578,7 +581,10 @@ class RecoveryDisplay(Display):
     1.0
     """
 
-    def __init__(self, strengths: Any, *, support: Any = None, truth: Any = None) -> None:
+    def __init__(
+        self, strengths: Any, *, support: Any = None, truth: Any = None, feature_names: Any = None
+    ) -> None:
+        self.feature_names = feature_names
         self.strengths = np.asarray(to_numpy(strengths), dtype=float)
         self.support = None if support is None else np.asarray(to_numpy(support), dtype=int)
         self.truth = None if truth is None else np.asarray(to_numpy(truth), dtype=float)
@@ -615,6 +621,7 @@ class RecoveryDisplay(Display):
             column_norms(coef),
             support=getattr(estimator, "support_", None),
             truth=None if true_coef is None else column_norms(true_coef),
+            feature_names=getattr(estimator, "feature_names_in_", None),
         )
         return display.plot(ax=ax, **stem)
 
@@ -643,7 +650,14 @@ class RecoveryDisplay(Display):
             ax.plot(self.support, np.zeros(len(self.support)), linestyle="", marker="^",
                           color="tab:green", clip_on=False, label="significant")  # fmt: skip
         ax.set(xlabel="column", ylabel="norm of its coefficients")
+        label_features(ax, self.feature_names)
         ax.legend()
+
+
+def label_features(ax: Any, names: Any) -> None:
+    """Write the names of features below a horizontal axis, if there are any and not too many."""
+    if names is not None and len(names) <= MOST_LABELS:
+        ax.set_xticks(range(len(names)), [plain_text(name) for name in names], rotation=60)
 
 
 def column_norms(coef: Any) -> np.ndarray[Any, Any]:

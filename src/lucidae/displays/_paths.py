@@ -7,7 +7,7 @@ from typing import Any, Self
 import numpy as np
 
 from lucidae.arrays import to_numpy
-from lucidae.displays._fits import Display
+from lucidae.displays._fits import Display, plain_text
 
 RATES = (1e-4, 1e-3, 0.01, 0.1, 0.5, 0.9, 0.99, 0.999, 0.9999)
 """Dropout rates that are labelled on an axis of dropout rates."""
@@ -119,7 +119,10 @@ class NoisePathDisplay(Display):
         part = path.stable_part
         if part.stop > part.start:
             marks["end of the stable part"] = float(path.noise_variances[part.stop - 1])
-        display = cls(path.noise_variances, chosen, values, marks=marks, omitted=omitted)
+        names = [plain_text(path.column_name(column)) for column in chosen]
+        display = cls(
+            path.noise_variances, chosen, values, names=names, marks=marks, omitted=omitted
+        )
         return display.plot(ax=ax, **style)
 
     @property

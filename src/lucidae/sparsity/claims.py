@@ -359,8 +359,8 @@ def _path(figures: Figures) -> tuple[Claim, ...]:
     if changed.any():
         worst = int(np.argmax(changed))
         warnings.append(
-            f"the strongest column changes: it is {path['column']} at this noise variance and "
-            f"{path['strongest'][worst]} at the noise variance {path['noise'][worst]:.3g}"
+            f"the strongest column changes: it is column {path['column']} at this noise variance "
+            f"and column {path['strongest'][worst]} at {path['noise'][worst]:.3g}"
         )
     trust = (
         "If the dictionary fits the data only roughly, as an approximate forward model does, trust "

@@ -174,6 +174,11 @@ class NoisePath:
     def __len__(self) -> int:
         return len(self.noise_variances)
 
+    def column_name(self, column: int) -> str:
+        """Return the name of a column of the dictionary, or its index if it has none."""
+        names = getattr(self._data.template, "feature_names_in_", None)
+        return str(column if names is None else names[column])
+
     def __repr__(self) -> str:
         counts = self.n_columns
         return (
@@ -399,7 +404,7 @@ class NoisePath:
     def _repr_html_(self) -> str:
         columns: dict[str, Any] = {
             "noise variance": self.noise_variances, "columns": self.n_columns,
-            "strongest": [None if column < 0 else column for column in self.strongest],
+            "strongest": [None if one < 0 else self.column_name(one) for one in self.strongest],
             "explained": self.explained,
             "held-out error": self.held_out_error, "standard error": self.held_out_standard_error,
             "energy": self.energies,
