@@ -56,6 +56,7 @@ _MODULES = {
     "datasets",
     "displays",
     "dropout",
+    "impute",
     "io",
     "iteration",
     "linear",

@@ -25,7 +25,6 @@ import numpy as np
 from sklearn.base import BaseEstimator
 from sklearn.utils.validation import check_is_fitted
 
-import lucidae
 from lucidae._version import __version__
 from lucidae.base import CertifiedMixin
 from lucidae.io.atomic import (
@@ -57,13 +56,14 @@ __all__ = ["Source", "built", "check_part", "check_row", "load", "save", "save_f
 FORMAT = 3
 
 FAMILIES = {
-    "DropoutAutoencoder": "lucidae.dropout",
-    "DropoutFactorization": "lucidae.dropout",
-    "DropoutRegressor": "lucidae.dropout",
-    "LinearAutoencoder": "lucidae.linear",
-    "SparseVAE": "lucidae.sparsity",
+    "DropoutAutoencoder": "lucidae.dropout.snapshot",
+    "DropoutFactorization": "lucidae.dropout.snapshot",
+    "DropoutRegressor": "lucidae.dropout.snapshot",
+    "LinearAutoencoder": "lucidae.linear.snapshot",
+    "LowRankImputer": "lucidae.impute",
+    "SparseVAE": "lucidae.sparsity.snapshot",
 }
-"""Public names of the estimators, each with the package whose module ``snapshot`` has its form."""
+"""Public names of the estimators, each with the module whose `SNAPSHOTS` has its form."""
 
 CHANGED = (
     "The file was changed after the estimator was saved: its digest is not that of its content. "
@@ -256,7 +256,7 @@ def _is_own(estimator: Any) -> bool:
     if not isinstance(estimator, CertifiedMixin):
         return False
     kind: type = type(estimator)
-    if kind.__name__ in FAMILIES and kind is getattr(lucidae, kind.__name__):
+    if kind.__name__ in FAMILIES and kind is _class_of(kind.__name__):
         return True
     parents = [parent.__name__ for parent in kind.__mro__ if parent.__name__ in FAMILIES]
     raise ValueError(
@@ -270,8 +270,13 @@ def snapshot_of(name: str) -> Snapshot:
     """Return how the estimator with a public name is stored."""
     if name not in FAMILIES:
         raise ValueError(f"it contains an estimator {name!r:.60}, which is not known")
-    found: Snapshot = import_module(f"{FAMILIES[name]}.snapshot").SNAPSHOTS[name]
+    found: Snapshot = import_module(FAMILIES[name]).SNAPSHOTS[name]
     return found
+
+
+def _class_of(name: str) -> Any:
+    """Return the estimator with a public name."""
+    return getattr(import_module(FAMILIES[name].removesuffix(".snapshot")), name)
 
 
 def schema(name: str) -> dict[str, Any]:
@@ -305,7 +310,7 @@ def _snapshot(estimator: Any, prefix: str, arrays: dict[str, Any]) -> Values:
 
 def built(name: str, parameters: Any, attributes: Any, values: Any) -> Any:
     """Return the estimator of a snapshot after checks; without `values` it is not fitted."""
-    form, kind = snapshot_of(name), getattr(lucidae, name)
+    form, kind = snapshot_of(name), _class_of(name)
     for key in form.parameters.keys() & parameters.keys():
         parameters[key] = form.parameters[key].made(parameters[key])
     estimator = kind(**parameters)

@@ -65,6 +65,17 @@ class ObservedGaussian:
             filled.append(xp.where(xp.isnan(rows), like(guess, X), rows))
         return xp.concat(filled)
 
+    def deviations(self, X: Array) -> Array:
+        """Return the standard deviation of each missing entry given the observed ones of its row.
+
+        That of feature j with loadings w is √(γ(1 + wᵀG⁻¹w)); it is 0 for observed entries.
+        """
+        xp, found = namespace(self.mean), []
+        for block in self._blocks(X):
+            spread = xp.sum((self.loadings @ block.inverse) * self.loadings, axis=-1)
+            found.append((1.0 - block.mask) * xp.sqrt(self.noise * (1.0 + spread)))
+        return xp.concat(found)
+
     def log_likelihood(self, X: Array) -> Array:
         """Return the log-density of the observed entries of each row of X (n, m), in nats.
 
@@ -129,7 +140,7 @@ class ObservedGaussian:
         """Yield blocks of the rows X (n, m), each with the posterior of the latents of its rows."""
         xp, (m, k) = namespace(self.mean), self.loadings.shape
         squares, noise = outer_squares(self.loadings), self.noise
-        size = max(1, BLOCK_ENTRIES // max(m, k * k))
+        size = max(1, BLOCK_ENTRIES // max(m * k, k * k))
         for start in range(0, X.shape[0], size):
             part = slice(start, min(start + size, X.shape[0]))
             rows = like(as_double(X[part, :]), self.mean)

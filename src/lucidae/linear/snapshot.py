@@ -18,7 +18,7 @@ from lucidae.moments import SecondMoment
 from lucidae.rows.spectrum import Spectrum
 from lucidae.snapshots import DTYPE, HISTORY, STATUS, Record, Snapshot
 
-__all__ = ["SNAPSHOTS"]
+__all__ = ["SNAPSHOTS", "STATE"]
 
 
 def _method_fields(method: Method) -> dict[str, Any]:
@@ -158,7 +158,7 @@ def _made(options: Options, dtype: Any, **parts: Any) -> LinearState:
     return state
 
 
-_STATE = Record(
+STATE = Record(
     LinearState,
     _fields,
     _made,
@@ -190,4 +190,4 @@ _STATE = Record(
     count=Record(ComponentCount, criterion=str, n_components=int, scores="c"),
 )
 
-SNAPSHOTS = {"LinearAutoencoder": Snapshot(_STATE)}
+SNAPSHOTS = {"LinearAutoencoder": Snapshot(STATE)}
