@@ -18,6 +18,7 @@ EXTENSIONS = {
     "lucidae.nn",
     "lucidae.mne",
     "lucidae.scanpy",
+    "lucidae.impute",
     "lucidae.legacy",
 }  # they build on the families
 

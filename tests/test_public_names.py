@@ -37,6 +37,9 @@ NAMES = {
         completion_path descend equalize equalize_pair equalized_critical_points
         rank_path regularization_path scalar_surface smallest_curvature solve solve_tied
     """,
+    "lucidae.impute": """
+        LowRankImputer
+    """,
     "lucidae.linear": """
         BrockettRule ComponentCount ExpectedNestedDropout GeneralizedHebbianRule
         LinearAutoencoder LinearVAE METHODS Method MethodSettings NestedDropoutRule

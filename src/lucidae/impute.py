@@ -125,7 +125,7 @@ class ImputerState(FittedState):
     def compute_certificate(self, title: str) -> Certificate:
         """Return the certificate of the model, if there is one."""
         if self.linear is not None:
-            return self.linear.certificate(title)
+            return replace(self.linear.certificate(title), title=title)
         why = "Missing entries are replaced by the mean of their column, without a model."
         return Certificate(title, (does_not_apply("likelihood", "", "", why),))
 
