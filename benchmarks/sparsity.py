@@ -22,10 +22,9 @@ from sklearn.exceptions import ConvergenceWarning
 from sklearn.linear_model import ARDRegression, MultiTaskLasso, MultiTaskLassoCV
 from threadpoolctl import threadpool_limits
 
-from lucidae import SparseVAE
+from lucidae import SparseVAE, certify
 from lucidae.datasets import make_meg_leadfield, make_sparse_regression
 from lucidae.sparsity import solve_batch
-from lucidae.sparsity.theory import implied_relevance
 
 REPEATS = 3
 THREADS = (1, 2)
@@ -108,8 +107,12 @@ def sources(name: str = "Gaussian", Phi: Any = None, repeats: int = REPEATS) -> 
     for who, (seconds, result) in results.items():
         ours = who == "SparseVAE"
         rows = result.coef_.T if ours else result
-        implied = partial(implied_relevance, p.dictionary, p.responses)
-        relevance = result.relevance_ if ours else implied(rows, p.noise_variance)
+        if ours:
+            relevance = result.relevance_
+        else:  # those of which the coefficients are the posterior mean
+            found = certify(rows.T, p.dictionary, p.responses, noise_variance=p.noise_variance)
+            relevance = np.zeros(len(rows))
+            relevance[found.evidence["active"]] = found.evidence["relevance"]
         value = f"{energy(p, relevance, p.noise_variance):.6f}"
         print(
             f"    {who:<14} {seconds:7.2f}s {results['gamma_map'][0] / seconds:8.1f} "

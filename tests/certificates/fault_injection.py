@@ -55,15 +55,19 @@ READING = {
     "dense_if_small",
     "like",
     "loaded_rows",
+    "numeric_frame",
     "reference_array",
     "rows_of",
     "to_numpy",
+    "validate_named",
     "validated_pair",
     "validated_rows",
+    "validated_weights",
 }
 """Functions of other modules that return the data as they were given."""
 
-SECONDS = 20
+SECONDS = {80: 2, 400: 5}
+"""Seconds after which a fit counts as too slow, by the number of rows; otherwise 30."""
 
 
 class TooSlowError(Exception):
@@ -284,7 +288,11 @@ def outcome(case, owner, name, damage, part):
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         try:
-            with np.errstate(all="ignore"), limited(SECONDS), broken(owner, name, damage, part):
+            with (
+                np.errstate(all="ignore"),
+                limited(SECONDS.get(case.shape[0], 30)),
+                broken(owner, name, damage, part),
+            ):
                 model = case.fit()
                 holds = model.certificate_.holds
         except TooSlowError:

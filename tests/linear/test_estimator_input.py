@@ -29,7 +29,7 @@ BAD_ROWS = {
     "a cube": (X[None], "dim 3"),
     "complex": (X + 1j, "[Cc]omplex"),
     "words": (np.array([["a", "b"], ["c", "d"]]), "could not convert"),
-    "a number": (3.0, "2D array"),
+    "a number": (3.0, "X is of type float, expected an array"),
     "sparse nan": (scipy.sparse.csr_matrix(spoiled(np.nan)), "NaN"),
 }
 

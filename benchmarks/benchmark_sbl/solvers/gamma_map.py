@@ -6,8 +6,6 @@ import numpy as np
 from benchopt import BaseSolver
 from mne.inverse_sparse._gamma_map import _gamma_map_opt
 
-from lucidae.sparsity.theory import implied_relevance
-
 
 class Solver(BaseSolver):
     """The iteration behind ``mne.inverse_sparse.gamma_map``.
@@ -45,6 +43,10 @@ class Solver(BaseSolver):
         self.coef[active] = rows
 
     def get_result(self):
-        """Return the relevances that belong to the coefficients."""
-        problem = self.dictionary, self.responses
-        return {"relevance": implied_relevance(*problem, self.coef, self.noise_variance)}
+        """Return the relevances of which the coefficients are the posterior mean.
+
+        A posterior mean U satisfies X − ΦU = γΣ⁻¹X and uⱼ = wⱼφⱼᵀΣ⁻¹X.
+        """
+        slopes = self.dictionary.T @ (self.responses - self.dictionary @ self.coef)
+        lengths, norms = (np.linalg.norm(rows, axis=1) for rows in (slopes, self.coef))
+        return {"relevance": self.noise_variance * norms / np.where(norms > 0, lengths, 1.0)}

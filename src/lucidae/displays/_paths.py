@@ -311,7 +311,7 @@ class DropoutPathDisplay(Display):
     >>> import numpy as np
     >>> M = np.diag([3.0, 2.0, 1.0])
     >>> M[0, 1] = np.nan
-    >>> path = lucidae.dropout.completion_path(M, 3, [0.1, 0.5, 0.9])
+    >>> path = lucidae.dropout.completion_path(M, 3, [0.1, 0.6, 0.9])
     >>> lucidae.displays.DropoutPathDisplay.from_path(path).rank
     array([3, 2, 1])
     """

@@ -593,7 +593,13 @@ def _nonzero_claim(figures: LinearFigures) -> Claim:
     reference = _cited(figures, "Bao et al. 2020, Theorem 2 (assumption)")
     if not figures.method.objective.has_penalties:
         return does_not_apply(name, statement, reference, "This method has no penalties.")
-    zero, uncertain = len(figures.measured.zero_latents), figures.measured.uncertain_latents
+    zeros, uncertain = figures.measured.zero_latents, figures.measured.uncertain_latents
+    # A component without variance has a latent of zero under every penalty: no exception.
+    values = _resolved(figures.leading)
+    zero = int(np.sum(values[zeros] > 0.0))
+    if len(zeros) and not zero:
+        why = f"{_components(zeros)} without variance, so that every penalty makes them zero."
+        return does_not_apply(name, statement, reference, why)
     if not zero and len(uncertain):
         why = (
             f"Penalties {_listed(uncertain)} differ from the eigenvalues of their components by "
