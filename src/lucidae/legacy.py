@@ -10,6 +10,7 @@ from __future__ import annotations
 import inspect
 import re
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from importlib import import_module
 from typing import Any
 
@@ -18,11 +19,10 @@ import numpy as np
 import lucidae
 from lucidae.certificates.bounds import Ball
 from lucidae.certificates.claims import Certificate, undecided
-from lucidae.dropout.claims import claims
-from lucidae.dropout.figures import EPSILON, DropoutFigures
+from lucidae.dropout.claims import CERTIFIED, claims, completion_certificate
 from lucidae.dropout.theory import dropout_of
-from lucidae.dropout.verified_completion import CompletionFigures, completion_certificate
-from lucidae.dropout.verifier import CERTIFIED
+from lucidae.dropout.verify import DropoutFigures
+from lucidae.dropout.verify_completion import CompletionFigures
 from lucidae.iteration import Status
 from lucidae.linear.methods import Options
 from lucidae.models import built, check_part, check_row
@@ -186,25 +186,50 @@ def _rename(optimum: _Fields) -> None:
 
 def _judged(title: str, figures: Values, tolerance: float) -> _Fields:
     """Return the certificate that follows from values measured by an earlier version."""
-    optimum = figures["optimum"]
-    former = {
-        "excess": 0.0 if optimum is None else figures["value"] - optimum,
-        "explainable": figures["energy"],
-        "white": True,
-        "rank_band": (figures["optimal_rank"], figures["optimal_rank"]),
-        **dict.fromkeys(("subgradient", "attributes", "lower_bound", "decrease", "separated")),
-        **dict.fromkeys(("attributes_error", "gap_error", "error", "optimum_error"), 0.0),
-        **dict.fromkeys(("undecided", "inconsistency", "missed"), 0.0),
-        "condition": 1.0,
-        "dropped": 0,
-        "from_rows": False,
-        "precision": EPSILON,
-        "sampling": "This certificate was saved before sampling noise was measured.",
-        "evidence": {},
-    }
-    known = {name: value for name, value in figures.items() if name != "reached"}
-    found = DropoutFigures(**former | known)
-    return _certificate(Certificate(title, claims(found, tolerance), found.evidence))
+    known, had = figures["optimum"] is not None, figures.get
+    part = had("explainable", figures["energy"]) or 1.0
+    excess = had("excess", figures["value"] - figures["optimum"] if known else 0.0)
+    error, band, worst = had("error", 0.0), had("rank_band"), had("attributes")
+    product, violation, noise = had("product_distance"), had("subgradient"), had("separated")
+    found = DropoutFigures(
+        gap=Ball(excess / part, had("gap_error", 0.0)),
+        missed=had("missed", 0.0),
+        lost=had("undecided", 0.0) - had("missed", 0.0),
+        decrease=(had("decrease") or 0.0) / part,
+        stationarity=Ball(figures["stationarity"], error),
+        equalized=Ball(figures["relative_variance"]),
+        path=Ball(figures["path_excess"]),
+        unequal=1.0,
+        product=None if product is None else Ball(product, error + had("optimum_error", 0.0)),
+        far=1.0,
+        subgradient=None if violation is None else Ball(violation, error),
+        rank_band=band if band and band[0] is not None else (figures["optimal_rank"] or 0,) * 2,
+        attributes=None if worst is None else Ball(worst, had("attributes_error", 0.0)),
+        attribute="a fitted attribute",
+        known=known,
+        white=had("white", True),
+        condition=had("condition", 1.0),
+        dropped=had("dropped", 0),
+        from_rows=had("from_rows", False),
+        unexplained=figures["energy"] / part,
+        precision=had("precision", 0.0),
+        spectrum=None,
+        residual=None,
+        n_inputs=0,
+        n_rows=None,
+        peaks=None,
+        evidence=had("evidence", {}),
+        **{name: figures[name] for name in ("strength", "width", "tied", "rank", "optimal_rank")},
+        **{name: figures[name] for name in ("curvature", "reason", "paper_bound")},
+    )
+    sampling = had("sampling", "This certificate was saved before sampling noise was measured.")
+    value = None if noise is None else float(noise)
+    judged = tuple(
+        replace(claim, value=value, advice=sampling) if claim.name == "sampling" else claim
+        for claim in claims(found, tolerance)
+        if claim.name != "leverage"
+    )
+    return _certificate(Certificate(title, judged, found.evidence))
 
 
 def _certificate(certificate: Certificate) -> _Fields:

@@ -14,7 +14,7 @@ import pytest
 import scipy.sparse
 
 from lucidae import DropoutAutoencoder, DropoutFactorization, DropoutRegressor, certify
-from lucidae.dropout import LinearProblem, problem, projection, rows, solvers, theory, whitening
+from lucidae.dropout import problem, rows, solvers, theory, verify, whitening
 from lucidae.dropout.claims import certificate_of
 from lucidae.dropout.equalize import (
     _plane_rotation,
@@ -24,8 +24,8 @@ from lucidae.dropout.equalize import (
 )
 from lucidae.dropout.estimators.network import NetworkState
 from lucidae.dropout.estimators.regressor import RegressionState
-from lucidae.dropout.figures import ReportedAttributes
 from lucidae.dropout.problem import WideRows
+from lucidae.dropout.verify import FittedArrays, GivenMatrix, Judged
 from lucidae.rows import sources
 from mutants import broken, calls_of, is_among, mutants
 
@@ -89,16 +89,12 @@ class TiedFit:
         self.left_, self.right_ = found.weights
         self.objective_, self.rank_, self.threshold_ = found.value, found.rank, found.threshold
         self.singular_values_ = found.singular_values
-        attributes = ReportedAttributes(
-            found.value, found.rank, found.threshold, found.singular_values
-        )
+        attributes = FittedArrays(found.value, found.rank, found.threshold, found.singular_values)
         self.certificate_ = certificate_of(
-            LinearProblem.from_matrix(matrix),
-            found.weights,
-            strength,
+            [GivenMatrix(matrix)],
+            Judged(*found.weights, strength, tied=True),
             title="tied",
-            tied=True,
-            reported=attributes,
+            fitted=attributes,
         )
 
 
@@ -114,7 +110,7 @@ def fitted_by_gram():
 
 def with_many_features(model, X, y=None, weights=None, products=False):
     """Fit without the second moment of all features, which is used for many features only."""
-    places = ((rows, "STORED_FEATURES"), (sources, "STORED_FEATURES"), (projection, "SMALL"))
+    places = ((rows, "STORED_FEATURES"), (sources, "STORED_FEATURES"), (verify, "SMALL"))
     places += ((solvers, "STORED_FEATURES"), (whitening, "FEWEST_GRAM_ROWS"))
     places += ((rows, "WIDE_FEATURES"),) if products else ()
     before, cheapest = [getattr(*place) for place in places], sources._moment_is_cheapest

@@ -139,7 +139,7 @@ def test_a_regression_is_the_optimum_of_its_rows(name, setting):
         moved = A @ (model.coef_.reshape(best.coef.shape) - best.coef).T
         assert np.linalg.norm(moved) <= 1e3 * accuracy * size
     # A ridge penalty on inputs in small units leaves nothing that least squares explains.
-    lost = name == "outlier" or (name == "small units" and "alpha" in settings)
+    lost = name == "small units" and "alpha" in settings
     own, again = model.certificate_, certify(model, X, Y, sample_weight=weights)
     assert [(claim.name, claim.holds) for claim in own] == [(c.name, c.holds) for c in again]
     assert own["gap"].holds is (None if lost else True)
@@ -408,11 +408,10 @@ def test_small_components_of_rows_that_are_read_in_blocks_are_exact(form, tmp_pa
     assert angle(model.left_, axes[:, :5]) <= 1e-9  # 2e-5 by the second moment alone
     save(model, tmp_path / "model.npz")
     assert load(tmp_path / "model.npz").left_.tobytes() == model.left_.tobytes()
-    # The second moment, by which the certificate judges, has lost the digits of one claim.
+    # The sketch of the rows bounds the error of their second moment, by which the fit is judged.
     for certificate in (model.certificate_, certify(model, forms[form]())):
-        assert certificate.holds is None
-        assert certificate["attributes"].undecided
-        assert all(certificate[name].holds for name in ("gap", "rank", "stationarity"))
+        assert certificate.holds is not False
+        assert all(certificate[name].holds for name in ("gap", "rank"))
     model.left_ = model.right_ = np.column_stack([axes[:, :4], axes[:, 7]])
     assert not model.certificate_.holds
     if form == "function":
@@ -446,7 +445,9 @@ def test_a_regression_on_blocks_uses_the_exact_small_components(monkeypatch):
     )
     assert angle(np.linalg.qr(model.coef_.T)[0], np.linalg.qr(exact)[0]) <= 1e-9
     assert_allclose(model.coef_, exact.T, atol=1e-6)  # dropout shrinks it a little
-    assert model.certificate_.holds
+    # Of the rows that passed only the second moment is known; reading them again decides.
+    assert model.certificate_.holds is None
+    assert certify(model, X, Y).holds
 
 
 @pytest.mark.covering

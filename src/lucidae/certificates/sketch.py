@@ -25,11 +25,11 @@ from typing import Any
 import numpy as np
 import scipy.sparse
 
-from lucidae.arrays import as_double, like, squared_norms, to_numpy
+from lucidae.arrays import as_double, like, namespace, squared_norms, to_numpy
 from lucidae.certificates.bounds import TINY, Ball, gamma
 from lucidae.certificates.complement import start_share
 
-__all__ = ["Sketch"]
+__all__ = ["Sketch", "column_scales", "sketch_pairs"]
 
 Vector = np.ndarray[Any, Any]
 
@@ -41,6 +41,9 @@ BLOCK_ENTRIES = 2**17
 
 FIRST_ROWS = 64
 """Number of rows whose mean is the shift."""
+
+SAMPLED = 1024
+"""Number of rows from which the units of columns are taken."""
 
 PEAKS = 8
 """Number of rows with the largest squared distance from the shift that are remembered."""
@@ -105,7 +108,11 @@ class Sketch:
             rows.data -= np.where(full, shift, 0.0)[rows.indices]
             rest = np.where(full, 0.0, shift)
         elif not self.rows:
-            shift = to_numpy(as_double(X[: min(n, FIRST_ROWS), :])).mean(axis=0)
+            # Rows of weight zero do not count, however large they are.
+            first = to_numpy(as_double(X[: min(n, FIRST_ROWS), :]))
+            share = np.ones(n) if weights is None else to_numpy(weights).astype(float)
+            share = share[: len(first)]
+            shift = np.average(first, axis=0, weights=share if share.any() else None)
         shares = np.ones(n) if weights is None else to_numpy(weights).astype(float)
         omega, images, squares = _directions(m), np.zeros((DIRECTIONS + 1, m)), np.empty(n)
         device_omega = None if sparse else like(omega, as_double(X[:1, :]))
@@ -197,13 +204,69 @@ class Sketch:
         offset = self.sums / self.weight / root
         true = self.images / self.weight / unit - np.outer(omega @ offset, offset)
         apart = float(np.linalg.norm(omega @ covariance - true))
-        rounding = 2.0 * gamma(self.depth + m) * self.size / self.weight / unit
-        rounding = (rounding + gamma(m) * float(np.linalg.norm(covariance))) * unit
+        # The sums over rows of codes c = (x − c)ᵀω times x − c are wrong by at most γ times
+        # (Σ w c² · Σ w‖x − c‖²)^½, each code by γ‖x − c‖‖ω‖, and the mean by γ(Σ w‖x − c‖²/W)^½.
+        spread, length = self.size / self.weight / unit, float(np.linalg.norm(omega))
+        codes = max(float(np.sum(self.images * omega)), 0.0) / self.weight / unit
+        shifted = length * float(np.linalg.norm(offset)) + float(np.linalg.norm(omega @ offset))
+        rounding = gamma(self.depth) * (codes**0.5 + shifted) * spread**0.5
+        rounding += gamma(m) * length * (spread + float(np.linalg.norm(covariance)))
         share = start_share(DIRECTIONS)
         apart = apart * unit if np.isfinite(apart) else math.inf
-        return Ball(apart / share, rounding * float(np.linalg.norm(omega)) / share)
+        return Ball(apart / share, 2.0 * rounding * unit / share)
 
     def moment_error(self, covariance: Vector) -> float:
         """Return the bound on ‖C′ − C‖ of `compare`, with its rounding errors."""
         bound = float(self.compare(covariance).high)
         return bound if np.isfinite(bound) else math.inf
+
+
+def column_scales(X: Any, Y: Any, *, centered: bool = True) -> Vector:
+    """Return powers of two near the standard deviations of the columns of [X | Y].
+
+    They are those of at most `SAMPLED` rows: a sketch of rows in these units tests a column of
+    small scale as well as one of large scale, and any units give a bound.
+    """
+    found = []
+    for part in (X, Y):
+        step = max(1, -(-part.shape[0] // SAMPLED))
+        if scipy.sparse.issparse(part):
+            rows = part.tocsr()[::step].astype(np.float64)
+            sizes = np.sqrt(np.asarray(rows.multiply(rows).mean(axis=0)).ravel())
+        else:
+            rows = to_numpy(as_double(part[::step, :]))
+            away = rows - rows.mean(axis=0)
+            sizes = np.sqrt(np.mean(away * away, axis=0))
+            largest = np.max(np.abs(rows), axis=0)
+            constant = sizes <= gamma(len(rows)) * largest
+            sizes[constant] = 0.0 if centered else largest[constant]
+        known = (sizes > 0) & np.isfinite(sizes)
+        # Columns that are constant so far have the size of the others.
+        found.append(np.where(known, sizes, np.median(sizes[known]) if known.any() else 1.0))
+    return np.asarray(np.exp2(np.round(np.log2(np.concatenate(found)))))
+
+
+def sketch_pairs(
+    X: Any, Y: Any, weights: Any, scales: Vector, before: Sketch | None = None
+) -> Sketch:
+    """Return the sketch of the rows of [X | Y] divided by `scales`, after those of `before`."""
+    sketch = Sketch.empty(X.shape[1] + Y.shape[1]) if before is None else before
+    m, n = X.shape[1], X.shape[0]
+    step = n if scipy.sparse.issparse(X) else max(FIRST_ROWS, BLOCK_ENTRIES // len(scales))
+    for start in range(0, n, step):
+        part = slice(start, start + step)
+        share = None if weights is None else weights[part]
+        outputs = to_numpy(as_double(Y[part, :])) / scales[m:]
+        if scipy.sparse.issparse(X):
+            inputs = X.tocsr().astype(np.float64).multiply(1.0 / scales[:m])
+            rows = scipy.sparse.hstack([inputs, scipy.sparse.csr_array(outputs)], format="csr")
+        else:
+            block = as_double(X[part, :])
+            rows = _beside(block / like(scales[:m], block), like(outputs, block))
+        sketch = sketch.update(rows, share)
+    return sketch
+
+
+def _beside(first: Any, second: Any) -> Any:
+    """Return two arrays of one library side by side."""
+    return namespace(first).concat([first, second], axis=1)

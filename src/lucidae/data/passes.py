@@ -42,6 +42,7 @@ __all__ = [
     "given_moment",
     "load_rows",
     "no_moment",
+    "nothing_read",
     "read_moment",
     "rows_differed",
     "store_features",
@@ -201,7 +202,8 @@ def fold(
         except KeyboardInterrupt as stop:
             kept, count = getattr(stop, "moment", None), getattr(stop, "n_rows", 0)
             if start is not None:
-                kept = start if kept is None else combine(start, kept)
+                first = getattr(start, "moment", start)
+                kept = first if kept is None else first.merge(kept)
             raise ReadInterrupted(kept, count) from None
         return total if start is None or total is None else combine(start, total)
     done = (start, 0)

@@ -56,7 +56,7 @@ from lucidae.dropout.equalize import check_width
 from lucidae.dropout.held_out import CrossValidation, checked_splits
 from lucidae.dropout.path import PathOfRates
 from lucidae.dropout.theory import code_map, dropout_of, strength_of
-from lucidae.dropout.verified_completion import ZERO
+from lucidae.dropout.verify_completion import ZERO
 from lucidae.iteration import Below, Solution, Status, iterate, limited_blas
 from lucidae.validation import check_integer, check_number, check_rows
 

@@ -21,8 +21,7 @@ from lucidae.dropout.held_out import (
     cross_validate_rows,
     fold_moments,
 )
-from lucidae.dropout.problem import DropoutObjective, LinearProblem, Weights
-from lucidae.dropout.reduction import host
+from lucidae.dropout.problem import DropoutObjective, LinearProblem, Weights, host
 from lucidae.dropout.rows import checked_columns, is_wide, rows_problem
 from lucidae.dropout.solvers import leading_svd, solve_reduced_rank
 from lucidae.dropout.theory import breakpoints, dropout_of, optimal_value, shrink, strength_of

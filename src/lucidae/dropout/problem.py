@@ -30,11 +30,17 @@ from lucidae.arrays import (
     scalar,
     squared_norm,
     squared_norms,
+    to_numpy,
     trace,
     where_set,
 )
 from lucidae.moments import SecondMoment
 from lucidae.validation import check_rows
+
+
+def host(values: Any) -> np.ndarray[Any, Any]:
+    """Return an array of any library as a float64 NumPy array."""
+    return np.asarray(to_numpy(values), dtype=np.float64)
 
 
 class Weights(NamedTuple):

@@ -32,8 +32,9 @@ from lucidae.arrays import (
     to_numpy,
 )
 from lucidae.base import reference_array
-from lucidae.data.kinds import AlignedBlocks, LoadedRows, aligned_blocks
-from lucidae.data.passes import fold, load_rows, read_moment
+from lucidae.certificates.sketch import Sketch, column_scales, sketch_pairs
+from lucidae.data.kinds import AlignedBlocks
+from lucidae.data.passes import fold, nothing_read
 from lucidae.dropout.problem import (
     SMALLEST_ENERGY,
     LinearProblem,
@@ -73,11 +74,68 @@ ROOT_ROWS = 4096
 """Number of rows that are factorised at a time, or twice the number of columns if that is more."""
 
 
+@dataclass(frozen=True)
+class Passed:
+    """What remains of rows that have passed: their second moment, and a sketch to test it."""
+
+    moment: SecondMoment
+    sketch: Sketch | None  # of the rows divided by `scales`; None if some rows were not seen
+    scales: Any  # (p,): powers of two
+
+    def merge(self, other: Passed) -> Passed:
+        """Return what remains of the rows of both, those of `other` after those of this one."""
+        moment = self.moment.merge(other.moment)
+        if self.sketch is None or other.sketch is None:
+            return Passed(moment, None, other.scales)
+        return Passed(moment, self.sketch.merge(other.sketch), self.scales)
+
+
+@dataclass
+class PassedLeaf:
+    """Function that returns what remains of a block of rows.
+
+    The units of the columns of rows with targets are those of the first block, unless the blocks
+    are summarised in parallel: sketches in different units cannot be joined.
+    """
+
+    pairs: bool  # whether the rows have targets
+    scales: Any = None
+
+    def __call__(self, rows: Any, targets: Any, weights: Any) -> Passed:
+        """Return the moment and the sketch of one block."""
+        if not self.pairs:
+            return Passed(SecondMoment.of(rows, weights), Sketch.of(rows, weights), None)
+        targets = as_columns(targets)
+        if self.scales is None:
+            self.scales = column_scales(rows, targets)
+        sketch = sketch_pairs(rows, targets, weights, self.scales)
+        return Passed(joint_moment(rows, targets, weights), sketch, self.scales)
+
+
+def read_passed(
+    data: AlignedBlocks,
+    *,
+    pairs: bool,
+    start: SecondMoment | None = None,
+    verbose: bool | str = "auto",
+) -> Passed:
+    """Return the second moment of data that are read in blocks, and the sketch of their rows."""
+    scales = None
+    if pairs and hasattr(data, "fold") and data.targets is not None:
+        scales = np.ones(data.rows.n_features + data.targets.n_features)
+    leaf = PassedLeaf(pairs, scales)
+    before = None if start is None else Passed(start, None, None)
+    found: Passed | None = fold(data, leaf, Passed.merge, start=before, verbose=verbose)
+    if found is None:
+        raise nothing_read(data)
+    return found
+
+
 class BlockProblem(NamedTuple):
-    """Second moments of data that were read in blocks: a problem, and that of the rows [x | y]."""
+    """Second moments of data that were read in blocks: a problem, and what remains of the rows."""
 
     problem: LinearProblem
-    moment: SecondMoment
+    passed: Passed
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -393,31 +451,18 @@ def read_problem(
     If they are ill-conditioned, the data are read again and a QR factorisation is computed block by
     block. An iterator can be read once only, so that its moment alone is used.
     """
-    moment = read_moment(data, joint_moment, start=start, verbose=verbose)
+    passed = read_passed(data, pairs=True, start=start, verbose=verbose)
+    moment = passed.moment
     problem = LinearProblem.from_moment(moment, data.rows.n_features, centered=centered)
     if start is None and data.repeatable and is_ill_conditioned(problem):
         factor = partial(row_root, moment=moment, centered=centered)
         problem = replace(problem, root=fold(data, factor, _stacked_root, verbose=verbose))
-    return BlockProblem(problem, moment)
+    return BlockProblem(problem, passed)
 
 
 def _stacked_root(first: Array, second: Array) -> Array:
     """Return the triangular factor R of a QR factorisation of `first` stacked on `second`."""
     return triangle(namespace(first).concat([first, second], axis=0))
-
-
-def loaded_or_problem(
-    X: Any, y: Any, sample_weight: Any, *, centered: bool
-) -> LoadedRows | BlockProblem:
-    """Return the rows if they fit into one block, else the second moments of the data."""
-    data = aligned_blocks(X, y, sample_weight, with_targets=y is not None)
-    small = load_rows(data, None if y is None else joint_moment)
-    if small is not None:
-        return small
-    if y is None:
-        moment = read_moment(data)
-        return BlockProblem(LinearProblem.autoencoder(moment, centered=centered), moment)
-    return read_problem(data, centered=centered)
 
 
 def mean_of(source: RowsSource) -> RowMean:

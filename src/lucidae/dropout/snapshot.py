@@ -5,6 +5,7 @@ from __future__ import annotations
 from functools import partial
 from typing import Any
 
+from lucidae.certificates.sketch import Sketch
 from lucidae.dropout.estimators.autoencoder import AutoencoderState
 from lucidae.dropout.estimators.factorization import CompletionState, FactorizationState
 from lucidae.dropout.estimators.network import TrainedNetwork
@@ -26,8 +27,22 @@ def _wide_rows(**fields: Any) -> WideRows:
     return rows
 
 
+def _made(kind: Any, /, row_objective: Any = None, **fields: Any) -> Any:
+    """Return a fitted state; `row_objective` is stored by earlier versions and not used."""
+    del row_objective
+    return kind(**{"trained": None} | fields)
+
+
+def _settled(state: Any) -> dict[str, Any]:
+    """Return the fields of a state whose certificate no longer needs the training rows."""
+    state.settle()
+    fields: dict[str, Any] = vars(state)
+    return fields
+
+
 # Letters: m features, o outputs, r hidden units, p columns of the moment (features and targets),
-# s singular values, n rows, q rows of a factor, c values compared in f folds.
+# s singular values, n rows, q rows of a factor, c values compared in f folds, d directions of a
+# sketch, t rows of the largest distance (k numbers each).
 _CV = Record(CrossValidation, dropout="c", errors="fc", weights=("f", "i:f"), n_components="i:c")
 _WEIGHTS = Record(Weights, left="or", right="mr")
 _OPTIMUM = Record(
@@ -40,6 +55,17 @@ _OPTIMUM = Record(
     next_singular_value=float,
 )
 _MEANS = {"weight": float, "center": "p", "offset": "p"}
+_SKETCH = Record(
+    Sketch,
+    shift="p",
+    weight=float,
+    sums="p",
+    images="dp",
+    size=float,
+    depth=int,
+    rows=int,
+    peaks="kt",
+)
 _NETWORK = {
     "moment": (
         Record(SecondMoment, squares="pp", rounding=float, **_MEANS),
@@ -58,6 +84,8 @@ _NETWORK = {
         history=HISTORY,
     ),
     "row_objective": object,
+    "sketch": _SKETCH,
+    "scales": "p",
     "objective": float,
     "judged": CERTIFICATE,
 }
@@ -76,8 +104,8 @@ _ROWS = Record(
 )
 _REGRESSION = Record(
     RegressionState,
-    None,
-    partial(RegressionState, trained=None),
+    _settled,
+    partial(_made, RegressionState),
     **_NETWORK,
     n_features=int,
     centered=bool,
@@ -109,18 +137,14 @@ _COMPLETED = Record(
 )
 
 
-def _autoencoder_fields(state: AutoencoderState) -> dict[str, Any]:
-    state.settle()
-    return vars(state)
-
-
 SNAPSHOTS = {
     "DropoutAutoencoder": Snapshot(
         Record(
             AutoencoderState,
-            _autoencoder_fields,
-            partial(AutoencoderState, trained=None),
+            _settled,
+            partial(_made, AutoencoderState),
             **_NETWORK,
+            refined=bool,
         )
     ),
     "DropoutRegressor": Snapshot(_REGRESSION),

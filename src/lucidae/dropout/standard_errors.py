@@ -26,8 +26,7 @@ from typing import Any
 import numpy as np
 
 from lucidae.arrays import eye_like, like
-from lucidae.dropout.problem import LinearProblem
-from lucidae.dropout.reduction import host
+from lucidae.dropout.problem import LinearProblem, host
 from lucidae.dropout.solvers import TIE
 from lucidae.dropout.theory import optimal_rank, shrink
 from lucidae.dropout.whitening import whiten

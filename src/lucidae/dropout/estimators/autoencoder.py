@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from contextlib import suppress
-from dataclasses import dataclass, field
-from threading import RLock
+from dataclasses import dataclass, field, replace
 from typing import Any, Self
 
 import numpy as np
@@ -17,7 +15,6 @@ from sklearn.utils.metaestimators import available_if
 from sklearn.utils.validation import check_is_fitted
 
 from lucidae.arrays import Array, beside, like, machine_epsilon, scalar, trace
-from lucidae.arrays.threads import fork_safe
 from lucidae.base import (
     Fitted,
     checked_codes,
@@ -25,10 +22,11 @@ from lucidae.base import (
     restored_on_failure,
     validated_rows,
 )
-from lucidae.certificates.claims import Certificate, undecided
+from lucidae.certificates.claims import Certificate
+from lucidae.certificates.sketch import Sketch
 from lucidae.data import LazyOutputMixin, by_blocks, in_memory
 from lucidae.data.kinds import by_chunks, check_batch
-from lucidae.dropout.claims import claims
+from lucidae.dropout.claims import given_rows
 from lucidae.dropout.estimators.network import (
     AutoencoderBatchesMixin,
     NetworkMixin,
@@ -41,20 +39,15 @@ from lucidae.dropout.estimators.network import (
     hidden_width,
     merges_moments,
     representable,
-    weights_of,
 )
-from lucidae.dropout.figures import MEAN_ERROR, DropoutFigures, ReportedAttributes
 from lucidae.dropout.problem import (
     DropoutObjective,
     LinearProblem,
     Weights,
-    check_features,
-    check_problem,
+    host,
     second_about,
 )
-from lucidae.dropout.projection import UnprojectedError, has_many_features, projected_rows
-from lucidae.dropout.reduction import host
-from lucidae.dropout.rows import BlockProblem, RowMean, loaded_or_problem, mean_of
+from lucidae.dropout.rows import RowMean, mean_of
 from lucidae.dropout.solvers import (
     assemble,
     autoencoder_loss,
@@ -64,28 +57,25 @@ from lucidae.dropout.solvers import (
     needs_rows,
 )
 from lucidae.dropout.theory import strength_of
-from lucidae.dropout.verifier import deviations_away, measure
+from lucidae.dropout.verify import FittedArrays, has_many_features
 from lucidae.dropout.whitening import principal_problem
 from lucidae.iteration.progress import timed_fit
 from lucidae.moments import SecondMoment
 from lucidae.rows.sources import MomentSource, RowsSource
-from lucidae.rows.training_rows import CHANGED_ROWS, TrainingRows
-from lucidae.validation import check_rows, check_weights
-
-_READING = fork_safe(RLock())
-"""Lock that is held while the values of a certificate are measured: another thread that reads the
-certificate at the same time must wait."""
+from lucidae.validation import check_weights
 
 
 @dataclass(eq=False)
 class AutoencoderState(NetworkState):
-    """Fitted state of `DropoutAutoencoder`: second moment of the rows, settings and weights.
+    """Fitted state of `DropoutAutoencoder`: second moment of the rows, settings and weights."""
 
-    `rows` are the training rows until the certificate's values are measured on them; None if they
-    were measured by `fit`, or if the second moment is stored and determines all components.
-    """
+    # whether the optimum was computed from the rows, because their moment hides components
+    refined: bool = field(default=False, kw_only=True)
 
-    rows: TrainingRows | None = field(default=None, kw_only=True)
+    @property
+    def needs_rows(self) -> bool:
+        """Whether the certificate needs the rows, because their second moment does not suffice."""
+        return self.sketch is None or self.refined
 
     @property
     def problem(self) -> LinearProblem:
@@ -121,7 +111,7 @@ class AutoencoderState(NetworkState):
         if needs_rows(source, optimum, self.strength, self.width):
             rows = RowsSource.of(X, weights)
             self.trained = exact_network(leading_optimum(rows, self.strength, self.width))
-            self.rows = TrainingRows.referenced(X, weights, "DropoutAutoencoder", None)
+            self.refined = True
 
     def refine_blocks(self, source: MomentSource) -> None:
         """Compute the optimum from rows that are read again if their moment hides components.
@@ -133,53 +123,6 @@ class AutoencoderState(NetworkState):
             if optimum is not None:
                 self.trained = exact_network(optimum)
 
-    def settle(self) -> None:
-        """Measure the values of the certificate on the training rows, which are not saved."""
-        with suppress(UnprojectedError):
-            self._measure()
-
-    def __getstate__(self) -> dict[str, Any]:
-        self.settle()
-        fields = super().__getstate__()
-        fields.pop("rows", None)
-        return fields
-
-    def compute_certificate(self, title: str) -> Certificate:
-        """Return the certificate of the weights on the training rows; `title` is its heading.
-
-        Its values are measured on the rows first if `fit` has referred to them. If the rows were
-        changed in the meantime, the only claim is undecided and says what to do.
-        """
-        with suppress(UnprojectedError):  # the certificate is then undecided
-            if not self._measure():
-                return Certificate(
-                    title,
-                    (undecided("optimum", "the fitted weights are optimal", "", CHANGED_ROWS),),
-                )
-        return super().compute_certificate(title)
-
-    def _measure(self) -> bool:
-        """Measure the values of the certificate on the training rows, if these are referred to.
-
-        Returns False if the rows were changed since `fit`, and nothing was measured. An
-        `UnprojectedError` is raised if the rows cannot be projected on a few directions.
-        """
-        with _READING:
-            rows, self.rows = self.rows, None
-            if rows is None:
-                return True
-            found = None
-            if rows.unchanged:
-                found = self.measured(rows.rows, rows.weights, self.compute_attributes())
-            same = rows.unchanged  # also while the values were measured
-            if same and found is not None:
-                self.keep(found)
-            return same
-
-    def keep(self, figures: DropoutFigures) -> None:
-        """Store the certificate that follows from values measured on the training rows."""
-        self.judged = Certificate("", self.judge(figures, self.tolerance), figures.evidence)
-
     def compute_attributes(self) -> dict[str, Any]:
         """Return the fitted attributes (such as ``left_`` and ``mean_``) by name."""
         return super().compute_attributes() | {
@@ -187,46 +130,17 @@ class AutoencoderState(NetworkState):
             "n_components_": self.width,
         }
 
-    def reported(self, attributes: Mapping[str, Any], moment: Any) -> ReportedAttributes:
-        """Return the attributes that the certificate compares with data whose moment is given."""
-        found = super().reported(attributes, moment)
-        mean, center, offset = map(host, (attributes["mean_"], moment.center, moment.offset))
-        if mean.shape != center.shape:
+    def fitted_arrays(self, attributes: Mapping[str, Any]) -> FittedArrays:
+        """Return the attributes that the certificate compares with data."""
+        mean, expected = host(attributes["mean_"]), self.moment.center.shape
+        if mean.shape != tuple(expected):
             raise ValueError(
-                f"mean_ has shape {mean.shape}, expected {center.shape}: one entry per feature."
+                f"mean_ has shape {mean.shape}, expected {tuple(expected)}: one entry per feature."
             )
-        with np.errstate(invalid="ignore"):  # infinity gives NaN, which fails the claim
-            rounding = found.precision * np.abs(mean)
-            shift = np.clip(np.abs((mean - center) - offset) - rounding, 0.0, None)
-        return found._replace(
-            mean_shift=shift,
+        return replace(
+            super().fitted_arrays(attributes),
+            mean=mean,
             settings=((float(attributes["n_components_"]), float(self.width)),),
-        )
-
-    def measured(
-        self, X: Any, sample_weight: Array | None, attributes: Mapping[str, Any]
-    ) -> DropoutFigures:
-        """Return the values for a certificate of the weights in `attributes`, measured on rows X.
-
-        The second moment of the features is not formed; the rows are projected on a few directions.
-        """
-        found = projected_rows(X, sample_weight, weights_of(attributes), self.strength)
-        source = RowsSource.of(X, sample_weight)
-        given = self.reported(attributes, mean_of(source))
-        rows = self.measured_on(X, X, sample_weight, centered=True, attributes=attributes)
-        # The features are not the coordinates of the projected problem, so that the distance of the
-        # means is reported in standard deviations.
-        assert given.mean_shift is not None
-        assert found.deviations is not None
-        away = deviations_away(host(given.mean_shift), found.deviations)
-        shift = (1.0 + max(away - MEAN_ERROR, 0.0), 1.0)
-        given = given._replace(rows=rows, mean_shift=None, settings=(*given.settings, shift))
-        return measure(
-            found.problem,
-            found.weights,
-            self.strength,
-            tolerance=self.tolerance,
-            reported=given,
         )
 
     def remainder(self, mean: Any, subtracted: Array) -> np.ndarray[Any, Any]:
@@ -240,7 +154,7 @@ class AutoencoderState(NetworkState):
         center, offset = host(self.moment.center), host(self.moment.offset)
         difference = (mean - center) - offset
         fitted = np.abs(difference) <= machine_epsilon(self.ref) * np.abs(mean)
-        return np.where(fitted, (center - done) + offset, mean - done)
+        return np.asarray(np.where(fitted, (center - done) + offset, mean - done))
 
 
 class DropoutAutoencoder(
@@ -393,7 +307,8 @@ class DropoutAutoencoder(
             state.train(X, X, weights, settings)
         else:
             state.refine(X, weights)
-        state.row_objective = state.measured_on(X, X, weights, centered=True)
+        state.sketch = Sketch.of(X, weights)
+        state.refer(X, None, weights, type(self).__name__)
         self._keep(state)
         return self
 
@@ -405,10 +320,7 @@ class DropoutAutoencoder(
         state.trained = exact_network(optimum)
         left, right = (like(like(part, state.ref), source.mean) for part in optimum.weights)
         state.objective, _ = autoencoder_loss(source, left, right, state.strength)
-        state.rows = TrainingRows.referenced(X, sample_weight, type(self).__name__, None)
-        if state.rows is None:
-            with suppress(UnprojectedError):  # the certificate is then undecided
-                state.keep(state.measured(X, sample_weight, state.attributes))
+        state.refer(X, None, sample_weight, type(self).__name__)
         self._keep(state)
         return self
 
@@ -437,13 +349,15 @@ class DropoutAutoencoder(
         check_batch(X)
         first = not self.__sklearn_is_fitted__()
         X = validated_rows(self, X, reset=first)
-        moment, ref = SecondMoment.of(X, check_weights(sample_weight, X)), reference_array(X)
-        doubt = None
+        weights = check_weights(sample_weight, X)
+        moment, ref, doubt = SecondMoment.of(X, weights), reference_array(X), None
+        sketch: Sketch | None = Sketch.empty(X.shape[1])
         if not first:
             seen = self._state
             moment, ref, doubt = seen.moment.merge(moment), seen.ref, seen.doubt
+            sketch = seen.sketch
         state = self._unsolved(moment, ref)
-        state.doubt = doubt
+        state.doubt, state.sketch = doubt, None if sketch is None else sketch.update(X, weights)
         self._keep_unsolved(state)
         return self
 
@@ -552,23 +466,7 @@ class DropoutAutoencoder(
     def _certify_on(self, X: Any, _y: Any, sample_weight: Any = None) -> Certificate:
         """Return the certificate of the fitted weights on given rows, for `lucidae.certify`."""
         check_is_fitted(self)
-        if not (in_memory(X) and in_memory(sample_weight)):
-            found = loaded_or_problem(X, None, sample_weight, centered=True)
-            if isinstance(found, BlockProblem):
-                return self._certificate_on_blocks(found)
-            X, _, sample_weight = found
-        state, X, attributes = self._state, check_rows(X), self._attributes_now()
-        weights = check_weights(sample_weight, X)
-        if has_many_features(X.shape, state.width):
-            check_features(X, attributes["right_"])
-            figures = state.measured(X, weights, attributes)
-            judged = claims(figures, state.tolerance)
-            return Certificate(type(self).__name__, judged, figures.evidence)
-        moment = SecondMoment.of(X, weights)
-        problem = LinearProblem.autoencoder(moment)
-        check_problem(problem, weights_of(attributes))
-        rows = state.measured_on(X, X, weights, centered=True, attributes=attributes)
-        return state.certificate_on(problem, moment, type(self).__name__, attributes, rows)
+        return self._certificate_on(given_rows(X, None, sample_weight, centered=True))
 
     def __sklearn_tags__(self) -> Tags:
         tags = super().__sklearn_tags__()

@@ -26,7 +26,17 @@ from lucidae.base import (
     validated_rows,
 )
 from lucidae.certificates.claims import Certificate, Claim
-from lucidae.dropout.claims import ATTRIBUTES_CLAIM, LARGEST_GAP, certificate_of, claims
+from lucidae.dropout.claims import (
+    ATTRIBUTES_CLAIM,
+    CERTIFIED,
+    LARGEST_GAP,
+    Context,
+    certificate_of,
+    check_shapes,
+    claims,
+    completion_certificate,
+    given_matrix,
+)
 from lucidae.dropout.completion import (
     ABSENT,
     Completion,
@@ -46,20 +56,19 @@ from lucidae.dropout.estimators.network import (
     shown,
     weights_of,
 )
-from lucidae.dropout.figures import ATTRIBUTES, DropoutFigures, ReportedAttributes
 from lucidae.dropout.held_out import SELECTIONS, CrossValidation
-from lucidae.dropout.problem import DropoutObjective, LinearProblem, Weights, check_problem
-from lucidae.dropout.projection import UnprojectedError
-from lucidae.dropout.reduction import host, relative_distance
+from lucidae.dropout.problem import DropoutObjective, LinearProblem, Weights, host
 from lucidae.dropout.solvers import ExactSolution, solve
 from lucidae.dropout.theory import checked_dropout, code_map, dropout_of, strength_of
-from lucidae.dropout.verified_completion import (
-    ZERO,
-    CompletionFigures,
-    completion_certificate,
-    measure_completion,
+from lucidae.dropout.verify import (
+    ATTRIBUTES,
+    DropoutFigures,
+    FittedArrays,
+    Judged,
+    UnprojectedError,
+    measure,
 )
-from lucidae.dropout.verifier import CERTIFIED, measure
+from lucidae.dropout.verify_completion import ZERO, CompletionFigures, measure_completion
 from lucidae.iteration.progress import timed_fit
 from lucidae.validation import (
     check_choice,
@@ -111,7 +120,8 @@ class FactorizationState(FittedState):
             raise ValueError(
                 "no certificate was computed by fit: call lucidae.certify(estimator, X)."
             )
-        return Certificate(title, claims(self.figures, CERTIFIED), self.figures.evidence)
+        found = claims(self.figures, CERTIFIED, Context(exact=True))
+        return Certificate(title, found, self.figures.evidence)
 
 
 def factorised_state(
@@ -126,12 +136,18 @@ def factorised_state(
     solution = replace(solution, weights=Weights(solution.weights.right, solution.weights.left))
     solution = _returned(solution, problem, strength, ref, rows, roots)
     state = FactorizationState(solution, None, strength, ref, dropout, cv)
-    reported = reported_attributes(state.attributes, state)
+    fitted = fitted_arrays(state.attributes, state)
     with suppress(UnprojectedError):  # the certificate is then undecided
-        left, right = solution.weights
-        factors = weighted_factors(left, right, roots)
-        state.figures = measure(problem, factors, strength, reported=reported)
+        judged = judged_factors(state.attributes, roots, strength)
+        state.figures = measure(given_matrix(X, roots), judged, CERTIFIED, fitted)
     return state
+
+
+def judged_factors(attributes: Mapping[str, Any], roots: Array | None, strength: float) -> Judged:
+    """Return the factors among attributes, the rows of U multiplied by `roots` unless None."""
+    left, right = (host(part) for part in weights_of(attributes))
+    left = left if roots is None else left * host(roots)[:, None]
+    return Judged(left, right, strength)
 
 
 def _returned(
@@ -267,24 +283,22 @@ class CompletionState(FittedState):
             host(factors.right),
             self.strength,
             sample_weight=weights,
-            reported=reported_attributes(attributes, self)._replace(
-                singular_values=host(attributes["singular_values_"])
-            ),
+            fitted=fitted_arrays(attributes, self),
         )
 
 
-def reported_attributes(attributes: Mapping[str, Any], state: Any) -> ReportedAttributes:
+def fitted_arrays(attributes: Mapping[str, Any], state: Any) -> FittedArrays:
     """Return the fitted attributes that the certificate checks, such as ``objective_``.
 
     The certificate computes them again from the fitted factors and the matrix X that was given to
     `fit`, and compares.
     """
     ref, dropout = state.ref, dropout_of(state.strength)
-    return ReportedAttributes(
-        attributes["objective_"],
-        attributes["rank_"],
-        attributes["threshold_"],
-        attributes["singular_values_"],
+    return FittedArrays(
+        float(attributes["objective_"]),
+        int(attributes["rank_"]),
+        float(attributes["threshold_"]),
+        host(attributes["singular_values_"]),
         settings=(
             (float(attributes["n_components_"]), float(attributes["right_"].shape[1])),
             (float(attributes["dropout_"]), dropout),
@@ -672,19 +686,16 @@ class DropoutFactorization(
             return completion_certificate(
                 title, state.measured(rows, attributes, weights), state.tolerance
             )
-        problem, factors = LinearProblem.from_matrix(X), weights_of(attributes)
-        weights = check_weights(sample_weight, problem.cross)
-        if weights is not None:
-            roots = namespace(weights).sqrt(weights)
-            check_problem(problem, factors)
-            problem = LinearProblem.from_matrix(problem.cross * roots[:, None])
-            factors = weighted_factors(like(factors.left, problem.cross), factors.right, roots)
+        matrix = given_matrix(X)
+        weights = check_weights(sample_weight, matrix.matrix)
+        check_shapes(matrix, judged_factors(attributes, None, state.strength))
+        roots = None if weights is None else np.sqrt(to_numpy(weights))
         return certificate_of(
-            problem,
-            factors,
-            state.strength,
+            [matrix if roots is None else given_matrix(X, roots)],
+            judged_factors(attributes, roots, state.strength),
             title=title,
-            reported=reported_attributes(attributes, state),
+            fitted=fitted_arrays(attributes, state),
+            context=Context(exact=True),
         )
 
     def __sklearn_tags__(self) -> Tags:
@@ -713,7 +724,9 @@ def _difference(now: Mapping[str, Any], fitted: Mapping[str, Any]) -> float:
         if same_values(now[name], expected):
             continue
         try:
-            difference = relative_distance(host(now[name]), host(expected))
+            known = host(expected)
+            size = float(np.linalg.norm(known)) or 1.0
+            difference = float(np.linalg.norm(host(now[name]) - known)) / size
         except (TypeError, ValueError):
             difference = math.inf
         differences.append(math.inf if math.isnan(difference) else difference)

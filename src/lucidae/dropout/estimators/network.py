@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import math
 from abc import abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from threading import RLock
 from typing import Any, NamedTuple, Self
 
 import numpy as np
@@ -25,26 +26,35 @@ from lucidae.arrays import (
     namespace,
     to_numpy,
 )
-from lucidae.base import PROBED_ENTRIES, CertifiedMixin, Fitted, FittedState, restored_on_failure
-from lucidae.certificates.claims import Certificate, Claim
-from lucidae.data import aligned_blocks, read_moment, store_features, store_targets
+from lucidae.arrays.threads import fork_safe
+from lucidae.base import CertifiedMixin, Fitted, FittedState, restored_on_failure
+from lucidae.certificates.claims import Certificate, Claim, undecided
+from lucidae.certificates.sketch import Sketch
+from lucidae.data import aligned_blocks, store_features, store_targets
 from lucidae.data.passes import Passes, check_start, given_moment, load_rows
-from lucidae.dropout.claims import ATTRIBUTES_CLAIM, LARGEST_GAP, certificate_of, claims
+from lucidae.dropout.claims import (
+    ATTRIBUTES_CLAIM,
+    CERTIFIED,
+    LARGEST_GAP,
+    Context,
+    certificate_of,
+    check_shapes,
+    given_rows,
+)
 from lucidae.dropout.equalize import check_width
-from lucidae.dropout.figures import ATTRIBUTES, DropoutFigures, ReportedAttributes
 from lucidae.dropout.held_out import SELECTIONS
-from lucidae.dropout.problem import DropoutObjective, LinearProblem, Weights, check_problem
-from lucidae.dropout.reduction import host, row_objective
-from lucidae.dropout.rows import BlockProblem, joint_moment, read_problem
+from lucidae.dropout.problem import DropoutObjective, LinearProblem, Weights, host
+from lucidae.dropout.rows import joint_moment, read_passed, read_problem
 from lucidae.dropout.sgd import SCHEDULES, SampleSource, checked_rate, descend
 from lucidae.dropout.solvers import ExactSolution, assemble, leading_svd
 from lucidae.dropout.theory import dropout_of
-from lucidae.dropout.verifier import CERTIFIED
+from lucidae.dropout.verify import ATTRIBUTES, Data, FittedArrays, Judged, JudgedRows, TestedMoment
 from lucidae.dropout.whitening import Whitened, whiten
 from lucidae.iteration import History, Status, progress_bars
 from lucidae.iteration.progress import timed_fit
 from lucidae.moments import SecondMoment
 from lucidae.rows.sources import MomentSource
+from lucidae.rows.training_rows import CHANGED_ROWS, TrainingRows
 from lucidae.validation import (
     check_choice,
     check_flag,
@@ -55,6 +65,9 @@ from lucidae.validation import (
     check_verbose,
     warn_user,
 )
+
+_READING = fork_safe(RLock())
+"""Lock that is held while a certificate is computed: another thread that reads it must wait."""
 
 
 class UnrepresentableError(ValueError, AttributeError):
@@ -260,12 +273,16 @@ class NetworkState(FittedState):
     tolerance: float
     # the network that SGD found, or the exact optimum; None before it has been computed
     trained: TrainedNetwork | None
-    # the dropout loss measured on the training rows, and its rounding error; None if it was not
-    # measured
-    row_objective: tuple[float, float] | None = field(default=None, kw_only=True)
+    # sketch of the training rows, divided by `scales`, with which the certificate tests `moment`;
+    # None if the second moment is not stored or not all rows were seen
+    sketch: Sketch | None = field(default=None, kw_only=True)
+    scales: Any = field(default=None, kw_only=True)
+    # the training rows and their targets, until the certificate was computed; not saved
+    rows: TrainingRows | None = field(default=None, kw_only=True)
+    targets: TrainingRows | None = field(default=None, kw_only=True)
     # the dropout loss of the returned weights, if it cannot be computed from `moment`
     objective: float | None = field(default=None, kw_only=True)
-    # the certificate, if its values cannot be measured on `moment`
+    # the certificate, if it was measured on the training rows
     judged: Certificate | None = field(default=None, kw_only=True)
 
     @property
@@ -296,9 +313,15 @@ class NetworkState(FittedState):
         """Name, statement and reference of the claim about the fitted attributes."""
         return ATTRIBUTES_CLAIM
 
-    def judge(self, figures: DropoutFigures, tolerance: float) -> tuple[Claim, ...]:
-        """Return the claims about the weights that follow from the values measured on the data."""
-        return claims(figures, tolerance)
+    @property
+    def context(self) -> Context:
+        """What the words of the certificate depend on."""
+        return Context(exact=self.tolerance <= CERTIFIED)
+
+    @property
+    def needs_rows(self) -> bool:
+        """Whether the certificate needs the rows, because their second moment does not suffice."""
+        return self.sketch is None
 
     def chosen(self) -> dict[str, Any]:
         """Return the fitted attributes that say which settings were chosen, by name."""
@@ -401,67 +424,109 @@ class NetworkState(FittedState):
         fitted = self.compute_attributes()
         return all(same_values(attributes[name], fitted[name]) for name in attributes)
 
+    def refer(self, X: Any, Y: Any, sample_weight: Array | None, title: str) -> None:
+        """Refer to the training rows until the certificate is read.
+
+        If that is not possible and the certificate needs them, it is computed at once.
+        """
+        self.rows = TrainingRows.referenced(X, sample_weight, title, None)
+        if self.rows is not None and Y is not None:
+            self.targets = TrainingRows.referenced(Y, None, title, None)
+            self.rows = None if self.targets is None else self.rows
+        if self.rows is None and self.needs_rows:
+            data = given_rows(X, Y, sample_weight, centered=self.has_intercept)
+            self.judged = self.certificate_on([data], title, self.compute_attributes())
+
+    @property
+    def has_intercept(self) -> bool:
+        """Whether the means are subtracted."""
+        return True
+
+    @property
+    def n_inputs(self) -> int | None:
+        """Number of features, which the targets follow in the moment; None without targets."""
+        return None
+
+    def candidates(self) -> Iterator[Data]:
+        """Yield the moment with the sketch that tests it, and the rows if they are referred to."""
+        # Of few rows the factorisation of their moment takes as long as their own.
+        few = self.rows is not None and self.rows.rows.shape[0] <= 2 * self.moment.n_features
+        if self.sketch is not None and isinstance(self.moment, SecondMoment) and not few:
+            covariance, scales = host(self.moment.covariance), self.scales
+            yield TestedMoment(
+                covariance,
+                float(self.moment.weight),
+                self.sketch,
+                np.ones(len(covariance)) if scales is None else np.asarray(scales),
+                self.n_inputs,
+                self.has_intercept,
+            )
+        if self.rows is not None and self.rows_unchanged:
+            yield JudgedRows(
+                self.rows.rows,
+                None if self.targets is None else self.targets.rows,
+                self.rows.weights,
+                self.has_intercept,
+            )
+
+    @property
+    def rows_unchanged(self) -> bool:
+        """Whether the rows that are referred to are those that were given to `fit`."""
+        return all(part is None or part.unchanged for part in (self.rows, self.targets))
+
+    def settle(self) -> None:
+        """Compute the certificate if it needs the training rows, which are not saved."""
+        if self.rows is not None and self.needs_rows and self.doubt is None:
+            self.compute_certificate("")  # stores it as `judged`
+        self.rows = self.targets = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        self.settle()
+        return super().__getstate__()
+
     def compute_certificate(self, title: str) -> Certificate:
-        """Return the certificate of the weights on the training rows; `title` is its heading."""
-        if self.judged is not None:
-            return replace(self.judged, title=title)
-        return self.certificate_on(
-            self.unpenalized, self.moment, title, self.compute_attributes(), self.row_objective
-        )
+        """Return the certificate of the weights on the training rows; `title` is its heading.
+
+        If rows that it needs were changed in the meantime, its only claim is undecided.
+        """
+        with _READING:
+            if self.judged is not None:
+                return replace(self.judged, title=title)
+            if self.rows is not None and self.sketch is None and not self.rows_unchanged:
+                claim = undecided("optimum", "the fitted weights are optimal", "", CHANGED_ROWS)
+                return Certificate(title, (claim,))
+            found = self.certificate_on(self.candidates(), title, self.compute_attributes())
+            if self.rows is not None and self.needs_rows and self.rows_unchanged:
+                self.judged = found
+            self.rows = self.targets = None
+            return found
 
     def certificate_on(
-        self,
-        problem: LinearProblem,
-        moment: Any,
-        title: str,
-        attributes: Mapping[str, Any],
-        rows: tuple[float, float] | None,
+        self, data: Iterable[Data], title: str, attributes: Mapping[str, Any]
     ) -> Certificate:
-        """Return the certificate of given attributes, judged on other data than the training rows.
-
-        `rows` is the loss measured on the rows and its rounding error, or None; see `measured_on`.
-        """
+        """Return the certificate of given attributes, judged on data."""
         return certificate_of(
-            problem,
-            weights_of(attributes),
-            self.strength,
+            data,
+            self.judged_weights(attributes),
             title=title,
             tolerance=self.tolerance,
-            judge=self.judge,
-            reported=self.reported(attributes, moment)._replace(rows=rows),
+            fitted=self.fitted_arrays(attributes),
+            context=self.context,
         )
 
-    def measured_on(
-        self,
-        X: Any,
-        Y: Any,
-        sample_weight: Array | None,
-        *,
-        centered: bool,
-        attributes: Mapping[str, Any] | None = None,
-    ) -> tuple[float, float] | None:
-        """Return the dropout loss of weights measured on rows, and a bound on its rounding error.
+    def judged_weights(self, attributes: Mapping[str, Any]) -> Judged:
+        """Return the weights among attributes, and the settings of their loss."""
+        left, right = (host(part) for part in weights_of(attributes))
+        precision = machine_epsilon(self.ref)
+        return Judged(left, right, self.strength, self.penalty, precision=precision)
 
-        The rows have the inputs X, the outputs Y and the frequencies `sample_weight`; their means
-        are subtracted if `centered`. The weights are those in `attributes`, by default the fitted
-        ones. The result is None if the rows have more than `PROBED_ENTRIES` entries.
-        """
-        if X.shape[0] * (X.shape[1] + Y.shape[1]) > PROBED_ENTRIES:
-            return None
-        found = weights_of(self.attributes if attributes is None else attributes)
-        weights = Weights(*(like(part, self.moment.center) for part in found))
-        return row_objective(
-            X, Y, sample_weight, weights, self.strength, centered, alpha=self.penalty
-        )
-
-    def reported(self, attributes: Mapping[str, Any], moment: Any) -> ReportedAttributes:
-        """Return the attributes that the certificate compares with data whose moment is given."""
-        del moment  # the means are compared by the estimators that have them
-        return ReportedAttributes(
-            attributes["objective_"],
-            attributes["rank_"],
-            attributes["threshold_"],
-            attributes["singular_values_"],
+    def fitted_arrays(self, attributes: Mapping[str, Any]) -> FittedArrays:
+        """Return the attributes that the certificate compares with data."""
+        return FittedArrays(
+            float(attributes["objective_"]),
+            int(attributes["rank_"]),
+            float(attributes["threshold_"]),
+            host(attributes["singular_values_"]),
             precision=machine_epsilon(self.ref),
         )
 
@@ -495,14 +560,12 @@ class NetworkMixin(CertifiedMixin):
             return state.certificate(title)
         if state.doubt is not None or state.unchanged(now):
             return state.certificate(title)
-        if state.judged is not None:
+        # A user has changed an attribute, which `predict` or `transform` then use.
+        if state.judged is not None or (state.sketch is None and state.rows is None):
             why = "Attributes were changed after the fit: call lucidae.certify(model, X) instead."
             return Certificate(title, (_changed_claim(state, why),))
-        # A user has changed an attribute, which `predict` or `transform` then use.
         try:
-            return state.certificate_on(
-                state.unpenalized, state.moment, title, now, state.row_objective
-            )
+            return state.certificate_on(state.candidates(), title, now)
         except ValueError as error:
             why = f"Attributes were changed after the fit: {error} Call fit again."
             return Certificate(title, (_changed_claim(state, why),))
@@ -516,16 +579,11 @@ class NetworkMixin(CertifiedMixin):
         """Return the present fitted attributes by name, including values assigned by a user."""
         return {name: getattr(self, name) for name in self._state.attributes}
 
-    def _certificate_on_blocks(self, found: BlockProblem) -> Certificate:
-        """Return the certificate on data that were read in blocks.
-
-        The loss is not measured on the rows themselves, because there are too many of them.
-        """
-        problem, moment = found
-        attributes = self._attributes_now()
-        check_problem(problem, weights_of(attributes))
-        title = type(self).__name__
-        return self._state.certificate_on(problem, moment, title, attributes, None)
+    def _certificate_on(self, data: JudgedRows) -> Certificate:
+        """Return the certificate of the present attributes on given rows."""
+        state, attributes = self._state, self._attributes_now()
+        check_shapes(data, state.judged_weights(attributes))
+        return state.certificate_on([data], type(self).__name__, attributes)
 
     def _keep(self, state: NetworkState) -> None:
         """Compute the fitted attributes of `state` and store it as the state of the fit."""
@@ -672,8 +730,10 @@ class AutoencoderBatchesMixin(_BatchesMixin):
         return self._fit_blocks(batches, None, sample_weight, start)
 
     def _state_of_blocks(self, data: Any, start: SecondMoment | None, verbose: bool | str) -> Any:
-        moment = read_moment(data, start=start, verbose=verbose)
+        passed = read_passed(data, pairs=False, start=start, verbose=verbose)
+        moment = passed.moment
         state = self._unsolved(moment, data.rows.reference)
+        state.sketch = passed.sketch
         if data.repeatable and start is None:
             state.refine_blocks(MomentSource(moment, passes=Passes(data, verbose)))
         return state
@@ -727,7 +787,8 @@ class RegressorBatchesMixin(_BatchesMixin):
 
     def _state_of_blocks(self, data: Any, start: SecondMoment | None, verbose: bool | str) -> Any:
         centered = check_flag(self.fit_intercept, "fit_intercept")
-        problem, moment = read_problem(data, centered=centered, start=start, verbose=verbose)
-        state = self._unsolved(self._fixed_network(moment), data.flat_targets, data.rows.reference)
-        state.root = problem.root
+        problem, passed = read_problem(data, centered=centered, start=start, verbose=verbose)
+        choice = self._fixed_network(passed.moment)
+        state = self._unsolved(choice, data.flat_targets, data.rows.reference)
+        state.root, state.sketch, state.scales = problem.root, passed.sketch, passed.scales
         return state

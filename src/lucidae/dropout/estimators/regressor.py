@@ -32,10 +32,11 @@ from lucidae.base import (
     validate_named,
     validated_rows,
 )
-from lucidae.certificates.claims import Certificate, Claim
+from lucidae.certificates.claims import Certificate
+from lucidae.certificates.sketch import Sketch, column_scales, sketch_pairs
 from lucidae.data import by_blocks, in_memory, loaded, store_targets
 from lucidae.data.kinds import by_chunks, check_batch
-from lucidae.dropout.claims import REDUCED_RANK_ATTRIBUTES, reduced_rank_claims, ridge_claims
+from lucidae.dropout.claims import REDUCED_RANK_ATTRIBUTES, Context, given_rows
 from lucidae.dropout.estimators.network import (
     NetworkMixin,
     NetworkState,
@@ -49,9 +50,7 @@ from lucidae.dropout.estimators.network import (
     merges_regression,
     representable,
     same_values,
-    weights_of,
 )
-from lucidae.dropout.figures import MEAN_ERROR, DropoutFigures, ReportedAttributes
 from lucidae.dropout.held_out import (
     GRID,
     SELECTIONS,
@@ -61,15 +60,12 @@ from lucidae.dropout.held_out import (
     cross_validate_rows,
     fold_moments,
 )
-from lucidae.dropout.problem import LinearProblem, WideRows, check_problem
-from lucidae.dropout.reduction import host
+from lucidae.dropout.problem import LinearProblem, WideRows, host
 from lucidae.dropout.rows import (
-    BlockProblem,
     RowMean,
     as_columns,
     is_wide,
     joint_moment,
-    loaded_or_problem,
     row_factor,
     rows_problem,
     wide_rows,
@@ -77,6 +73,7 @@ from lucidae.dropout.rows import (
 from lucidae.dropout.solvers import solve, solve_reduced_rank
 from lucidae.dropout.standard_errors import fitted_value_errors
 from lucidae.dropout.theory import checked_dropout, strength_of
+from lucidae.dropout.verify import FittedArrays
 from lucidae.dropout.whitening import resolved, ridged
 from lucidae.iteration.progress import timed_fit
 from lucidae.moments import SecondMoment
@@ -146,22 +143,6 @@ class RegressionState(NetworkState):
         problem = ridged(problem, self.alpha / moment.weight)
         return resolved(problem, moment, machine_epsilon(self.ref), centered=self.centered)
 
-    def certificate_on(
-        self,
-        problem: LinearProblem,
-        moment: Any,
-        title: str,
-        attributes: Mapping[str, Any],
-        rows: tuple[float, float] | None,
-    ) -> Certificate:
-        """Return the certificate of given attributes, judged on other data than the training rows.
-
-        Directions of the inputs that the dtype of the training rows does not resolve count as
-        constant, as in the fit.
-        """
-        problem = self._resolved(problem, moment)
-        return super().certificate_on(problem, moment, title, attributes, rows)
-
     def solve(self) -> TrainedNetwork:
         """Return the network at the global minimum of its loss.
 
@@ -176,11 +157,25 @@ class RegressionState(NetworkState):
         """Name, statement and reference of the claim about the fitted attributes."""
         return super().attributes_claim if self.shrink else REDUCED_RANK_ATTRIBUTES
 
-    def judge(self, figures: DropoutFigures, tolerance: float) -> tuple[Claim, ...]:
-        """Return the claims about the weights that follow from the values measured on the data."""
-        if self.shrink:
-            return ridge_claims(super().judge(figures, tolerance), self.alpha)
-        return ridge_claims(reduced_rank_claims(figures, tolerance), self.alpha)
+    @property
+    def context(self) -> Context:
+        """What the words of the certificate depend on."""
+        return replace(super().context, shrink=self.shrink, alpha=self.alpha)
+
+    @property
+    def needs_rows(self) -> bool:
+        """Whether the certificate needs the rows, because their second moment does not suffice."""
+        return self.sketch is None or self.root is not None
+
+    @property
+    def has_intercept(self) -> bool:
+        """Whether the means are subtracted."""
+        return self.centered
+
+    @property
+    def n_inputs(self) -> int | None:
+        """Number of features, which the targets follow in the moment."""
+        return self.n_features
 
     def compute_attributes(self) -> dict[str, Any]:
         """Return the fitted attributes (such as ``coef_`` and ``left_``) by name."""
@@ -205,25 +200,16 @@ class RegressionState(NetworkState):
         settings = {"dropout_": self.dropout, "n_components_": self.width}
         return settings | {"cv_": self.cv, "cv_results_": results}
 
-    def reported(self, attributes: Mapping[str, Any], moment: Any) -> ReportedAttributes:
-        """Return the attributes that the certificate compares with data whose moment is given."""
-        found = super().reported(attributes, moment)
+    def fitted_arrays(self, attributes: Mapping[str, Any]) -> FittedArrays:
+        """Return the attributes that the certificate compares with data."""
         coef, bias = self.function(attributes["coef_"], attributes["intercept_"])
-        means = [host(part) for part in (moment.center, moment.offset)]
-        if not self.centered:
-            means = [0.0 * part for part in means]
-        shift = (means[0] - self._mean_parts[0]) + (means[1] - self._mean_parts[1])
-        expected = (means[0] + means[1])[self.n_features :]
-        rounding = 2 * found.precision * np.abs(expected)
-        # Means of other rows than those of the fit have rounding errors of their own.
-        spread = _spread(moment)
-        with np.errstate(invalid="ignore"):  # infinity gives NaN, which fails the claim
-            away = np.abs(coef @ shift[: self.n_features] + (bias - expected))
-            doubt = np.abs(coef) @ (spread * (shift != 0.0))[: self.n_features]
-        return found._replace(
+        center, offset = (part[: self.n_features] for part in self._mean_parts)
+        return replace(
+            super().fitted_arrays(attributes),
             coef=coef,
-            output_bias=np.clip(away - rounding, 0.0, None),
-            output_bias_error=MEAN_ERROR * doubt,
+            intercept=np.broadcast_to(host(attributes["intercept_"]).reshape(-1), bias.shape),
+            center=(center, offset),
+            bias=bias,
             settings=(
                 (float(attributes["dropout_"]), self.dropout),
                 (float(attributes["n_components_"]), float(self.width)),
@@ -298,14 +284,6 @@ class RegressionState(NetworkState):
         parts = [part[: self.n_features] for part in self._mean_parts]
         errors = found.of((rows - parts[0]) - parts[1])
         return like(errors[:, 0] if self.flat else errors, reference_array(X))
-
-
-def _spread(moment: SecondMoment | RowMean) -> np.ndarray[Any, Any]:
-    """Return the square root of the mean square of every column, about a point near its mean."""
-    if isinstance(moment, RowMean):
-        return host(moment.deviations)
-    squares = np.clip(np.diag(host(moment.squares)), 0.0, None)
-    return np.asarray(np.sqrt(squares / moment.weight))
 
 
 def checked_targets(y: Any, X: Array) -> Array:
@@ -585,7 +563,10 @@ class DropoutRegressor(
             state.root = factor[1]
         if solver.needs_rows:
             state.train(X, columns, weights, settings)
-        state.row_objective = state.measured_on(X, columns, weights, centered=centered)
+        if isinstance(state.moment, SecondMoment):
+            state.scales = column_scales(X, columns, centered=centered)
+            state.sketch = sketch_pairs(X, columns, weights, state.scales)
+        state.refer(X, columns, weights, type(self).__name__)
         self._keep(state)
         return self
 
@@ -616,9 +597,12 @@ class DropoutRegressor(
         first = not self.__sklearn_is_fitted__()
         X, y, weights = self._checked_data(X, y, sample_weight, reset=first)
         choice = self._fixed_network(joint_moment(X, y, weights))
-        flat, ref = y.ndim == 1, reference_array(X)
+        flat, ref, columns = y.ndim == 1, reference_array(X), as_columns(y)
+        sketch: Sketch | None = Sketch.empty(choice.moment.n_features)
+        scales = column_scales(X, columns, centered=check_flag(self.fit_intercept, "fit_intercept"))
         if not first:
             seen = self._state
+            sketch, scales = seen.sketch, seen.scales
             flat, ref = flat and seen.flat, seen.ref
             if choice.moment.n_features != seen.moment.n_features:
                 raise ValueError(
@@ -628,6 +612,9 @@ class DropoutRegressor(
             choice = choice._replace(moment=seen.moment.merge(choice.moment))
         state = self._unsolved(choice, flat, ref)
         state.doubt = None if first else self._state.doubt
+        if sketch is not None:
+            state.scales = scales
+            state.sketch = sketch_pairs(X, columns, weights, scales, sketch)
         self._keep_unsolved(state)
         return self
 
@@ -863,20 +850,12 @@ class DropoutRegressor(
                 "X was given without y: a DropoutRegressor is certified on X and y, give both."
             )
         check_is_fitted(self)
-        state = self._state
-        if not (in_memory(X) and in_memory(y) and in_memory(sample_weight)):
-            found = loaded_or_problem(X, y, sample_weight, centered=state.centered)
-            if isinstance(found, BlockProblem):
-                return self._certificate_on_blocks(found)
-            X, y, sample_weight = found
-        X, attributes = check_rows(X), self._attributes_now()
-        weights, columns = check_weights(sample_weight, X), as_columns(checked_targets(y, X))
-        problem, moment = rows_problem(X, columns, weights, centered=state.centered)
-        check_problem(problem, weights_of(attributes))
-        rows = state.measured_on(
-            X, columns, weights, centered=state.centered, attributes=attributes
+        if in_memory(X) and in_memory(y):
+            X = check_rows(X)
+            y = as_columns(checked_targets(y, X))
+        return self._certificate_on(
+            given_rows(X, y, sample_weight, centered=self._state.has_intercept)
         )
-        return state.certificate_on(problem, moment, type(self).__name__, attributes, rows)
 
     def __sklearn_tags__(self) -> Tags:
         tags = super().__sklearn_tags__()

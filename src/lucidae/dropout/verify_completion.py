@@ -1,4 +1,4 @@
-"""Certificate of a completed matrix: values measured from factors and data alone, and claims.
+"""Measured values for certificates of completed matrices, from factors and data alone.
 
 The problem, its dual and the duality gap are derived in `lucidae.dropout.completion`. Nothing here
 uses the solver: the residual is a sum over the observed entries, the nuclear norm comes from the
@@ -15,17 +15,9 @@ from typing import Any, NamedTuple
 import numpy as np
 import scipy.sparse
 
-from lucidae.certificates.claims import Certificate, Claim, at_most, reported, undecided
+from lucidae.certificates.bounds import gamma
 from lucidae.certificates.complement import digest_of
-from lucidae.dropout.figures import ATTRIBUTES, EPSILON, ReportedAttributes
-from lucidae.dropout.projection import Gram, complement_bound
-
-__all__ = [
-    "CompletionFigures",
-    "completion_certificate",
-    "completion_claims",
-    "measure_completion",
-]
+from lucidae.dropout.verify import FittedArrays, Gram, Operator, complement_bound
 
 Matrix = np.ndarray[Any, Any]
 
@@ -118,7 +110,7 @@ def measure_completion(
     strength: float,
     *,
     sample_weight: Any = None,
-    reported: ReportedAttributes,
+    fitted: FittedArrays,
 ) -> CompletionFigures:
     """Return values measured for the certificate of factors of a matrix with missing entries."""
     roots = None if sample_weight is None else np.sqrt(np.asarray(sample_weight, dtype=float))
@@ -130,7 +122,7 @@ def measure_completion(
     residual = data.values - _product_at(data, U, V)
     _, triangle = np.linalg.qr(V)
     sizes = np.linalg.svd(triangle @ U.T, compute_uv=False)
-    limit = max(ZERO, 64 * reported.precision) * float(sizes.max(initial=0.0))
+    limit = max(ZERO, 64 * fitted.precision) * float(sizes.max(initial=0.0))
     rank = int(np.count_nonzero(sizes > limit))
     norm = float(np.sum(sizes))
     energy = float(data.values @ data.values) or 1.0
@@ -156,9 +148,9 @@ def measure_completion(
         int(data.shape[0] - np.unique(data.rows[_weighty(data, roots)]).size),
         int(data.shape[1] - np.unique(data.columns[_weighty(data, roots)]).size),
         data.rows.size / (data.shape[0] * data.shape[1]),
-        _difference(reported, value * data.unit**2, rank, level * data.unit, sizes * data.unit),
-        4 * EPSILON * data.rows.size * (value + energy) / energy,
-        reported.precision,
+        _difference(fitted, value * data.unit**2, rank, level * data.unit, sizes * data.unit),
+        8 * gamma(data.rows.size) * (value + energy) / energy,
+        fitted.precision,
     )
 
 
@@ -216,19 +208,13 @@ def _spectral_norm(
     n, m = matrix.shape
     if n * m <= DENSE:
         norm = float(np.linalg.norm(matrix.toarray(), 2))
-        return norm, norm * (1 + 4 * (n + m) * EPSILON)
+        return norm, norm * (1 + gamma(n + m))
     columns, small = (V, m) if m <= n else (U, n)
     tall = matrix if m <= n else matrix.T.tocsr()
     vectors = np.linalg.svd(columns, full_matrices=False)[0][:, :rank]
-    gram = Gram(
-        small,
-        max(n, m),
-        lambda block: tall.T @ (tall @ block),
-        lambda: (tall.T @ tall).toarray(),
-        float(matrix.data @ matrix.data),
-        digest_of(matrix),
-    )
-    outside, space = complement_bound(gram, vectors, (level * (1 + ZERO)) ** 2)
+    gram = Gram(small, lambda block: tall.T @ (tall @ block), Operator(tall, None))
+    level = (level * (1 + ZERO)) ** 2
+    outside, space = complement_bound(gram, vectors, level, digest_of(matrix))
     images = gram.apply(vectors)
     inner = vectors.T @ images
     inside = float(np.linalg.norm(inner, 2))
@@ -239,13 +225,13 @@ def _spectral_norm(
 
 
 def _difference(
-    reported: ReportedAttributes, value: float, rank: int, level: float, sizes: Matrix
+    fitted: FittedArrays, value: float, rank: int, level: float, sizes: Matrix
 ) -> float:
     """Return the largest relative difference between fitted attributes and measured values."""
-    given = np.asarray(reported.singular_values, dtype=float)
-    count = int(reported.rank)
+    given = np.asarray(fitted.singular_values, dtype=float)
+    count = int(fitted.rank)
     # A singular value close to the limit may count as zero or not.
-    limit = max(ZERO, 64 * reported.precision) * float(sizes.max(initial=0.0))
+    limit = max(ZERO, 64 * fitted.precision) * float(sizes.max(initial=0.0))
     doubtful = (sizes > 0.1 * limit) & (sizes < 10 * limit)
     lowest, highest = rank - int(doubtful[:rank].sum()), rank + int(doubtful[rank:].sum())
     if given.shape != (count,) or not lowest <= count <= highest:
@@ -253,154 +239,13 @@ def _difference(
     expected = sizes[:count] + level
     with np.errstate(invalid="ignore"):
         pairs = [
-            (float(reported.objective), value),
-            (float(reported.threshold), level),
+            (float(fitted.objective), value),
+            (float(fitted.threshold), level),
             *zip(given.tolist(), expected.tolist(), strict=True),
-            *reported.settings,
+            *fitted.settings,
         ]
         differences = [
             abs(found - truth) / abs(truth) if truth else abs(found) for found, truth in pairs
         ]
     worst = float(np.max(differences))  # NaN if one of them is NaN
-    return math.inf if math.isnan(worst) else max(worst - 32 * reported.precision, 0.0)
-
-
-def completion_claims(figures: CompletionFigures, tolerance: float) -> tuple[Claim, ...]:
-    """Return the claims about a completed matrix.
-
-    The tolerance is increased for factors of type float32, whose rounding changes the residual.
-    """
-    tolerance = max(tolerance, 64 * figures.precision)
-    rows, columns = figures.empty_rows, figures.empty_columns
-    note = (
-        f"{rows} rows and {columns} columns have no observed entry: the completed matrix is zero "
-        "there."
-        if rows or columns
-        else ""
-    )
-    return (
-        _gap(figures, tolerance),
-        _spectral(figures, tolerance),
-        at_most(
-            "complementarity",
-            "the inner product of residual and U Vᵀ is λ/r times the squared nuclear norm of U Vᵀ "
-            "(λ = dropout / (1 − dropout), r columns)",
-            _DUALITY,
-            figures.complementarity,
-            math.sqrt(tolerance),
-            _AGAIN,
-            error=figures.error,
-        ),
-        at_most(
-            "equalized",
-            "of all factors with the same product U Vᵀ, these have the smallest penalty "
-            "Σ‖uᵢ‖²‖vᵢ‖²",
-            "Srebro, Rennie & Jaakkola 2004, and the Cauchy–Schwarz inequality",
-            figures.excess_penalty,
-            math.sqrt(tolerance),
-            "lucidae.equalize_pair makes the norms equal without changing the product U Vᵀ.",
-            error=figures.error,
-        ),
-        at_most(
-            "stationarity",
-            "the gradient of the loss on the observed entries is zero",
-            "derivatives of the loss with respect to U and V",
-            figures.stationarity,
-            math.sqrt(tolerance),
-            _AGAIN,
-            error=figures.error,
-        ),
-        _rank(figures),
-        reported(
-            "observed_share",
-            "share of the entries of the matrix that are observed",
-            "number of observed entries divided by the number of all entries",
-            figures.share,
-            note,
-        ),
-        at_most(
-            "attributes",
-            "the fitted attributes agree with the factors and the data",
-            "definition of the attributes",
-            figures.attributes,
-            max(ATTRIBUTES, 64 * figures.precision),
-            "The fitted attributes belong to other factors or data, or were assigned after the "
-            "fit. Call fit again.",
-        ),
-    )
-
-
-_DUALITY = "Rockafellar 1970, Theorem 31.1 (Fenchel duality)"
-
-_AGAIN = "The iteration has not converged, or the factors belong to other data. Call fit again."
-
-
-def _limited(figures: CompletionFigures, tolerance: float) -> bool:
-    """Tell whether the factors are stationary and use all columns, so that more may be needed.
-
-    The lower bound on the loss holds for matrices of any rank, so that factors with a limited
-    number of columns may be optimal without attaining it. If a column were zero, the loss could be
-    decreased by this column, unless the bound is attained.
-    """
-    return figures.rank >= figures.width and figures.stationarity <= math.sqrt(tolerance)
-
-
-def _gap(figures: CompletionFigures, tolerance: float) -> Claim:
-    """Return the claim that loss minus a lower bound of its minimum is at most the tolerance."""
-    statement = "the loss exceeds its smallest value over all matrices by at most the tolerance"
-    if figures.gap > tolerance >= figures.smallest_gap:
-        why = (
-            "The bound on the spectral norm of the residual is not tight enough. The loss exceeds "
-            f"the minimum by at most {figures.gap:.2g} times ‖P_Ω M‖², the sum of squares of the "
-            "observed entries."
-        )
-        return undecided("gap", statement, _DUALITY, why, figures.gap, tolerance)
-    if figures.gap > tolerance and _limited(figures, tolerance):
-        why = (
-            f"The factors use all of their {figures.width} columns and are a stationary point, but "
-            "the lower bound, which is that of matrices of any rank, is not attained: its minimum "
-            "has a larger rank, or there are better factors (with a limited rank the problem is "
-            f"not convex). At most {figures.gap:.2g} times ‖P_Ω M‖², the sum of squares of the "
-            "observed entries, could be gained. Increase n_components or dropout."
-        )
-        return undecided("gap", statement, _DUALITY, why, figures.gap, tolerance)
-    return at_most("gap", statement, _DUALITY, figures.gap, tolerance, _AGAIN, error=figures.error)
-
-
-def _spectral(figures: CompletionFigures, tolerance: float) -> Claim:
-    """Return the claim that the spectral norm of the residual is at most (λ/r)‖X‖*."""
-    statement = (
-        "the residual's largest singular value is at most λ/r times the nuclear norm of U Vᵀ "
-        "(λ = dropout / (1 − dropout), r columns)"
-    )
-    level = math.sqrt(tolerance)
-    value = figures.spectral
-    if value > level and _limited(figures, tolerance):
-        why = (
-            "All columns of the factors are used. The best factors with this number of columns "
-            "need not meet this condition; it is meant for matrices of any rank."
-        )
-        return undecided("spectral_norm", statement, _DUALITY, why, value, level)
-    if value > level >= figures.smallest_spectral:
-        why = "Only a bound on the spectral norm of the residual is known, and it is too large."
-        return undecided("spectral_norm", statement, _DUALITY, why, value, level)
-    if not math.isfinite(value):
-        value = math.inf
-    return at_most("spectral_norm", statement, _DUALITY, value, level, _AGAIN)
-
-
-def _rank(figures: CompletionFigures) -> Claim:
-    """Return a claim that reports the rank of the completed matrix."""
-    note = (
-        f"All {figures.width} columns of the factors are used; matrices of a larger rank are "
-        "excluded."
-        if figures.rank >= figures.width
-        else ""
-    )
-    statement = f"rank of the completed matrix, which is at most {figures.width}"
-    return reported("rank", statement, "singular values of U Vᵀ", float(figures.rank), note)
-
-
-def completion_certificate(title: str, figures: CompletionFigures, tolerance: float) -> Certificate:
-    """Return the certificate of a completed matrix, with the claims about its measured values."""
-    return Certificate(title, completion_claims(figures, tolerance), figures.evidence)
+    return math.inf if math.isnan(worst) else max(worst - 32 * fitted.precision, 0.0)
