@@ -74,8 +74,7 @@ ROOT_ROWS = 4096
 """Number of rows that are factorised at a time, or twice the number of columns if that is more."""
 
 
-@dataclass(frozen=True)
-class Passed:
+class Passed(NamedTuple):
     """What remains of rows that have passed: their second moment, and a sketch to test it."""
 
     moment: SecondMoment
