@@ -730,6 +730,11 @@ def _of_triangle(
     lengths = np.linalg.norm(weights, axis=0) / math.sqrt(unit)
     d = moment.deviations[:m][varies[:m]]
     rest = outward - basis @ target.T
+    # f + floor is a sum of squares of the rows themselves, whose errors are not magnified.
+    outgoing = np.linalg.norm(left, axis=0)
+    root = float(np.linalg.norm(rest)) + float(np.linalg.norm(target - left @ inner.T))
+    root += math.sqrt(judged.strength) * float(outgoing @ np.linalg.norm(inner, axis=0))
+    off = math.sqrt(energy) / unit + (1 + math.sqrt(judged.strength)) * float(outgoing @ lengths)
     return White(
         target,
         left,
@@ -739,6 +744,7 @@ def _of_triangle(
         unit,
         math.sqrt(energy) / unit * (turned + error) + math.sqrt(lost),
         turned * np.linalg.norm(inner, axis=0) + error * lengths,
+        doubt=_square(root**2, error * off),
         lost=lost,
         condition=float(sizes[0] / sizes[-1]) ** 2,
         dropped=m - rank - int((~varies[:m]).sum()),
@@ -1784,6 +1790,7 @@ def compared(
     unit, width, precision = white.unit, judged.width, fitted.precision
     values, given = best.values, np.asarray(fitted.singular_values, dtype=float) / unit
     top = float(values.max(initial=0.0)) or 1.0
+    doubt += math.sqrt(white.lost)  # of directions that count as constant
     errors = np.full(len(values), doubt)
     if white.losses is not None:
         errors = np.asarray(Ball(values**2, np.full(len(values), white.square)).sqrt().error)
@@ -1809,6 +1816,8 @@ def compared(
         found.append(("singular_values_", Ball(math.inf)))
     # α < s_ρ and, unless ρ = r, s_{ρ+1} ≤ α.
     rank, level = fitted.rank, fitted.threshold / unit
+    if white.lost > 0:  # the directions that were dropped may be some of the range
+        values = np.append(values, np.zeros(max(width - len(values), 0)))
     known = min(len(values), width)
     if not 0 <= rank <= known:
         found.append(("rank_", Ball(math.inf)))
