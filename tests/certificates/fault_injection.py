@@ -44,6 +44,7 @@ READERS = (
 
 READING = {
     "_checked_data",
+    "_complete",
     "_rows",
     "_validated",
     "as_columns",
@@ -53,6 +54,7 @@ READING = {
     "checked_columns",
     "checked_noise",
     "dense_if_small",
+    "factorised_state",  # its result contains the certificate of the rows, which are not kept
     "like",
     "loaded_rows",
     "numeric_frame",

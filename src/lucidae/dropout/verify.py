@@ -126,6 +126,9 @@ DESCENT_WORK = 4e9
 """Number of floating point operations after which a descent stops, a few seconds' work."""
 
 
+CONSTANT = 1e-6
+"""Error of a moment, relative to the total variance, above which its constant columns may vary."""
+
 UNKNOWN = 1e100
 """Error of a number of which nothing is known; products of it with zero are zero."""
 
@@ -371,6 +374,11 @@ def tested(data: TestedMoment) -> KnownMoment:
         second = second + np.outer(mean, mean)
     deviations = _deviations(second, mean * data.centered)
     m, varies = data.n_features or len(scales), deviations > 0
+    if not np.all(varies) and error > CONSTANT * sketch.size / sketch.weight:
+        raise ValueError(
+            "the covariance that the fit used has columns without variance, and it is not that of "
+            "the rows: nothing can be judged by it. Give X to lucidae.certify."
+        )
     ones, wrong, mean_ = (
         np.split(np.divide(part, deviations, out=np.zeros_like(part), where=varies), [m])
         for part in (np.ones_like(scales), about, np.abs(mean))
