@@ -118,13 +118,15 @@ class Sketch:
         device_omega = None if sparse else like(omega, as_double(X[:1, :]))
         device_shift = None if sparse else like(shift, as_double(X[:1, :]))
         step = n if sparse else max(1, BLOCK_ENTRIES // m)
-        codes = np.empty((DIRECTIONS + 1, min(step, n)))
+        codes, unshifted = np.empty((DIRECTIONS + 1, min(step, n))), 0.0
         for start in range(0, n, step):
             part = slice(start, min(start + step, n))
             left = codes[:, : part.stop - start]
             if sparse:
                 left[:-1] = (rows @ omega.T - omega @ rest).T
                 squares[:] = np.asarray(rows.multiply(rows).sum(axis=1)).ravel()
+                # Products of rows that are shifted afterwards have the rounding errors of both.
+                unshifted = float(shares @ (squares + rest @ rest)) if rest.any() else 0.0
                 squares += rest @ rest - 2 * (rows @ rest)
             else:
                 block = as_double(rows[part, :]) - device_shift
@@ -144,7 +146,7 @@ class Sketch:
                 float(shares.sum()),
                 images[-1],
                 images[:-1],
-                float(squares.sum()),
+                float(squares.sum()) + 2.0 * unshifted,
                 min(step, n) + m + -(-n // step),
                 n,
                 np.stack([top, squares[top]]),
