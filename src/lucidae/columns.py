@@ -147,7 +147,10 @@ def judge(
     why = f"{_short(str(cell))} in row {row} is not a number"
     other = "," if decimal == "." else "."
     if is_number(str(cell), other):
-        why += f"; decimal={other!r} (--decimal {other}) reads it"
+        why += (
+            f"; if {other!r} is the decimal sign, give decimal={other!r} (--decimal {other}), and "
+            "if it separates thousands, remove it"
+        )
     return Column(reason=why)
 
 

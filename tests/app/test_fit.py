@@ -423,7 +423,7 @@ def test_header_columns_and_decimal_reach_the_reader(run, folder):
     code, _, err = run("fit", "linear", "a.csv", "--no-header", "--decimal", ".")
     assert (code, err.count("\n")) == (0, 1)
     assert "no header, and its columns are numbered from 0" in err
-    assert "column 1 ('67,5' in row 1 is not a number; decimal=',' (--decimal ,) reads it)" in err
+    assert "column 1 ('67,5' in row 1 is not a number; if ',' is the decimal sign, give" in err
 
 
 def test_columns_without_names_have_the_indices_of_the_support(run, folder, samples):

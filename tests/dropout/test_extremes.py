@@ -228,6 +228,6 @@ def test_rows_far_from_zero_whose_squares_overflow_are_refused_without_an_interc
     X, Y = regression_data()
     model = DropoutRegressor(2, fit_intercept=False).fit(X, Y)
     for attempt in (model.fit, lambda X, y: certify(model, X, y)):
-        with pytest.raises(ValueError, match="squares of X overflow") as refused:
+        with pytest.raises(ValueError, match=r"squares of X (or y )?overflow") as refused:
             attempt(np.full_like(X, 1e300), Y)
         assert type(refused.value) is ValueError

@@ -218,7 +218,7 @@ def test_decimal_is_what_the_user_says(write):
     path = write("a.csv", "a;b\n1,5;2.5\n3,5;4.5\n")
     table = read_table(path)
     assert table.columns == ("b",)
-    assert "decimal=',' (--decimal ,) reads it" in table.reading
+    assert "if ',' is the decimal sign, give decimal=',' (--decimal ,)" in table.reading
     assert_array_equal(read_table(path, decimal=",").values, [[1.5], [3.5]])
     alone = read_table(write("kg.csv", "kg\n60,5\n55,5\n"), decimal=",")
     assert_array_equal(alone.values, [[60.5], [55.5]])

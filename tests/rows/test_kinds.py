@@ -360,9 +360,12 @@ def test_ill_conditioned_inputs_are_factorised_block_by_block(tmp_path, small_bl
     y = X[:, 0] - 3 * X[:, 1] + X[:, 2]
     expected = DropoutRegressor(dropout=0.0).fit(X, y)
     for kind in (memory_map, dask_array):
-        found = DropoutRegressor(dropout=0.0).fit(kind(X, tmp_path), y)
+        data = kind(X, tmp_path)
+        found = DropoutRegressor(dropout=0.0).fit(data, y)
         assert_allclose(found.predict(X), expected.predict(X), atol=1e-9)
-        assert found.certificate_.holds
+        # The moment with the bound of the sketch has too few digits; the rows have them.
+        assert found.certificate_.holds is not False
+        assert certify(found, data, y).holds
 
 
 def test_weights_and_labels_of_batches(small_blocks):

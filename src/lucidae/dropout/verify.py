@@ -301,9 +301,9 @@ def summed(rows: JudgedRows, n_features: int) -> KnownMoment:
         (n, p), sparse = block.shape, scipy.sparse.issparse(block)
         if not seen:
             # A point near the mean; sparse rows are not shifted, so that zeros stay zeros.
-            near = rows.centered and not sparse
-            counted = slice(64) if weights is None else np.flatnonzero(weights > 0)[:64]
-            shift = block[counted].mean(axis=0) if near else np.zeros(p)
+            counted = np.arange(n) if weights is None else np.flatnonzero(weights > 0)
+            near = rows.centered and not sparse and len(counted)
+            shift = block[counted[:64]].mean(axis=0) if near else np.zeros(p)
             sums, squares = np.zeros(p), np.zeros((p, p))
         away = block if sparse else block - shift
         if weights is not None:
@@ -326,8 +326,8 @@ def summed(rows: JudgedRows, n_features: int) -> KnownMoment:
     spread = np.sqrt(np.diag(second))
     if not math.isfinite(float(spread.sum())):
         raise ValueError(
-            "the squares of X overflow double precision: its rows lie too far from the center. "
-            "Divide X (and y) by a constant first."
+            "the squares of X or y overflow double precision: their rows lie too far from the "
+            "center. Give X and y divided by a constant."
         )
     if rows.centered:
         second = second - np.outer(offset, offset)
