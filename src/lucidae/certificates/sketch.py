@@ -25,7 +25,8 @@ from typing import Any
 import numpy as np
 import scipy.sparse
 
-from lucidae.arrays import as_double, like, namespace, squared_norms, to_numpy
+from lucidae.arrays import as_double, is_numpy, like, namespace, squared_norms, to_numpy
+from lucidae.arrays.threads import blas_threads, in_threads, one_thread
 from lucidae.certificates.bounds import TINY, Ball, gamma
 from lucidae.certificates.complement import start_share
 
@@ -114,30 +115,41 @@ class Sketch:
             share = share[: len(first)]
             shift = np.average(first, axis=0, weights=share if share.any() else None)
         shares = np.ones(n) if weights is None else to_numpy(weights).astype(float)
-        omega, images, squares = _directions(m), np.zeros((DIRECTIONS + 1, m)), np.empty(n)
-        device_omega = None if sparse else like(omega, as_double(X[:1, :]))
-        device_shift = None if sparse else like(shift, as_double(X[:1, :]))
-        step = n if sparse else max(1, BLOCK_ENTRIES // m)
-        codes, unshifted = np.empty((DIRECTIONS + 1, min(step, n))), 0.0
-        for start in range(0, n, step):
-            part = slice(start, min(start + step, n))
-            left = codes[:, : part.stop - start]
-            if sparse:
-                left[:-1] = (rows @ omega.T - omega @ rest).T
-                squares[:] = np.asarray(rows.multiply(rows).sum(axis=1)).ravel()
-                # Products of rows that are shifted afterwards have the rounding errors of both.
-                unshifted = float(shares @ (squares + rest @ rest)) if rest.any() else 0.0
-                squares += rest @ rest - 2 * (rows @ rest)
-            else:
-                block = as_double(rows[part, :]) - device_shift
-                left[:-1] = to_numpy(device_omega @ block.mT)
-                squares[part] = to_numpy(squared_norms(block, axis=-1))
-            left[:-1] *= shares[part]
-            left[-1] = shares[part]
-            if sparse:
-                images += (rows.T @ left.T).T - np.outer(left.sum(axis=1), rest)
-            else:
-                images += to_numpy(like(left, block) @ block)
+        omega, unshifted = _directions(m), 0.0
+        if sparse:
+            codes = np.vstack([(rows @ omega.T - omega @ rest).T * shares, shares])
+            images = np.asarray((rows.T @ codes.T).T) - np.outer(codes.sum(axis=1), rest)
+            squares = np.asarray(rows.multiply(rows).sum(axis=1)).ravel()
+            # Products of rows that are shifted afterwards have the rounding errors of both.
+            unshifted = float(shares @ (squares + rest @ rest)) if rest.any() else 0.0
+            squares += rest @ rest - 2 * (rows @ rest)
+            step = n
+        else:
+            device_omega, device_shift = (
+                like(part, as_double(X[:1, :])) for part in (omega, shift)
+            )
+            step = max(1, BLOCK_ENTRIES // m)
+
+            def part_of(first: int, last: int) -> tuple[Vector, Vector]:
+                images, squares = np.zeros((DIRECTIONS + 1, m)), np.empty(last - first)
+                for start in range(first, last, step):
+                    part = slice(start, min(start + step, last))
+                    block = as_double(X[part, :]) - device_shift
+                    codes = np.empty((DIRECTIONS + 1, part.stop - start))
+                    codes[:-1] = to_numpy(device_omega @ block.mT) * shares[part]
+                    codes[-1] = shares[part]
+                    squares[start - first : part.stop - first] = to_numpy(
+                        squared_norms(block, axis=-1)
+                    )
+                    images += to_numpy(like(codes, block) @ block)
+                return images, squares
+
+            # Threads of BLAS would only wait for each other in products that are so small.
+            threads = blas_threads() if n * m > 4 * BLOCK_ENTRIES and is_numpy(X) else 1
+            with one_thread():
+                found = in_threads(part_of, n, threads)
+            images = np.sum([part[0] for part in found], axis=0)
+            squares = np.concatenate([part[1] for part in found])
         squares *= shares
         top = np.argsort(-squares, kind="stable")[:PEAKS]
         return self.merge(
