@@ -20,7 +20,7 @@ from lucidae.linear.observed_gaussian import ObservedGaussian, gaussian_of
 from lucidae.linear.optimizers import DescentSettings
 from lucidae.linear.snapshot import STATE
 from lucidae.linear.state import LinearState
-from lucidae.snapshots import DTYPE, Record, Snapshot
+from lucidae.snapshots import DTYPE, Record, Snapshot, with_size
 from lucidae.validation import check_flag, check_number, warn_user
 
 __all__ = ["LowRankImputer"]
@@ -444,7 +444,7 @@ SNAPSHOTS = {
             scale="m",
             gaps="i:m",
             dtype=DTYPE,
-            linear=STATE,
+            linear=with_size(STATE, "m", "v"),  # the columns that vary
             ranks="i:g",
             errors="g",
         )

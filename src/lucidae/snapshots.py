@@ -41,6 +41,7 @@ __all__ = [
     "restored",
     "schema_of",
     "values_of",
+    "with_size",
 ]
 
 Values = dict[str, Any]
@@ -71,6 +72,21 @@ class Record:
     ) -> None:
         self.of, self.make, self.fields = of, make or of, fields
         self.read = read or (lambda found: {name: getattr(found, name) for name in fields})
+
+
+def with_size(kind: Any, old: str, new: str) -> Any:
+    """Return a kind in which the size `old` is called `new`, such as the features of a part."""
+    if isinstance(kind, Record):
+        fields = {name: with_size(inner, old, new) for name, inner in kind.fields.items()}
+        return Record(kind.of, kind.read, kind.make, **fields)
+    if isinstance(kind, As):
+        return kind._replace(kind=with_size(kind.kind, old, new))
+    if isinstance(kind, tuple):
+        return tuple(with_size(one, old, new) for one in kind)
+    if isinstance(kind, str):
+        prefix, colon, letters = kind.rpartition(":")
+        return prefix + colon + letters.replace(old, new)
+    return kind
 
 
 class Snapshot(NamedTuple):

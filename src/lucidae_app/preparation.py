@@ -22,6 +22,7 @@ from sklearn.preprocessing import StandardScaler
 from lucidae import LinearAutoencoder
 from lucidae.data.files import blocks_of_file, read_table
 from lucidae.data.tables import INDEX, Matrix, ReadOptions, Table, some
+from lucidae.impute import LowRankImputer
 from lucidae_app.console import note
 
 __all__ = [
@@ -256,7 +257,7 @@ class Preparation:
 
 
 FILLED = {
-    "em": "are missing; the model is fitted to the observed ones (maximum likelihood)",
+    "em": "are missing; a model of low rank is fitted to the observed ones (maximum likelihood)",
     "mean": "are missing and replaced by the mean of their column, which makes variances too small",
 }
 """What is said about missing values, by the value of ``--missing``."""
@@ -274,13 +275,11 @@ class Prepared:
     def steps(self, model: Any) -> list[Any]:
         """Return what a pipeline does before the model: fills in missing values, and scales."""
         chosen, found = self.preparation, []
-        if chosen.missing == "mean" and np.isnan(self.table.values).any():
-            found.append(SimpleImputer())
-        elif chosen.missing == "em" and not isinstance(model, LinearAutoencoder):
-            raise ValueError(
-                "--missing em was given, which lucidae fit linear and lucidae report can do: give "
-                "--missing drop or --missing mean."
-            )
+        if np.isnan(self.table.values).any():
+            if chosen.missing == "mean":
+                found.append(SimpleImputer())
+            elif chosen.missing == "em" and not isinstance(model, LinearAutoencoder):
+                found.append(LowRankImputer())  # the same model fills in what others cannot use
         if chosen.standardize:
             found.append(StandardScaler())
         return found
