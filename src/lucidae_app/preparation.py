@@ -275,10 +275,10 @@ class Prepared:
     def steps(self, model: Any) -> list[Any]:
         """Return what a pipeline does before the model: fills in missing values, and scales."""
         chosen, found = self.preparation, []
-        if np.isnan(self.table.values).any():
+        if chosen.missing in ("mean", "em") and np.isnan(self.table.values).any():
             if chosen.missing == "mean":
                 found.append(SimpleImputer())
-            elif chosen.missing == "em" and not isinstance(model, LinearAutoencoder):
+            elif not isinstance(model, LinearAutoencoder):
                 found.append(LowRankImputer())  # the same model fills in what others cannot use
         if chosen.standardize:
             found.append(StandardScaler())
