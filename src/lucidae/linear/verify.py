@@ -143,7 +143,8 @@ class Deviations:
 
     def __call__(self, X: Any, _targets: Any, weights: Any) -> tuple[Any, ...]:
         """Return the sums over a block of rows with all columns."""
-        return self.sums(X, self.codes(X), weights)
+        rows, left = self._parts(X)
+        return self._sums(rows, left, self._codes(rows, left), weights)
 
     def columns(self, part: slice) -> Deviations:
         """Return the same function of the columns `part`."""
@@ -151,13 +152,17 @@ class Deviations:
 
     def codes(self, X: Any) -> Vector:
         """Return ⟨v, d⟩ for each row and each vector v, (n, q)."""
-        rows, left = self._parts(X)
+        return self._codes(*self._parts(X))
+
+    def _codes(self, rows: Any, left: Vector) -> Vector:
         V = self.vectors if scipy.sparse.issparse(rows) else like(self.vectors, rows)
         return np.asarray(to_numpy(rows @ V.T) - self.vectors @ left)
 
     def sums(self, X: Any, codes: Vector, weights: Any) -> tuple[Any, ...]:
         """Return the four sums, of the columns in X."""
-        rows, left = self._parts(X)
+        return self._sums(*self._parts(X), codes, weights)
+
+    def _sums(self, rows: Any, left: Vector, codes: Vector, weights: Any) -> tuple[Any, ...]:
         w = np.ones(rows.shape[0]) if weights is None else to_numpy(weights).astype(float)
         both = np.vstack([codes.T * w, w])
         squares = 0.0 * left
@@ -185,10 +190,7 @@ class Deviations:
             if self.plain:
                 return rows, self.center
             return rows - like(self.center, rows), 0.0 * self.center
-        rows = X.tocsr().astype(np.float64)
-        if not rows.has_canonical_format:
-            rows = rows.copy()
-            rows.sum_duplicates()
+        rows = _canonical(X)
         full = np.bincount(rows.indices, minlength=rows.shape[1]) == rows.shape[0]
         if full.any():
             rows = rows.copy()
@@ -206,6 +208,15 @@ class Deviations:
     def joined(parts: list[tuple[Any, ...]]) -> tuple[Any, ...]:
         """Return the sums of all columns, from those of chunks of columns."""
         return parts[0][0], *(np.concatenate([p[i] for p in parts], axis=-1) for i in (1, 2, 3))
+
+
+def _canonical(X: Any) -> Any:
+    """Return sparse rows in float64 without duplicate entries; X itself if it is so."""
+    rows = X.tocsr().astype(np.float64, copy=False)
+    if not rows.has_canonical_format:
+        rows = rows.copy()
+        rows.sum_duplicates()
+    return rows
 
 
 def block_triangle(mean: Vector, X: Any, _targets: Any, weights: Any) -> Vector:
@@ -256,16 +267,22 @@ class GivenRows:
         w = np.ones(n) if self.weights is None else to_numpy(self.weights).astype(float)
         return np.asarray(w / w.sum())
 
+    @cached_property
+    def _sparse(self) -> Any:
+        """The rows as they are multiplied, if they are sparse: converted once; otherwise None."""
+        return _canonical(self.X) if scipy.sparse.issparse(self.X) else None
+
     def total(self, leaf: Deviations) -> tuple[Any, ...]:
         """Return the sums over all rows."""
+        if self._sparse is not None:
+            return leaf(self._sparse, None, self.weights)
         n, m = self.shape
-        whole = scipy.sparse.issparse(self.X) or (leaf.plain and not leaf.squared)
-        step = n if whole else max(1, BLOCK_ENTRIES // m)
+        step = n if leaf.plain and not leaf.squared else max(1, BLOCK_ENTRIES // m)
         found: tuple[Any, ...] | None = None
         for start in range(0, n, step):
             part = slice(start, min(start + step, n))
             w = None if self.weights is None else self.weights[part]
-            sums = leaf(self.X[part] if step == n else self.X[part, :], None, w)
+            sums = leaf(self.X[part, :], None, w)
             found = sums if found is None else leaf.merge(found, sums)
         assert found is not None, "data have at least one row"
         return found

@@ -134,11 +134,12 @@ def sparse_sums(X: Any, weights: Any, total: float) -> tuple[Vector, Vector, Vec
     entries = X.tocsr().astype(np.float64, copy=True)
     entries.sum_duplicates()
     n, m = entries.shape
-    shares = None if weights is None else np.repeat(to_numpy(weights), np.diff(entries.indptr))
+    shares = np.ones(n) if weights is None else to_numpy(weights)
     data, column = entries.data, entries.indices
 
     def summed(values: Vector) -> Vector:
-        return np.bincount(column, values if shares is None else shares * values, minlength=m)
+        same = type(entries)((values, column, entries.indptr), shape=(n, m), copy=False)
+        return np.asarray(same.T @ shares)
 
     full = np.bincount(column, minlength=m) == n
     zeros = np.where(full, 0.0, np.maximum(total - summed(np.ones(len(data))), 0.0))
