@@ -45,8 +45,9 @@ def pca(
         The cells (observations) and their genes (variables).
     n_comps : int, float in (0, 1), str or None, default=None
         Number of components, a share of the variance, or a criterion such as
-        ``"parallel_analysis"``: the argument `n_components` of `LinearAutoencoder`. None means 50,
-        or the smaller dimension minus 1 if this is at most 50, as in scanpy.
+        ``"parallel_analysis"``: the argument `n_components` of `LinearAutoencoder`. Criteria
+        assume equal noise in all variables, so scale these first. None means 50, or the smaller
+        dimension minus 1 if this is at most 50, as in scanpy.
     layer : str, optional
         The layer to use instead of `X`.
     zero_center : bool, default=True

@@ -422,3 +422,22 @@ def test_eigenvalues_in_any_order_and_zeros_left_out():
             found = count_components(given, 20, criterion, n_features=30)
             assert found.n_components == expected.n_components == 2
             np.testing.assert_allclose(found.scores, expected.scores, rtol=1e-9)
+
+
+def counts_of_cells():
+    """Return logarithms of Poisson counts of genes with very different rates, in three types."""
+    rng = np.random.default_rng(4)
+    rates = rng.gamma(0.3, 1.0, 300) * np.exp(rng.standard_normal((3, 300)) * 0.8)
+    return np.log1p(rng.poisson(rates[rng.integers(3, size=400)]))
+
+
+@pytest.mark.parametrize("criterion", ["parallel_analysis", "hard_threshold"])
+def test_features_of_unequal_noise_are_reported_and_standardised_ones_are_not(criterion):
+    X = counts_of_cells()
+    with pytest.warns(UserWarning, match="noise of the same variance in every feature") as seen:
+        found = LinearAutoencoder(criterion).fit(X).n_components_
+    assert ["Standardise" in str(warning.message) for warning in seen] == [True]
+    varying = X[:, X.std(axis=0) > 0.0]
+    # Warnings are errors: equal noise, and equal noise in some features only, are not reported.
+    assert LinearAutoencoder(criterion).fit(varying / varying.std(axis=0)).n_components_ < found / 5
+    assert LinearAutoencoder(criterion).fit(spiked(300, 20, [30.0, 9.0], 9)).n_components_ == 2

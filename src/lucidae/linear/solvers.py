@@ -10,6 +10,7 @@ from dataclasses import replace
 from typing import Any, NamedTuple
 
 import numpy as np
+from scipy.special import chdtri
 from sklearn.exceptions import ConvergenceWarning
 
 from lucidae.arrays import Array, fields_beside, is_numpy, like, normal, on_host, scalar, to_numpy
@@ -34,6 +35,11 @@ from lucidae.validation import warn_user
 
 CHECK_EVERY = 20
 """Number of steps between two evaluations of the stopping rule."""
+
+UNEQUAL = 3.0
+"""Factor by which quantiles of the features' variances differ more than those of equal noise, from
+which on the noise counts as unequal; parallel analysis then finds 3 components in independent
+features of which 3 have 5, 3 and 2 times the standard deviation of 17 others."""
 
 CHECK_RECORDED = 100
 """The same number for steps that are recorded as CUDA graphs: a check waits for the device, which
@@ -178,7 +184,9 @@ def resolve_components(wanted: Any, source: Source, spectrum: Spectrum | None) -
     if wanted is None:
         return rank
     if is_criterion(wanted):
-        return latents_counted(count_wanted(wanted, spectrum.resolved(m), source.weight, m))
+        count = count_wanted(wanted, spectrum.resolved(m), source.weight, m)
+        _warn_of_unequal_noise(count, spectrum)
+        return latents_counted(count)
     share = np.cumsum(to_numpy(spectrum.values)) / max(spectrum.trace, np.finfo(float).tiny)
     return min(rank, int(np.searchsorted(share, wanted * (1 - 1e-12))) + 1)
 
@@ -194,6 +202,32 @@ def latents_counted(count: ComponentCount) -> int:
             "needs at least one latent; do not interpret it."
         )
     return max(1, count.n_components)
+
+
+def _warn_of_unequal_noise(count: ComponentCount, spectrum: Spectrum) -> None:
+    """Warn if features differ in what the counted components leave of them.
+
+    The criteria assume noise of the same variance in every feature; otherwise most eigenvalues
+    stand out of those of the quiet features. What k components leave of features with equal noise
+    varies no more than chi-squared variables of r − k degrees, with the rank r. At most half of the
+    components are removed, because a count may be wrong by including nearly all of them.
+    """
+    rank = spectrum.rank()
+    k, values = min(count.n_components, rank // 2), to_numpy(spectrum.values)
+    squares = to_numpy(spectrum.vectors) ** 2
+    before, left = squares @ values, squares[:, k:] @ values[k:]
+    left = left[before > 1e-12 * np.max(before, initial=0.0)]  # constant features have no noise
+    if len(left) < 2 or count.n_components < 2:
+        return
+    low, high = np.quantile(left, [0.1, 0.9])
+    if high > UNEQUAL * np.divide(*chdtri(rank - k, [0.1, 0.9])) * low:
+        warn_user(
+            f"{count.summary()} This assumes noise of the same variance in every feature, but "
+            f"without the first {k} components the variances of the features differ by a factor of "
+            f"{high / max(low, np.finfo(float).tiny):.2g} (10 % and 90 % quantiles), so that the "
+            "number may be far too large. Standardise the features, or give n_components as an "
+            "integer or as a share of the variance."
+        )
 
 
 def _exact_outcome(method: Method, spectrum: Spectrum, k: int) -> TrainedWeights:
