@@ -9,55 +9,63 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
 
-from lucidae.cards import card, table
-from lucidae.certificates.claims import Certificate
+from lucidae.cards import card, shown, table
+from lucidae.certificates.claims import (
+    Certificate,
+    Claim,
+    at_most,
+    does_not_apply,
+    reported,
+    undecided,
+)
 from lucidae.dropout.theory import strength_of
 from lucidae.nn.adapters import adapter, certify_adapter
 from lucidae.nn.attention import LowRankAttention, heads
-from lucidae.nn.calibration import (
+from lucidae.nn.layers import Tensor, device_of
+from lucidae.nn.low_rank import (
+    CONVOLUTIONS,
     CalibrationSource,
+    LowRankFactors,
     Moment,
+    OutputSpectrum,
     RowMoment,
+    input_rows,
+    matrix_of,
     meet,
     observed,
     observer,
-    samples_of,
-    summed,
-    unwrapped,
-)
-from lucidae.nn.layers import Tensor
-from lucidae.nn.low_rank import (
-    LowRankFactors,
-    OutputSpectrum,
-    input_rows,
-    matrix_of,
-    output_variance,
     reduced_rank_regression,
+    replacement,
     row_side,
     rows_of,
+    samples_of,
     spectrum_of,
+    summed,
+    unwrapped,
     with_factors,
 )
-from lucidae.nn.plan_certificate import certify_plan
 from lucidae.nn.rank_allocation import allocate
 from lucidae.validation import check_choice, check_flag, check_number
 
 __all__ = ["CompressionPlan", "LowRankAttention", "adapter", "certify_adapter", "heads", "plan"]
 
 
-class PlannedLayer(NamedTuple):
-    """A layer of the model that the plan names."""
+@dataclass(frozen=True, slots=True)
+class Calibration:
+    """What one pass over the calibration batches has found, for plans of all budgets."""
 
-    shape: tuple[int, int]  # (n, m)
-    note: str  # why it stays dense, or what to know about its calibration
+    source: CalibrationSource | None  # None in a stored plan
+    shapes: dict[str, tuple[int, int]]  # (n, m) of each layer, in the order of the model
+    notes: dict[str, str]  # why a layer stays dense, or what to know about its calibration
+    spectra: list[OutputSpectrum]  # of the layers that may be factorised
 
 
 @dataclass(eq=False, repr=False)
@@ -111,9 +119,7 @@ class CompressionPlan:
     dense_size: int
     share: float
     importance: dict[str, float]
-    _layers: dict[str, PlannedLayer]
-    _spectra: list[OutputSpectrum]
-    _source: CalibrationSource | None
+    _calibration: Calibration
     _settings: dict[str, Any]  # budget, budget_of, sequential, dropout
 
     def at(self, budget: float, budget_of: str | None = None) -> CompressionPlan:
@@ -144,7 +150,7 @@ class CompressionPlan:
         settings = self._settings | {"budget": budget}
         if budget_of is not None:
             settings["budget_of"] = budget_of
-        return _allocated(self._layers, self._spectra, self._source, settings)
+        return _allocated(self._calibration, settings)
 
     def apply(self, model: Any) -> Any:
         """Return a copy of a model in which the layers of the plan are factorised.
@@ -201,11 +207,11 @@ class CompressionPlan:
     @cached_property
     def certificate(self) -> Certificate:
         """The claims about this plan, measured by another pass over the calibration data."""
-        return certify_plan(self)
+        return _certified(self)
 
     def __getstate__(self) -> dict[str, Any]:
         # A stored plan can be applied, but refers neither to the model nor to the loader.
-        return self.__dict__ | {"_source": None}
+        return self.__dict__ | {"_calibration": replace(self._calibration, source=None)}
 
     def _headline(self) -> str:
         words = {
@@ -217,14 +223,12 @@ class CompressionPlan:
         return f"Plan: {len(self.factors)} of {len(self.ranks)} layers factorised, {words}"
 
     def _columns(self) -> dict[str, list[Any]]:
-        totals = {n: t for s in self._spectra for n, t in zip(s.names, s.totals, strict=True)}
-        shapes = [layer.shape for layer in self._layers.values()]
+        found = self._calibration
+        totals = {n: t for s in found.spectra for n, t in zip(s.names, s.totals, strict=True)}
         return {
             "layer": [name or "(the model)" for name in self.ranks],
-            "shape": [f"{n} × {m}" for n, m in shapes],
-            "rank": [
-                rank if name in self.factors else "dense" for name, rank in self.ranks.items()
-            ],
+            "shape": [f"{n} × {m}" for n, m in found.shapes.values()],
+            "rank": [r if name in self.factors else "dense" for name, r in self.ranks.items()],
             "error": list(self.errors.values()),
             "relative error": [e / totals.get(name, 1.0) for name, e in self.errors.items()],
             "note": [self.notes.get(name, "") for name in self.ranks],
@@ -234,15 +238,11 @@ class CompressionPlan:
         return f"total error {self.total:.4g}, lower bound {self.lower_bound:.4g}"
 
     def __repr__(self) -> str:
-        columns = self._columns()
-        cells = [list(columns)]
-        for row in zip(*columns.values(), strict=True):
-            cells.append([f"{cell:.4g}" if isinstance(cell, float) else str(cell) for cell in row])
-        widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
-        lines = [
-            "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
-            for row in cells
-        ]
+        columns = []
+        for name, cells in self._columns().items():
+            texts = [name, *map(shown, cells)]
+            columns.append([text.ljust(max(map(len, texts))) for text in texts])
+        lines = ["  ".join(row).rstrip() for row in zip(*columns, strict=True)]
         return "\n".join([self._headline(), *lines, self._last_line()])
 
     def _repr_html_(self) -> str:
@@ -342,7 +342,7 @@ def plan(
     >>> plan.certificate.holds
     True
     """
-    network = unwrapped(model)
+    source = CalibrationSource(unwrapped(model), loader, forward, loss, held_out)
     settings = {
         "budget": budget,
         "budget_of": budget_of,
@@ -350,16 +350,15 @@ def plan(
         "dropout": float(dropout),
     }
     _check_settings(settings)
-    source = CalibrationSource(network, loader, forward, loss, held_out)
     if sequential and source.read_once:
         raise ValueError(
             "sequential=True needs several passes, but the loader is an iterator, which can be "
             "read only once: give a list or a DataLoader."
         )
-    layers, groups = _candidates(network, include, bool(dropout))
-    _check_importance(importance, layers, loss)
-    layers, spectra = _calibrated(source, layers, groups, importance)
-    return _allocated(layers, spectra, source, settings)
+    shapes, notes, groups = _candidates(source.model, include, bool(dropout))
+    _check_importance(importance, shapes, loss)
+    spectra = _calibrated(source, shapes, notes, groups, importance)
+    return _allocated(Calibration(source, shapes, notes, spectra), settings)
 
 
 def _check_settings(settings: dict[str, Any]) -> None:
@@ -368,7 +367,7 @@ def _check_settings(settings: dict[str, Any]) -> None:
     strength_of(settings["dropout"])
 
 
-def _check_importance(importance: Any, layers: Mapping[str, PlannedLayer], loss: Any) -> None:
+def _check_importance(importance: Any, layers: Iterable[str], loss: Any) -> None:
     if importance == "gradients" and loss is None:
         raise ValueError("importance='gradients' was given without a loss: give loss=….")
     if importance in (None, "gradients", "relative"):
@@ -391,14 +390,13 @@ def _check_importance(importance: Any, layers: Mapping[str, PlannedLayer], loss:
 
 def _candidates(
     model: Any, include: Any, dropout: bool
-) -> tuple[dict[str, PlannedLayer], list[dict[str, Any]]]:
-    """Return the linear layers of a model, and those that may be factorised by shared weight."""
+) -> tuple[dict[str, tuple[int, int]], dict[str, str], list[dict[str, Any]]]:
+    """Return shapes of the linear layers, notes on them, and those of each weight that may go."""
     patterns = ["*"] if include is None else [include] if isinstance(include, str) else [*include]
     users: dict[int, set[Any]] = {}  # modules that own a parameter
     for part in model.modules():
         for parameter in part._parameters.values():
-            if parameter is not None:
-                users.setdefault(id(parameter), set()).add(part)
+            users.setdefault(id(parameter), set()).add(part)
     found = {name: part for name, part in model.named_modules() if matrix_of(part) is not None}
     chosen = {
         name: part
@@ -411,40 +409,40 @@ def _candidates(
             f"include={include!r} selects no layer of this model, expected a pattern for one of "
             f"its linear layers and convolutions: {names}."
         )
-    layers: dict[str, PlannedLayer] = {}
+    shapes, notes = {}, {}
     groups: dict[int, dict[str, Any]] = {}
     for name, part in chosen.items():
         weight, matrix = part._parameters.get("weight"), matrix_of(part)
-        sharing = users.get(id(weight), {part})
-        note = ""
+        sharing = {part} if weight is None else users[id(weight)]
+        shapes[name] = tuple(matrix.shape)
         if not matrix.is_floating_point():
-            note = f"weight of dtype {matrix.dtype}"
+            notes[name] = f"weight of dtype {matrix.dtype}"
         elif getattr(part, "groups", 1) != 1:
-            note = f"convolution with groups={part.groups}"
+            notes[name] = f"convolution with groups={part.groups}"
         elif not sharing <= set(chosen.values()) or len({type(user) for user in sharing}) > 1:
-            note = "its weight is also used elsewhere in the model"
+            notes[name] = "its weight is also used elsewhere in the model"
         elif dropout and len(sharing) > 1:
-            note = "shared weights are not shrunk by dropout"
+            notes[name] = "shared weights are not shrunk by dropout"
         elif not torch.isfinite(matrix).all():
             raise ValueError(f"the weight of layer {name!r} contains NaN or infinity.")
-        layers[name] = PlannedLayer(tuple(matrix.shape), note)
-        if not note:
+        else:
             groups.setdefault(id(part if weight is None else weight), {})[name] = part
-    return layers, list(groups.values())
+    return shapes, notes, list(groups.values())
 
 
 def _calibrated(
     source: CalibrationSource,
-    layers: dict[str, PlannedLayer],
+    shapes: dict[str, tuple[int, int]],
+    notes: dict[str, str],
     groups: list[dict[str, Any]],
-    importance: Mapping[str, float] | str | None,
-) -> tuple[dict[str, PlannedLayer], list[OutputSpectrum]]:
-    """Run the model once; return the layers with notes of what was seen, and their spectra."""
+    importance: Any,
+) -> list[OutputSpectrum]:
+    """Run the model once; add notes of what was seen, and return the spectra of the layers."""
     gradients = importance == "gradients"
     parts = {name: part for group in groups for name, part in group.items()}
-    sides = {name: row_side(part, layers[name].shape) for name, part in parts.items()}
+    sides = {name: row_side(part, shapes[name]) for name, part in parts.items()}
     moments = {
-        name: RowMoment(layers[name].shape[sides[name] == "inputs"], part.weight.device)
+        name: RowMoment(shapes[name][sides[name] == "inputs"], part.weight.device)
         for name, part in parts.items()
     }
     squares = {name: moment.sums.new_zeros(()) for name, moment in moments.items()}
@@ -481,142 +479,98 @@ def _calibrated(
         # of a sample is E‖δ‖²/n times the sum of ‖g‖² over its rows.
         importance = {
             name: float(summed(square) / summed(square.new_tensor(float(samples))))
-            / layers[name].shape[0]
+            / shapes[name][0]
             for name, square in squares.items()
         }
-    spectra, layers = [], dict(layers)
+    spectra = []
     for group in groups:
         found = {name: moments.pop(name).merged() for name in group}
-        notes = {name: _note(name, moment, parts[name]) for name, moment in found.items()}
-        stays = next((note for note, dense in notes.values() if dense), "")
-        for name, (note, _) in notes.items():
-            layers[name] = layers[name]._replace(note=stays or note)
+        first = min(order.get(name, len(parts)) for name in group)
+        stays = _reason(found)
         if not stays:
-            first = min(order.get(name, len(parts)) for name in group)
-            given = importance if isinstance(importance, Mapping) else {}
-            gains = np.array([given.get(name, 1.0) for name in group])
-            if importance == "relative":
-                gains = 1.0 / np.array([output_variance(parts[n], m) for n, m in found.items()])
-            spectra.append(spectrum_of(group, list(found.values()), gains, first))
-    return layers, spectra
+            spectrum = spectrum_of(group, list(found.values()), importance or {}, first)
+            stays = "" if spectrum.totals.all() else "its outputs do not vary"
+        for name, moment in found.items():
+            if stays:
+                notes[name] = stays
+            elif moment.rows <= min(shapes[name]):
+                notes[name] = f"only {moment.rows} calibration rows"
+        if not stays:
+            spectra.append(spectrum)
+    return spectra
 
 
-def _note(name: str, moment: Moment, layer: Any) -> tuple[str, bool]:
-    """Return a remark on the calibration rows of a layer, and whether it has to stay dense."""
-    if not moment.rows:
-        return "was not called", True
-    if not bool(torch.isfinite(moment.covariance).all()):
-        raise ValueError(
-            f"the activations of layer {name!r} contain NaN or infinity: check the calibration "
-            "data, and the range of half precision."
-        )
-    if output_variance(layer, moment) <= 0.0:
-        return "its outputs do not vary", True
-    few = moment.rows <= min(matrix_of(layer).shape)
-    return (f"only {moment.rows} calibration rows" if few else ""), False
+def _reason(moments: Mapping[str, Moment]) -> str:
+    """Return why layers that share one weight stay dense; "" if they need not."""
+    for name, moment in moments.items():
+        if not bool(torch.isfinite(moment.covariance).all()):
+            raise ValueError(
+                f"the activations of layer {name!r} contain NaN or infinity: check the calibration "
+                "data, and the range of half precision."
+            )
+    return "" if all(moment.rows for moment in moments.values()) else "was not called"
 
 
 # --- allocation ---------------------------------------------------------------------------------
 
 
-def _allocated(
-    layers: dict[str, PlannedLayer],
-    spectra: list[OutputSpectrum],
-    source: CalibrationSource | None,
-    settings: dict[str, Any],
-) -> CompressionPlan:
+def _allocated(found: Calibration, settings: dict[str, Any]) -> CompressionPlan:
     """Return the plan with the best ranks for the settings."""
     _check_settings(settings)
+    spectra, budget, kind = found.spectra, settings["budget"], settings["budget_of"]
     if not spectra:
-        why = "; ".join(f"{name or 'the model'}: {layer.note}" for name, layer in layers.items())
+        why = "; ".join(f"{name or 'the model'}: {note}" for name, note in found.notes.items())
         raise ValueError(f"no layer can be factorised ({why}).")
+    # 1) Errors, sizes and costs of the ranks 1, 2, … and, last, of the dense layer.
     strength = strength_of(settings["dropout"])
-    choice = _choose(spectra, settings["budget"], settings["budget_of"], strength)
-    factorised = [
-        (spectrum, rank)
-        for spectrum, rank in zip(spectra, choice.ranks, strict=True)
-        if rank is not None
-    ]
-    ranks = {name: min(layer.shape) for name, layer in layers.items()}
-    errors, factors = dict.fromkeys(layers, 0.0), {}
+    errors = [spectrum.importance @ spectrum.errors(strength) for spectrum in spectra]
+    sizes = [spectrum.parameters(bool(strength)) for spectrum in spectra]
+    costs = [spectrum.operations() for spectrum in spectra] if kind == "flops" else sizes
+    dense, least = (sum(float(f(cost)) for cost in costs) for f in (lambda c: c[-1], np.min))
+    variance = float(sum(spectrum.importance @ spectrum.totals for spectrum in spectra))
+    # 2) The best ranks; for an error, the smallest size and then the smallest error of this size.
+    limit = budget * dense
+    if kind == "error":
+        limit = allocate(sizes, errors, budget * variance).value
+    elif least > limit:
+        raise ValueError(
+            f"budget={budget} of the {kind} was given, but the smallest ranks need "
+            f"{math.ceil(1e4 * least / dense) / 1e4}: give at least this, or leave out small "
+            "layers by include."
+        )
+    choice = allocate(errors, costs, limit)
+    chosen = list(zip(spectra, choice.chosen, strict=True))
+    factorised = [(s, at + 1) for s, at in chosen if at < s.left.shape[1]]
+    # 3) Their factors and errors.
+    ranks = {name: min(shape) for name, shape in found.shapes.items()}
+    missed, factors = dict.fromkeys(ranks, 0.0), {}
     for spectrum, rank in factorised:
-        for at, (name, error) in enumerate(
-            zip(spectrum.names, spectrum.errors(strength)[:, rank - 1], strict=True)
-        ):
-            ranks[name], errors[name] = rank, float(error)
+        every = spectrum.errors(strength)[:, rank - 1].tolist()
+        for at, (name, error) in enumerate(zip(spectrum.names, every, strict=True)):
+            ranks[name], missed[name] = rank, error
             if not settings["sequential"]:
                 factors[name] = spectrum.factors(at, rank, strength)
     if settings["sequential"]:
-        factors, regressed = _regress(source, factorised, settings["dropout"])
-        errors |= regressed
+        factors, regressed = _regress(found.source, factorised, settings["dropout"])
+        missed |= regressed
     importance = {
         name: float(h) for s in spectra for name, h in zip(s.names, s.importance, strict=True)
     }
-    total = sum(h * errors[name] for name, h in importance.items())
+    total = sum(h * missed[name] for name, h in importance.items())
+    spent = sum(float(cost[at]) for cost, at in zip(costs, choice.chosen, strict=True))
     return CompressionPlan(
         ranks=ranks,
-        errors=errors,
+        errors=missed,
         total=total,
         lower_bound=max(min(choice.bound, total), 0.0),
-        factors={name: factors[name] for name in layers if name in factors},
-        notes={name: layer.note for name, layer in layers.items() if layer.note},
-        size=choice.size,
-        dense_size=choice.dense_size,
-        share=choice.share,
+        factors={name: factors[name] for name in ranks if name in factors},
+        notes={name: found.notes[name] for name in ranks if name in found.notes},
+        size=round(sum(float(size[at]) for size, at in zip(sizes, choice.chosen, strict=True))),
+        dense_size=round(sum(float(size[-1]) for size in sizes)),
+        share=choice.value / (variance or 1.0) if kind == "error" else spent / dense,
         importance=importance,
-        _layers=layers,
-        _spectra=spectra,
-        _source=source,
+        _calibration=found,
         _settings=settings,
-    )
-
-
-class _Choice(NamedTuple):
-    """Ranks of the spectra within a budget."""
-
-    ranks: list[int | None]  # None: dense
-    bound: float  # of the total error
-    size: int  # parameters
-    dense_size: int
-    share: float  # of what the budget limits
-
-
-def _choose(
-    spectra: list[OutputSpectrum], budget: float, budget_of: str, strength: float
-) -> _Choice:
-    """Choose the rank of every spectrum."""
-    errors, sizes, costs, choices = [], [], [], []
-    for spectrum in spectra:
-        size = spectrum.parameters(bool(strength))
-        cost = spectrum.operations() if budget_of == "flops" else size
-        # A rank that saves nothing is no choice; the dense layer, the last one, always is.
-        kept = np.append(np.flatnonzero(cost[:-1] < cost[-1]), len(cost) - 1)
-        choices.append(kept)
-        errors.append((spectrum.importance @ spectrum.errors(strength))[kept])
-        sizes.append(size[kept])
-        costs.append(cost[kept])
-    dense = sum(float(cost[-1]) for cost in costs)
-    variance = float(sum(spectrum.importance @ spectrum.totals for spectrum in spectra))
-    if budget_of == "error":
-        # The smallest size first, and then the smallest error of this size.
-        limit = allocate(sizes, errors, budget * variance).value
-    else:
-        limit, least = budget * dense, sum(float(cost[0]) for cost in costs)
-        if least > limit:
-            raise ValueError(
-                f"budget={budget} of the {budget_of} was given, but the smallest ranks need "
-                f"{math.ceil(1e4 * least / dense) / 1e4}: give at least this, or leave out small "
-                "layers by include."
-            )
-    found = allocate(errors, costs, limit)
-    taken = list(enumerate(found.chosen))
-    spent = sum(float(costs[at][i]) for at, i in taken)
-    return _Choice(
-        [None if i == len(costs[at]) - 1 else int(choices[at][i]) + 1 for at, i in taken],
-        found.bound,
-        round(sum(float(sizes[at][i]) for at, i in taken)),
-        round(sum(float(size[-1]) for size in sizes)),
-        found.value / (variance or 1.0) if budget_of == "error" else spent / dense,
     )
 
 
@@ -660,3 +614,167 @@ def _joint_moments(
 
     meet(source, small, parts, add)
     return [moment.merged() for moment in joint.values()]
+
+
+# --- certificate --------------------------------------------------------------------------------
+
+
+def _certified(plan: CompressionPlan) -> Certificate:
+    """Return the certificate of a plan, from rows that are measured one by one in float64."""
+    settings, strength = plan._settings, strength_of(plan._settings["dropout"])
+    measured, errors_claim = _error_claim(plan, strength)
+    planned = sum(
+        float(spectrum.importance @ spectrum.errors(strength)[:, plan.ranks[name] - 1])
+        for spectrum in plan._calibration.spectra
+        if (name := spectrum.names[0]) in plan.factors
+    )
+    variance = float(sum(s.importance @ s.totals for s in plan._calibration.spectra))
+    claims = (
+        errors_claim,
+        at_most(
+            "allocation",
+            "no ranks within the budget have a smaller total error, relative to the variance",
+            "multiple-choice knapsack problem, Sinha & Zoltners 1979",
+            (planned - plan.lower_bound) / (variance or 1.0),
+            1e-6,
+            "The search for better ranks was stopped: there are too many of them.",
+        ),
+        at_most(
+            "budget",
+            f"the plan keeps to its budget of the {settings['budget_of']}",
+            "by counting",
+            plan.share,
+            settings["budget"] * (1 + 1e-9),
+        ),
+        _loss_claim(plan),
+    )
+    evidence = {
+        "layers": list(plan.ranks),
+        "ranks": list(plan.ranks.values()),
+        "errors": list(plan.errors.values()),
+        "measured_errors": [measured.get(name) for name in plan.ranks],
+        "total": plan.total,
+        "lower_bound": plan.lower_bound,
+    }
+    return Certificate("compression plan", claims, evidence)
+
+
+def _error_claim(plan: CompressionPlan, strength: float) -> tuple[dict[str, float], Claim]:
+    """Return the measured errors by layer, and the claim that they are those of the plan."""
+    source, sequential = plan._calibration.source, plan._settings["sequential"]
+    name, statement = "errors", "the error of each layer, measured on its rows, is the smallest one"
+    reference = "Izenman 1975" if sequential else "Eckart & Young 1936"
+    reference += "; Mianjy et al. 2018, Theorem 3.6" if strength else ""
+    if not plan.factors:
+        return {}, does_not_apply(name, statement, reference, "All layers stay dense.")
+    if source is None or source.read_once:
+        why = (
+            "The rows cannot be measured: the loader was an iterator, or the plan was stored. Make "
+            "the plan with a list of batches or a DataLoader."
+        )
+        return {}, undecided(name, statement, reference, why)
+    found = _measured(plan, source, strength)
+    threshold, deviations, others = 0.0, {}, []
+    for spectrum in plan._calibration.spectra:
+        for at, layer in enumerate(spectrum.names):
+            if layer not in found:
+                continue
+            error, variance, rounding = found[layer]
+            # The rounding of half precision changes an error in proportion to its square root.
+            threshold = max(threshold, min(math.sqrt(rounding), max(100 * rounding, 1e-9)))
+            total = float(spectrum.totals[at])
+            scale = total + rounding * float(spectrum.means[at].double().square().sum())
+            deviations[layer] = abs(error - plan.errors[layer]) / scale
+            if not abs(variance - total) <= threshold * scale:
+                others.append(layer)
+    measured = {layer: error for layer, (error, _, _) in found.items()}
+    worst = max(deviations, key=lambda layer: np.nan_to_num(deviations[layer], nan=np.inf))
+    if others:
+        why = (
+            f"The outputs of layer {others[0]!r} have another variance than when the plan was "
+            "made: the loader gives other rows (augmentation), or the model was changed since."
+        )
+        return measured, undecided(name, statement, reference, why, deviations[worst], threshold)
+    return measured, at_most(
+        name,
+        f"{statement} (largest deviation, relative to the variance: layer {worst!r})",
+        reference,
+        deviations[worst],
+        threshold,
+        f"The factors of layer {worst!r} have the error {measured[worst]:.4g} instead of "
+        f"{plan.errors[worst]:.4g}: they were changed.",
+    )
+
+
+def _measured(
+    plan: CompressionPlan, source: CalibrationSource, strength: float
+) -> dict[str, tuple[float, float, float]]:
+    """Return error and variance of each factorised layer, and the rounding unit of its outputs."""
+    model, dropout = source.model, plan._settings["dropout"]
+    layers = {name: model.get_submodule(name) for name in plan.factors}
+    means: dict[str, Tensor] = {}
+    for spectrum in plan._calibration.spectra:
+        means |= dict(zip(spectrum.names, spectrum.means, strict=True))
+    pairs, sums = {}, {}
+    units = dict.fromkeys(layers, 0.0)
+    for name, layer in layers.items():
+        pairs[name] = replacement(layer, plan.factors[name], dropout).double().eval()
+        sums[name] = torch.zeros(3, dtype=torch.float64, device=layer.weight.device)
+
+    def add(name: str, x: Tensor, y: Tensor) -> None:
+        layer, (first, *_, last) = layers[name], pairs[name]
+        units[name] = max(units[name], _rounding(layer, y))
+        hidden = first(x.double())
+        y, fitted = rows_of(layer, y).double(), rows_of(layer, last(hidden))
+        error = (y - fitted).square().sum()
+        if strength:  # the expectation over masks
+            outgoing = last.weight.flatten(1).square().sum(0)
+            error = error + strength * (rows_of(layer, hidden).square() @ outgoing).sum()
+        spread = (y - means[name].to(y)).square().sum()
+        sums[name] += torch.stack([error.new_tensor(float(len(y))), error, spread])
+
+    if plan._settings["sequential"]:
+        meet(source, plan.apply(model), layers, add)
+    else:
+        hooks = {layer: observer(add, name) for name, layer in layers.items()}
+        with observed(model, hooks):
+            for _ in source.outputs(model):
+                pass
+    found = {}
+    for name, part in sums.items():
+        rows, error, variance = summed(part).tolist()
+        found[name] = error / max(rows, 1.0), variance / max(rows, 1.0), units[name]
+    return found
+
+
+def _rounding(layer: Any, y: Tensor) -> float:
+    """Return the rounding unit of the weight and of the outputs y of a layer."""
+    unit = max(float(torch.finfo(part.dtype).eps) for part in (layer.weight, y))
+    if isinstance(layer, CONVOLUTIONS):
+        short = y.is_cuda and torch.backends.cudnn.allow_tf32
+    else:
+        short = torch.get_float32_matmul_precision() != "highest"
+    return max(unit, 2.0**-10) if short and y.dtype == torch.float32 else unit
+
+
+def _loss_claim(plan: CompressionPlan) -> Claim:
+    """Return the loss of both networks, which is not judged."""
+    name, source = "loss", plan._calibration.source
+    statement = "the loss of the network is not certified, only the errors of its layers"
+    loader = None if source is None else source.held_out
+    if source is not None and loader is None:
+        loader = None if source.read_once else source.loader
+    if source is None or source.loss is None or loader is None:
+        why = "Give loss and a loader that can be read again, and it is measured."
+        return does_not_apply(name, statement, "measured", why)
+    models = [source.model, plan.apply(source.model)]
+    sums = np.zeros(3)
+    with observed(models[0], {}), observed(models[1], {}):
+        for batch, outputs in source.outputs(*models, loader=loader):
+            count = samples_of(batch)
+            losses = [count * float(source.loss(output, batch)) for output in outputs]
+            sums += [count, *losses]
+    rows, before, after = summed(torch.tensor(sums, device=device_of(source.model))).tolist()
+    words = f"{statement}: {before / rows:.4g} before, {after / rows:.4g} after"
+    where = "held-out batches" if source.held_out is not None else "the calibration batches"
+    return reported(name, words, f"measured on {where}", after / rows)

@@ -1,4 +1,4 @@
-"""Linear layers of low rank: the best factors for given rows, and modules that contain them.
+"""Linear layers of low rank: moments of their rows, the best factors, modules that contain them.
 
 A layer is y = Wx + b with a weight W of shape (n, m); a convolution is such a layer too, with the
 unfolded patches as rows x. Over the calibration rows, x has the mean μ and the covariance C, and y
@@ -18,7 +18,9 @@ al. 2018, Theorem 3.6), BA = U diag(ŝ/s) UᵀW, and the error is the expected o
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping, Sequence
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
@@ -29,27 +31,274 @@ from torch import nn
 from lucidae.arrays import to_numpy
 from lucidae.dropout.equalize import equalize
 from lucidae.dropout.theory import optimal_value, shrink
-from lucidae.nn.calibration import Moment
-from lucidae.nn.layers import Tensor
+from lucidae.nn.layers import Tensor, device_of, full_precision, without_autocast
 
 __all__ = [
     "CONVOLUTIONS",
+    "CalibrationSource",
     "LowRankFactors",
+    "Moment",
     "OutputSpectrum",
+    "RowMoment",
+    "batches_of",
+    "call",
     "input_rows",
     "matrix_of",
-    "output_variance",
+    "meet",
+    "observed",
+    "observer",
     "reduced_rank_regression",
     "replacement",
     "row_side",
     "rows_of",
+    "samples_of",
     "spectrum_of",
+    "summed",
+    "unwrapped",
     "with_factors",
 ]
 
 Vector = np.ndarray[Any, Any]
 
 CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
+BLOCK_ROWS = 8192  # rows of float32 sums of products, whose rounding error grows with their number
+
+
+# --- passes of a network over calibration batches ------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class CalibrationSource:
+    """The model of a plan, and how its batches are read."""
+
+    model: Any
+    loader: Any
+    forward: Callable[[Any, Any], Any] | None
+    loss: Callable[[Any, Any], Any] | None
+    held_out: Any
+
+    @property
+    def read_once(self) -> bool:
+        """Whether the loader is an iterator, which has no second pass."""
+        return isinstance(self.loader, Iterator)
+
+    def outputs(self, *models: Any, loader: Any = None) -> Iterator[tuple[Any, list[Any]]]:
+        """Yield each batch and the outputs of one or several models for it."""
+        for batch in batches_of(self.loader if loader is None else loader, self.model):
+            yield batch, [call(model, batch, self.forward) for model in models]
+
+
+def batches_of(loader: Any, model: Any) -> Iterator[Any]:
+    """Yield the batches of a loader on the device of the model; a tensor or dict is one batch."""
+    alone = isinstance(loader, torch.Tensor | Mapping)
+    if not alone and not isinstance(loader, Iterable):
+        raise ValueError(
+            f"loader is of type {type(loader).__name__}, expected an iterable of batches such as a "
+            "DataLoader, or a tensor."
+        )
+    device, empty = device_of(model), True
+    for batch in (loader,) if alone else loader:
+        empty = False
+        yield _moved(batch, device)
+    if empty:
+        raise ValueError(
+            "the loader contains no batch, expected at least one. A generator can be read only "
+            "once: give a list or a DataLoader."
+        )
+
+
+def _moved(batch: Any, device: Any) -> Any:
+    """Return a batch with all its tensors on a device."""
+    if isinstance(batch, Mapping):
+        return {name: _moved(part, device) for name, part in batch.items()}
+    if isinstance(batch, list | tuple):
+        return [_moved(part, device) for part in batch]
+    return batch.to(device) if hasattr(batch, "to") else batch
+
+
+def call(model: Any, batch: Any, forward: Callable[[Any, Any], Any] | None = None) -> Any:
+    """Return the output of a model for a batch: a tensor, a tuple with the input first, a dict."""
+    if forward is not None:
+        return forward(model, batch)
+    if isinstance(batch, Mapping):
+        return model(**batch)
+    return model(batch[0] if isinstance(batch, list | tuple) else batch)
+
+
+def samples_of(batch: Any) -> int:
+    """Return the length of the first tensor of a batch; 1 if it has none."""
+    parts = batch.values() if isinstance(batch, Mapping) else batch
+    if isinstance(batch, torch.Tensor):
+        return len(batch) if batch.ndim else 1
+    if isinstance(batch, Mapping | list | tuple):
+        return next((samples_of(p) for p in parts if isinstance(p, torch.Tensor)), 1)
+    return 1
+
+
+def unwrapped(model: Any) -> Any:
+    """Return the network inside wrappers for several processes and of `torch.compile`.
+
+    Hooks on the layers of a compiled network are not called.
+    """
+    if not isinstance(model, nn.Module):
+        raise ValueError(f"model is of type {type(model).__name__}, expected an nn.Module.")
+    while True:
+        if isinstance(model, nn.parallel.DistributedDataParallel | nn.DataParallel):
+            model = model.module
+        elif hasattr(model, "_orig_mod"):
+            model = model._orig_mod
+        else:
+            return model
+
+
+Observer = Callable[[tuple[Any, ...], dict[str, Any], Any], Any]
+
+
+@contextmanager
+def observed(
+    model: Any, observers: Mapping[Any, Observer], *, gradients: bool = False
+) -> Iterator[None]:
+    """Call observers after layers of a model, which is in evaluation mode meanwhile.
+
+    An observer gets the arguments, the keywords and the output of its layer; what it returns, if
+    not None, replaces the output. Modes and hooks are restored.
+    """
+    modes = [(part, part.training) for part in model.modules()]
+    fast = torch.backends.mha.get_fastpath_enabled()
+
+    def hook(observer: Observer) -> Any:
+        return lambda _, args, keywords, output: observer(args, keywords, output)
+
+    handles = [
+        layer.register_forward_hook(hook(observer), with_kwargs=True)
+        for layer, observer in observers.items()
+    ]
+    try:
+        model.eval()
+        torch.backends.mha.set_fastpath_enabled(False)  # it reads weights past the layers
+        with torch.set_grad_enabled(gradients):
+            yield
+    finally:
+        torch.backends.mha.set_fastpath_enabled(fast)
+        for handle in handles:
+            handle.remove()
+        for part, mode in modes:
+            part.training = mode
+
+
+def observer(use: Callable[[str, Tensor, Tensor], Any], name: str) -> Observer:
+    """Return an observer of a layer of one argument that calls ``use(name, input, output)``."""
+
+    def observe(args: tuple[Any, ...], keywords: dict[str, Any], output: Tensor) -> Any:
+        return use(name, args[0] if args else next(iter(keywords.values())), output)
+
+    return observe
+
+
+def meet(
+    source: CalibrationSource,
+    small: Any,
+    names: Iterable[str],
+    use: Callable[[str, Tensor, Tensor], None],
+) -> None:
+    """Call ``use(name, x, y)`` for each call of a layer: x its input in `small`, y in the model."""
+    waiting: dict[str, deque[Tensor]] = {name: deque() for name in names}
+
+    def keep(name: str, _: Tensor, y: Tensor) -> None:
+        waiting[name].append(y.clone())  # the next layer may work in place
+
+    def pair(name: str, x: Tensor, _: Tensor) -> None:
+        use(name, x, waiting[name].popleft())
+
+    hooks = {source.model.get_submodule(name): observer(keep, name) for name in waiting}
+    others = {small.get_submodule(name): observer(pair, name) for name in waiting}
+    with observed(source.model, hooks), observed(small, others):
+        for _ in source.outputs(source.model, small):
+            pass
+
+
+# --- moments of rows -----------------------------------------------------------------------------
+
+
+class Moment(NamedTuple):
+    """Mean (d,) and covariance (d, d) of the rows of all processes, in float64."""
+
+    rows: int
+    mean: Tensor
+    covariance: Tensor
+
+
+class RowMoment:
+    """Sums over rows: products in float32 (float64 for float64 rows), whose blocks are in float64.
+
+    Rows are shifted by the mean of the first batch, so that large means cost no digits.
+    """
+
+    def __init__(self, size: int, device: Any) -> None:
+        device = "cpu" if torch.device(device).type == "mps" else device  # which has no float64
+        self.rows = self.waiting = 0  # rows seen, and those whose products are in `block`
+        self.sums = torch.zeros(size, dtype=torch.float64, device=device)
+        self.squares = torch.zeros(size, size, dtype=torch.float64, device=device)
+        self.shift, self.block = self.sums, self.squares
+
+    def add(self, rows: Tensor) -> None:
+        """Add rows of shape (N, d)."""
+        if not len(rows):  # an expert to which no token was sent
+            return
+        rows = full_precision(rows.detach())
+        if not self.rows:
+            self.shift = rows.mean(0)
+            self.block = rows.new_zeros(self.squares.shape)
+        with without_autocast(rows), _float32_products():
+            for part in rows.split(BLOCK_ROWS):
+                shifted = part - self.shift
+                self.sums += shifted.sum(0).to(self.sums.device)
+                self.block.addmm_(shifted.mT, shifted)
+                self.waiting += len(part)
+                if self.waiting >= BLOCK_ROWS:
+                    self._close_block()
+        self.rows += len(rows)
+
+    def _close_block(self) -> None:
+        self.squares += self.block.to(self.sums.device)
+        self.block.zero_()
+        self.waiting = 0
+
+    def merged(self) -> Moment:
+        """Return the moment of the rows of all processes.
+
+        With t = Σ(y − s) for the shift s and d = ȳ − s for the common mean ȳ, the squares about
+        the mean are Σ(y − s)(y − s)ᵀ − dtᵀ − tdᵀ + N ddᵀ in each process.
+        """
+        if self.waiting:
+            self._close_block()
+        shift = self.shift.to(self.sums)
+        count = summed(self.sums.new_tensor(float(self.rows)))
+        mean = summed(self.sums + self.rows * shift) / count.clamp_min(1.0)
+        offset = mean - shift
+        cross = torch.outer(offset, self.sums - self.rows / 2 * offset)
+        squares = summed(self.squares - cross - cross.mT) / count.clamp_min(1.0)
+        return Moment(int(count), mean, (squares + squares.mT) / 2)
+
+
+@contextmanager
+def _float32_products() -> Iterator[None]:
+    """Switch off TensorFloat-32, whose 11 bits are too few for the small eigenvalues of a Gram."""
+    before = torch.get_float32_matmul_precision()
+    torch.set_float32_matmul_precision("highest")
+    try:
+        yield
+    finally:
+        torch.set_float32_matmul_precision(before)
+
+
+def summed(values: Tensor) -> Tensor:
+    """Return the sum of a tensor over the processes of `torch.distributed`, if there are any."""
+    processes = torch.distributed
+    if processes.is_available() and processes.is_initialized():
+        values = values.clone()
+        processes.all_reduce(values)
+    return values
 
 
 # --- linear layers of all kinds -----------------------------------------------------------------
@@ -89,14 +338,6 @@ def row_side(layer: Any, shape: tuple[int, int]) -> str:
     They are the shorter ones, except that patches of convolutions are never unfolded for it.
     """
     return "outputs" if shape[0] <= shape[1] or isinstance(layer, CONVOLUTIONS) else "inputs"
-
-
-def output_variance(layer: Any, moment: Moment) -> float:
-    """Return the total variance tr S of the outputs, from the moment of the `row_side`."""
-    weight = matrix_of(layer).to(moment.mean)
-    if row_side(layer, tuple(weight.shape)) == "outputs":
-        return float(torch.diagonal(moment.covariance).sum())
-    return float(torch.sum((weight @ moment.covariance) * weight))
 
 
 # --- factors ------------------------------------------------------------------------------------
@@ -178,43 +419,48 @@ class OutputSpectrum:
 
 
 def spectrum_of(
-    layers: Mapping[str, Any], moments: Sequence[Moment], importance: Vector, first_call: int
+    layers: Mapping[str, Any], moments: Sequence[Moment], importance: Any, first_call: int
 ) -> OutputSpectrum:
-    """Decompose the outputs of layers that share one weight, from moments of their `row_side`."""
+    """Decompose the outputs of layers that share one weight, from moments of their `row_side`.
+
+    `importance` has numbers by layer, 1 for others; or it is "relative", one over the variance.
+    """
     parts = list(layers.values())
     weight = matrix_of(parts[0]).to(moments[0].mean)
     n, m = weight.shape
     biases = [0.0 if part.bias is None else part.bias.detach().to(weight) for part in parts]
-    values, vectors = torch.linalg.eigh(_pooled(moments, importance))
-    if row_side(parts[0], (n, m)) == "outputs":
-        U, means = vectors.flip(1), [moment.mean for moment in moments]
-        right = U.mT @ weight
-        spreads = [((U.mT @ moment.covariance) * U.mT).sum(1) for moment in moments]
+    means, covariances = [moment.mean for moment in moments], [part.covariance for part in moments]
+    basis = None
+    if row_side(parts[0], (n, m)) == "inputs":
+        # With W = QT the covariance of the outputs is S = Q(TCTᵀ)Qᵀ.
+        basis, triangle = torch.linalg.qr(weight)
+        covariances = [triangle @ part @ triangle.mT for part in covariances]
+        means = [weight @ mean + b for mean, b in zip(means, biases, strict=True)]
+    totals = np.array([float(torch.diagonal(part).sum()) for part in covariances])
+    if importance == "relative":
+        gains = 1.0 / np.maximum(totals, np.finfo(float).tiny)
     else:
-        # The eigenvectors V of (WR)ᵀWR give U as the orthonormal columns of WRV; C has no digits
-        # that a singular value decomposition of WR, which takes longer, would keep.
-        scaled = weight @ (vectors * values.clamp_min(0.0).sqrt())
-        turned = scaled @ torch.linalg.eigh(scaled.mT @ scaled).eigenvectors.flip(1)
-        U = torch.linalg.qr(turned).Q
-        right = U.mT @ weight
-        means = [weight @ moment.mean + b for moment, b in zip(moments, biases, strict=True)]
-        spreads = [((right @ moment.covariance) * right).sum(1) for moment in moments]
-    variances = np.stack([to_numpy(spread.clamp_min(0.0)) for spread in spreads])
+        gains = np.array([importance.get(name, 1.0) for name in layers])
+    U = torch.linalg.eigh(_pooled(covariances, gains)).eigenvectors.flip(1)
+    spreads = [((U.mT @ part) * U.mT).sum(1).clamp_min(0.0) for part in covariances]
+    U = U if basis is None else basis @ U
+    variances = np.stack([to_numpy(spread) for spread in spreads])
     if len(parts) == 1:
         variances = -np.sort(-variances)  # rounding may have exchanged equal ones
     k = min(n, m, -(-n * (m + len(parts)) // (m + n)))  # larger ranks save nothing
     dtype = torch.float64 if parts[0].weight.dtype == torch.float64 else torch.float32
-    hidden = [U[:, :k].mT @ (mean - b) for mean, b in zip(means, biases, strict=True)]
+    U = U[:, :k].contiguous()
+    hidden = [U.mT @ (mean - b) for mean, b in zip(means, biases, strict=True)]
     return OutputSpectrum(
         names=tuple(layers),
         shape=(n, m),
         biases=sum(part.bias is not None for part in parts),
-        left=U[:, :k].to(dtype, copy=True),
-        right=right[:k].to(dtype, copy=True),
+        left=U.to(dtype),
+        right=(U.mT @ weight).to(dtype),
         variances=variances,
         means=[mean.to(dtype) for mean in means],
         hidden_means=[mean.to(dtype) for mean in hidden],
-        importance=importance,
+        importance=gains,
         rows=sum(moment.rows for moment in moments),
         first_call=first_call,
     )
@@ -231,7 +477,7 @@ def reduced_rank_regression(
     """
     dtype, (_, m) = spectrum.left.dtype, spectrum.shape
     weight = weight.to(moments[0].mean)
-    pooled = _pooled(moments, spectrum.importance)
+    pooled = _pooled([moment.covariance for moment in moments], spectrum.importance)
     inputs, cross = pooled[:m, :m], pooled[m:, :m]
     values, vectors = torch.linalg.eigh(inputs)
     # Eigenvalues below the rounding error of the products are noise.
@@ -260,11 +506,10 @@ def reduced_rank_regression(
     return factors, errors
 
 
-def _pooled(moments: Sequence[Moment], importance: Vector) -> Tensor:
+def _pooled(covariances: Sequence[Tensor], importance: Vector) -> Tensor:
     """Return the mean of covariances, weighted by importance (equally, if all are zero)."""
-    total = importance.sum()
-    gains = importance / total if total > 0 else np.full(len(moments), 1.0 / len(moments))
-    return sum(float(g) * moment.covariance for g, moment in zip(gains, moments, strict=True))
+    gains = importance if importance.any() else np.ones_like(importance)
+    return sum(float(g) * part for g, part in zip(gains / gains.sum(), covariances, strict=True))
 
 
 # --- modules ------------------------------------------------------------------------------------

@@ -13,15 +13,15 @@ from itertools import pairwise
 from typing import Any, NamedTuple
 
 import numpy as np
-import scipy.optimize
-import scipy.sparse
 
-__all__ = ["Allocation", "allocate", "lagrangian_bound"]
+__all__ = ["Allocation", "allocate"]
 
 Vector = np.ndarray[Any, Any]
 
 ROUNDING = 1e-12  # relative error of sums of a few thousand float64 numbers
-SECONDS = 60.0  # limit of branch and bound; after it the lower bound is below the value
+MOST_PARTIAL = (
+    2**22
+)  # partial allocations of one layer; beyond, the lower bound stays below the value
 
 
 class Allocation(NamedTuple):
@@ -30,7 +30,6 @@ class Allocation(NamedTuple):
     chosen: list[int]
     value: float
     bound: float
-    price: float  # μ, decrease of the value per unit of cost at the budget
 
 
 def allocate(values: Sequence[Vector], costs: Sequence[Vector], budget: float) -> Allocation:
@@ -49,38 +48,28 @@ def allocate(values: Sequence[Vector], costs: Sequence[Vector], budget: float) -
             price = ratio
             break
         at[layer], spent = choice, spent + step
-    bound = lagrangian_bound(values, costs, budget, price)
-    # 2) Spend what is left: each time on the layer that gains most by it.
-    while True:
-        reach = [
-            int(np.searchsorted(cost, cost[i] + limit - spent, side="right")) - 1
-            for cost, i in zip(costs, at, strict=True)
-        ]
-        gains = [value[i] - value[j] for value, i, j in zip(values, at, reach, strict=True)]
-        layer = int(np.argmax(gains))
-        if gains[layer] <= 0:
+    # 2) Any allocation has the value L(μ) + Σ ρ_lj + μ·(unspent budget) with the reduced costs
+    #    ρ_lj = v_lj + μ c_lj − min_j (v_lj + μ c_lj) ≥ 0 of its choices. One that is at most ε
+    #    above L(μ) therefore has Σ ρ_lj ≤ ε, and few have: their best is optimal if it is that
+    #    near, else ε is doubled. The walk itself is within the last ε, the whole gap.
+    priced = [value + price * cost for value, cost in zip(values, costs, strict=True)]
+    lagrangian = sum(float(p.min()) for p in priced) - price * budget
+    reduced = [p - p.min() for p in priced]
+    total, bound = _total(values, at), lagrangian
+    for within in (total - lagrangian) * 2.0 ** np.arange(-16, 1):
+        if total - bound <= ROUNDING * abs(total):
             break
-        spent += costs[layer][reach[layer]] - costs[layer][at[layer]]
-        at[layer] = reach[layer]
-    found = _value(values, at)
-    # 3) A choice whose reduced cost exceeds the gap is in no better allocation. Few remain, and
-    #    branch and bound finds the best of them.
-    if found - bound > ROUNDING * abs(found):
-        at, bound = _branch_and_bound(values, costs, budget, price, at, bound)
-    total = _value(values, at)
+        found = _best_within(values, costs, reduced, limit, within * (1 + ROUNDING))
+        if found is None:
+            break
+        if found and _total(values, found) < total:
+            at, total = found, _total(values, found)
+        bound = min(total, lagrangian + within)
     chosen = [int(front[i]) for front, i in zip(fronts, at, strict=True)]
-    return Allocation(chosen, total, min(bound, total), price)
+    return Allocation(chosen, total, bound - ROUNDING * (abs(total) + price * budget))
 
 
-def lagrangian_bound(
-    values: Sequence[Vector], costs: Sequence[Vector], budget: float, price: float
-) -> float:
-    """Return L(μ) for the price μ, less its rounding error: a lower bound for every μ ≥ 0."""
-    parts = [float(np.min(v + price * c)) for v, c in zip(values, costs, strict=True)]
-    return sum(parts) - price * budget - ROUNDING * (sum(parts) + price * budget)
-
-
-def _value(values: Sequence[Vector], chosen: Sequence[int]) -> float:
+def _total(values: Sequence[Vector], chosen: Sequence[int]) -> float:
     return float(sum(value[i] for value, i in zip(values, chosen, strict=True)))
 
 
@@ -117,49 +106,37 @@ def _slope(value: list[float], cost: list[float], a: int, b: int) -> float:
     return (value[a] - value[b]) / (cost[b] - cost[a])
 
 
-def _branch_and_bound(
+def _best_within(
     values: Sequence[Vector],
     costs: Sequence[Vector],
-    budget: float,
-    price: float,
-    at: list[int],
-    bound: float,
-) -> tuple[list[int], float]:
-    """Return an optimal allocation and a lower bound, from an allocation `at` and L(μ).
+    reduced: Sequence[Vector],
+    limit: float,
+    most: float,
+) -> list[int] | None:
+    """Return the best allocation of cost at most `limit` and reduced cost at most `most`.
 
-    Any allocation has the value L(μ) + Σ ρ_lj + μ·(unspent budget) with the reduced costs
-    ρ_lj = v_lj + μ c_lj − min_j (v_lj + μ c_lj) ≥ 0 of its choices. Objective and constraint are
-    written relative to `at`, in units of the gap and of the largest step, so that the absolute
-    tolerances of the solver are small compared with what is still undecided.
+    Dynamic programming with lists: after each layer, those partial allocations are kept that have
+    a small enough reduced cost and that no cheaper one matches in value. The result is empty if
+    there is no such allocation, and None if there are too many.
     """
-    gap = _value(values, at) - bound
-    kept = []
-    for value, cost in zip(values, costs, strict=True):
-        priced = value + price * cost
-        kept.append(np.flatnonzero(priced - priced.min() <= gap * (1 + ROUNDING)))
-    owner = np.repeat(np.arange(len(kept)), [len(choices) for choices in kept])
-    gains = np.concatenate([v[k] - v[i] for v, k, i in zip(values, kept, at, strict=True)]) / gap
-    steps = np.concatenate([c[k] - c[i] for c, k, i in zip(costs, kept, at, strict=True)])
-    left = budget - sum(float(c[i]) for c, i in zip(costs, at, strict=True))
-    unit = float(np.abs(steps).max(initial=0.0)) or 1.0
-    one_each = scipy.sparse.csr_array((np.ones(owner.size), (owner, np.arange(owner.size))))
-    found = scipy.optimize.milp(
-        gains,
-        integrality=1,
-        bounds=scipy.optimize.Bounds(0, 1),
-        constraints=[
-            scipy.optimize.LinearConstraint(one_each, 1, 1),
-            scipy.optimize.LinearConstraint(steps[None] / unit, -np.inf, left / unit),
-        ],
-        options={"mip_rel_gap": 0.0, "time_limit": SECONDS},
-    )
-    # The solver's tolerance is 1e-6 in these units.
-    dual = found.mip_dual_bound
-    if dual is not None and np.isfinite(dual):
-        bound = max(bound, bound + (1.0 + dual - 1e-5) * gap)
-    if found.x is None:
-        return at, bound
-    chosen = [int(k[np.argmax(found.x[owner == layer])]) for layer, k in enumerate(kept)]
-    spent = sum(float(cost[i]) for cost, i in zip(costs, chosen, strict=True))
-    better = _value(values, chosen) < _value(values, at) and spent <= budget * (1 + ROUNDING)
-    return (chosen if better else at), bound
+    cost = value = spare = np.zeros(1)
+    steps: list[tuple[Vector, Vector]] = []  # partial allocation before, choice of the layer
+    for v, c, r in zip(values, costs, reduced, strict=True):
+        choices = np.flatnonzero(r <= most)
+        if len(cost) * len(choices) > MOST_PARTIAL:
+            return None
+        cost, value, spare = (
+            (before[:, None] + added[choices]).ravel()
+            for before, added in ((cost, c), (value, v), (spare, r))
+        )
+        kept = np.flatnonzero((spare <= most) & (cost <= limit))
+        if not len(kept):
+            return []
+        kept = kept[_undominated(value[kept], cost[kept])]
+        cost, value, spare = cost[kept], value[kept], spare[kept]
+        steps.append((kept // len(choices), choices[kept % len(choices)]))
+    at, found = len(value) - 1, []  # the dearest is the best
+    for before, choice in reversed(steps):
+        found.append(int(choice[at]))
+        at = int(before[at])
+    return found[::-1]
