@@ -1,7 +1,8 @@
 """Operations, bytes and messages of each route of `LinearAutoencoder.fit`, by formulas.
 
 The arguments of the formulas are n rows, m features, k components, and numbers of `size` bytes.
-``docs/scaling.md`` explains the formulas, and `benchmarks.scaling` fits the time of each operation.
+``docs/benchmarks/scaling.md`` explains the formulas, and `benchmarks.scaling` fits the time of each
+operation.
 """
 
 from __future__ import annotations

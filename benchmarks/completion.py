@@ -1,6 +1,7 @@
 """Matrices with missing entries: DropoutFactorization against SoftImpute and alternating ridge.
 
-    python -m benchmarks completion [--ratings FILE] [--seconds 60] [--write docs/completion.md]
+    python -m benchmarks completion [--ratings FILE] [--seconds 60]
+        [--write docs/benchmarks/completion.md]
 
 All methods minimise the same loss ‖P_Ω(M − X)‖² + (λ/r)‖X‖*², where P_Ω selects the observed
 entries of M. SoftImpute (Mazumder, Hastie & Tibshirani 2010) minimises ½‖P_Ω(M − X)‖² + α‖X‖*,

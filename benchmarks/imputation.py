@@ -1,6 +1,7 @@
 """Filling of missing entries of real tables, against the imputers that others use.
 
-    python -m benchmarks imputation [--seeds 3] [--write docs/howto/imputation.md] [--picture FILE]
+    python -m benchmarks imputation [--seeds 3]
+        [--write docs/benchmarks/imputation.md] [--picture FILE]
 
 **Data.** scikit-learn's tables wine (178 × 13), breast_cancer (569 × 30), diabetes (442 × 10) and
 digits (1797 × 61 pixels that vary). A share of the entries is removed at random. The columns of the

@@ -1,13 +1,14 @@
 """Simulated MEG and EEG sources, found by `lucidae.mne.sparse_vae` and by methods of MNE.
 
     python -m benchmarks meg [--jobs 2] [--seeds 20] [--only base SNR] [--minutes 60]
-                             [--folder build/meg] [--write docs/meg.md] [--plots docs/results]
+                             [--folder build/meg]
+                             [--write docs/benchmarks/meg.md] [--plots docs/results]
     python -m benchmarks meg --leadfield FILE.npz [...]
-    python -m benchmarks meg --read results.json --write docs/meg.md --plots docs/results
+    python -m benchmarks meg --read results.json --write docs/benchmarks/meg.md --plots docs/results
     python -m benchmarks meg --times [--default-threads] [--seeds 4] [--only base]
-                             [--write docs/meg.md]
-    python -m benchmarks meg --calls [--seeds 5] [--only base] [--write docs/meg.md]
-    python -m benchmarks meg --energies [--seeds 3] [--only base] [--write docs/meg.md]
+                             [--write docs/benchmarks/meg.md]
+    python -m benchmarks meg --calls [--seeds 5] [--only base] [--write docs/benchmarks/meg.md]
+    python -m benchmarks meg --energies [--seeds 3] [--only base] [--write docs/benchmarks/meg.md]
 
 **Cells.** The base cell has three sources at random points of a grid of about 1000 (11.5 mm apart)
 in a spherical head, at least 30 mm from each other, with uncorrelated time courses of 50 samples,

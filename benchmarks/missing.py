@@ -1,6 +1,7 @@
 """Principal components of rows with missing entries, against the programs that others use.
 
-    python -m benchmarks missing [--rounds 3] [--rows 500] [--seeds 3] [--write docs/missing.md]
+    python -m benchmarks missing [--rounds 3] [--rows 500] [--seeds 3]
+        [--write docs/benchmarks/missing.md]
 
 **Data.** Rows of 30 features from 4 factors with noise (the factors explain about nine tenths of
 the variance), of which the loadings are known. Entries are removed at random, or

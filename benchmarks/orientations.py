@@ -1,7 +1,8 @@
 """P11: free orientation, three columns a source, against MM updates and gamma_map.
 
 Run with ``python -m benchmarks orientations [--small] [--updates 2000]`` or ``--growth [--write
-docs/scaling.md]``. The dictionary is the field of current dipoles along three axes in a spherical
+docs/benchmarks/scaling.md]``. The dictionary is the field of current dipoles along three axes in a
+spherical
 head, 234 sensors and 8196 sources; the 13 responses have six active sources. Energies are
 tr(XXᵀΣ⁻¹)/n + log|Σ| per response, lower is better.
 MM (majorise–minimise) updates of all columns run to a KKT violation of 1e-8 or to their limit, and

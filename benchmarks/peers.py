@@ -1,6 +1,7 @@
 """P13, P14, P15 and P18 against their peers in one table.
 
-    python -m benchmarks peers [--only P13 P18] [--gigabytes 20] [--write docs/scaling.md]
+    python -m benchmarks peers [--only P13 P18] [--gigabytes 20]
+        [--write docs/benchmarks/scaling.md]
 
 * P13: full-batch PCA of MNIST in float32 (random numbers of its size and spectrum if it is not
   cached, see ``lucidae data fetch``), beside `PCA(svd_solver="covariance_eigh")` in float32. Errors

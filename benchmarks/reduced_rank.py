@@ -1,6 +1,7 @@
 """Reduced-rank regression: held-out R², rank and time beside its peers, and coverage of intervals.
 
-Run with ``python -m benchmarks reduced_rank [--small] [--write docs/reduced_rank.md]``. Every
+Run with ``python -m benchmarks reduced_rank [--small] [--write docs/benchmarks/reduced_rank.md]``.
+Every
 method chooses its settings by cross-validation inside of the rows it is trained on, so that the
 held-out rows of the outer folds are used for nothing else. The R² of a repeat is that of the
 predictions of all its outer folds together, averaged over targets; inputs and targets are
@@ -300,7 +301,7 @@ def main() -> None:
             print(f"\n{text}", flush=True)
             if page is not None:
                 write_section(page, name, text)
-                draw(found, page.parent / "figures" / f"reduced-rank-{name}.svg")
+                draw(found, page.parent.parent / "figures" / f"reduced-rank-{name}.svg")
 
 
 if __name__ == "__main__":

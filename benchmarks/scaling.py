@@ -1,13 +1,13 @@
 """Cost model of the routes of `LinearAutoencoder.fit`: fitted constants and predictions.
 
-    python -m benchmarks scaling [--write docs/scaling.md] [--small]
+    python -m benchmarks scaling [--write docs/benchmarks/scaling.md] [--small]
 
 Each route is measured at three sizes or more with one BLAS thread per process. The model says that
 its time is the sum of the operations of matrix products, the operations of factorisations, the
 bytes moved in memory, read from files and sent between processes, and the number of messages, each
 times a constant. The constants are fitted by nonnegative least squares to the relative errors of
 all measurements. Then the times of data that were not measured are predicted. The formulas are
-explained in ``docs/scaling.md``, whose tables this script replaces.
+explained in ``docs/benchmarks/scaling.md``, whose tables this script replaces.
 
 A worker is one process with one thread. For predictions, the rate of reading of a worker and the
 rate of its network are at most `--disk-rate` and `--network-rate`, because the files that are

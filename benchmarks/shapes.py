@@ -1,6 +1,7 @@
 """`LinearAutoencoder(k).fit` against all PCA solvers of scikit-learn on a grid of shapes (P19).
 
-    python -m benchmarks shapes [--small] [--only 5000x5000 sparse] [--write docs/scaling.md]
+    python -m benchmarks shapes [--small] [--only 5000x5000 sparse]
+        [--write docs/benchmarks/scaling.md]
 
 All solvers are run in one process and in turn, with the default number of threads. After a first
 round of all solvers, ours and the peers that may be the fastest are repeated, and medians are

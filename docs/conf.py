@@ -3,6 +3,7 @@
 import importlib.util
 import os
 import sys
+import tomllib
 from pathlib import Path
 
 import matplotlib as mpl
@@ -14,8 +15,9 @@ sys.path.insert(0, str(Path(__file__).parent / "_extensions"))
 mpl.use("Agg")
 
 project = "lucidae"
-author = "The lucidae developers"
-copyright = "the lucidae developers"  # noqa: A001 - the name that Sphinx reads
+described = tomllib.loads((Path(__file__).parents[1] / "pyproject.toml").read_text("utf-8"))
+author = ", ".join(person["name"] for person in described["project"]["authors"])
+copyright = author  # noqa: A001 - the name that Sphinx reads
 version = release = lucidae.__version__
 
 extensions = [
@@ -44,16 +46,14 @@ suppress_warnings = ["config.cache"]
 page_children = {
     "index": [
         "Get started <getting_started>",
-        "User guide <guide/index>",
-        "How-to <howto/index>",
-        "Gallery <auto_examples/index>",
-        "Theory <theory/index>",
-        "Results <results/index>",
+        "Guides <guide/index>",
         "Reference <api/index>",
-        "Project <project>",
+        "Results and theory <project>",
     ],
     "guide/index": [
         "*",
+        "howto/index",
+        "Gallery <auto_examples/index>",
         "missing",
         "completion",
         "reduced_rank",
@@ -62,11 +62,17 @@ page_children = {
         "migration",
         "comparison",
     ],
-    "howto/index": ["*", "data", "command_line"],
-    "theory/index": ["*", "lab", "glossary"],
-    "results/index": ["benchmarks", "Scaling <scaling>", "*"],
-    "api/index": ["*", "certificates/index"],
-    "project": ["contributing", "architecture", "reliability", "changelog"],
+    "api/index": ["*", "certificates/index", "data", "command_line", "glossary"],
+    "project": [
+        "results/index",
+        "benchmarks/index",
+        "theory/index",
+        "lab",
+        "reliability",
+        "architecture",
+        "contributing",
+        "changelog",
+    ],
 }
 
 # Markdown: mathematics between dollars, definition lists, and links to headings.
@@ -108,7 +114,7 @@ if (Path(__file__).parents[1] / "examples").is_dir():
 html_title = "lucidae"
 html_theme = "pydata_sphinx_theme"
 html_theme_options = {
-    "header_links_before_dropdown": 8,
+    "header_links_before_dropdown": 4,
     "logo": {
         "text": "lucidae",
         "image_light": "_static/logo.svg",

@@ -28,7 +28,7 @@ from sklearn.model_selection import KFold, cross_val_predict
 import extras
 from lucidae import DropoutFactorization, DropoutRegressor
 
-PAGE = Path(__file__).parents[1] / "docs" / "scaling.md"
+PAGE = Path(__file__).parents[1] / "docs" / "benchmarks" / "scaling.md"
 
 
 # Times, errors and tables.

@@ -17,7 +17,7 @@ from benchmarks._meg_runs import CELLS, Cell, Estimate, figures, matched, time_c
 
 import lucidae.mne as mne_module
 
-PAGE = Path(__file__).parents[1] / "docs" / "meg.md"
+PAGE = Path(__file__).parents[1] / "docs" / "benchmarks" / "meg.md"
 TRUTH = np.array([[0.0, 0.0, 0.0], [0.04, 0.0, 0.0]])
 COURSES = np.array([[3.0, 4.0], [1.0, 0.0]])
 
