@@ -147,9 +147,8 @@ def test_header_and_index_are_told_from_data(write, name):
         frame = read_frame(path)
     assert (tuple(frame.columns), len(frame)) == (columns, rows)
     said = " ".join(str(warning.message) for warning in caught)
-    left_out = [name for name, why in table.left_out.items() if "index" not in why]
-    assert [name for name in left_out if repr(name) not in said] == []
-    assert bool(said) == bool(left_out)
+    assert [name for name in table.left_out if repr(name) not in said] == []
+    assert bool(said) == bool(table.left_out)
 
 
 UNCLEAR = {

@@ -37,7 +37,6 @@ from lucidae.data.blocks import (
     shrunk,
 )
 from lucidae.data.tables import (
-    INDEX,
     ChosenColumns,
     ReadOptions,
     Table,
@@ -116,7 +115,7 @@ def blocks_of_file(
 def warn_of_reading(data: RowBlocks) -> None:
     """Warn of columns of a file that are left out, and of what may be read in another way."""
     left_out = {} if data.chosen is None else data.chosen.left_out
-    reasons = [f"{name!r} ({why})" for name, why in left_out.items() if why != INDEX]
+    reasons = [f"{name!r} ({why})" for name, why in left_out.items()]
     if reasons:
         warn_user(
             f"Columns of {data.name} were left out: {some(reasons)}; lucidae.datasets.read_table("
