@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import ast
 import inspect
 from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import numpy as np
 import typer
@@ -66,6 +67,23 @@ def reproduce_experiments(
         Path | None,
         typer.Option(help="Folder for short summaries of the experiments in Markdown, with plots."),
     ] = None,
+    data: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help="Rows on which the linear experiments are run instead of their own data: .npy or "
+            "a table. Then nothing is judged.",
+        ),
+    ] = None,
+    changes: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--set",
+            metavar="NAME=VALUE",
+            help="Change a setting of the experiments, such as k=10 or learning_rate=0.01; may be "
+            "given several times. Then nothing is judged.",
+        ),
+    ] = None,
     scheduler: Annotated[
         str | None,
         typer.Option(
@@ -93,8 +111,23 @@ def reproduce_experiments(
             seconds=seconds,
             report=report,
             notes=notes,
+            settings=_settings(changes or [], data),
         )
     raise typer.Exit(print_verdicts(done))
+
+
+def _settings(changes: list[str], data: Path | None) -> dict[str, Any]:
+    """Return the settings of ``--set NAME=VALUE`` and ``--data FILE`` by name."""
+    found: dict[str, Any] = {} if data is None else {"data": str(data.resolve())}
+    for change in changes:
+        name, equals, value = change.partition("=")
+        if not equals or not name:
+            raise ValueError(f"--set {change} was given, expected NAME=VALUE, such as k=10.")
+        try:
+            found[name] = ast.literal_eval(value)
+        except (ValueError, SyntaxError):
+            found[name] = value
+    return found
 
 
 def print_verdicts(done: Reproduction) -> int:
@@ -117,6 +150,8 @@ def print_verdicts(done: Reproduction) -> int:
 def _print_outcome(outcome: Outcome) -> None:
     """Print how many claims of an experiment are confirmed, and each claim that is not."""
     mark = "[green]✓[/green]" if outcome.holds else "[red]✗[/red]"
+    if not outcome.claims:
+        mark = "–"
     experiment = outcome.experiment
     output.print(
         f"{mark} {experiment.name:<20} {outcome.counts}  [dim]{escape(experiment.reference)}[/dim]"

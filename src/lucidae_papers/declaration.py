@@ -12,6 +12,7 @@ An experiment states what its paper claims, and what was found here beyond the p
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import hashlib
 import itertools
@@ -43,9 +44,11 @@ __all__ = [
     "VerdictKind",
     "Work",
     "grid",
+    "identity",
     "listed",
     "on_processor",
     "own",
+    "with_settings",
     "work",
 ]
 
@@ -281,6 +284,8 @@ class Curve:
     along : str, default=""
         Words before a grid value in sentences: ``"epoch"`` gives "at epoch 100", and ``"r ="``
         gives "at r = 5".
+    seeds : array-like of shape (s, n), optional
+        The quantity for each of s seeds, of which `y` is the mean; see `Curve.over_seeds`.
 
     Examples
     --------
@@ -291,6 +296,17 @@ class Curve:
     x: Any
     y: Any
     along: str = ""
+    seeds: Any = None
+
+    @classmethod
+    def over_seeds(cls, x: Any, runs: Sequence[Any], along: str = "") -> Curve:
+        """Return the mean of curves that differ in the seed alone, together with each of them."""
+        every = np.asarray(runs, dtype=float)
+        return cls(x, every.mean(axis=0), along, every if len(every) > 1 else None)
+
+    def of_seed(self, index: int) -> Curve:
+        """Return the curve of one seed; the curve itself if it was not measured by seed."""
+        return self if self.seeds is None else Curve(self.x, self.seeds[index], self.along)
 
     def __post_init__(self) -> None:
         for name in ("x", "y"):
@@ -327,10 +343,14 @@ class Verdict(Protocol):
 
 
 class VerdictKind(StrEnum):
-    """What is judged: a claim of a paper, a finding of this project, or nothing (only reported)."""
+    """What is judged: a claim of a paper, a finding of this project, or nothing (only reported).
+
+    An identity follows from the formulas alone: that it holds tests the code and is no evidence.
+    """
 
     PAPER = "the paper's claim"
     OWN = "our own finding"
+    IDENTITY = "identity"
     REPORTED = "reported"
 
 
@@ -343,7 +363,8 @@ class Statement:
     words : str
         The sentence.
     kind : VerdictKind, default=VerdictKind.PAPER
-        ``PAPER`` if a paper claims it, ``OWN`` if this project found it.
+        ``PAPER`` if a paper claims it, ``OWN`` if this project found it, ``IDENTITY`` if it
+        follows from the formulas alone.
 
     Examples
     --------
@@ -357,7 +378,7 @@ class Statement:
     def __post_init__(self) -> None:
         if self.kind is VerdictKind.REPORTED:
             raise ValueError(
-                "the kind REPORTED was given, expected PAPER or OWN: a value without a verdict "
+                "the kind REPORTED was given, expected another one: a value without a verdict "
                 "belongs in `Scale.reported`, not in a Statement."
             )
 
@@ -365,6 +386,11 @@ class Statement:
 def own(words: str) -> Statement:
     """Return a `Statement` of kind ``OWN``: a finding of this project that no paper claims."""
     return Statement(words, VerdictKind.OWN)
+
+
+def identity(words: str) -> Statement:
+    """Return a `Statement` of kind ``IDENTITY``: it follows from the formulas, whoever said it."""
+    return Statement(words, VerdictKind.IDENTITY)
 
 
 @dataclass(frozen=True, slots=True)
@@ -468,3 +494,66 @@ class Experiment:
         The scale "smoke" uses small data and takes seconds; "paper" has the sizes of the papers.
         """
         return self.scales[check_choice(scale, "scale", self.scales)]
+
+
+CHANGED = "its settings were changed."
+
+
+def with_settings(experiment: Experiment, scale: str, changes: Mapping[str, Any]) -> Experiment:
+    """Return an experiment whose settings at one scale are changed; nothing is judged then.
+
+    A name in `changes` is that of a field of the settings, or of what they are made of, such as
+    `k`, `learning_rate`, `n_epochs` or `data` of the training runs; every field of this name gets
+    the new value. Statements and bounds belong to the declared settings, so that the measured
+    values are shown without verdicts.
+    """
+    chosen = experiment.at(scale)
+    setting: Any = chosen.setting
+    for name, value in changes.items():
+        fields = dict(_fields(setting))
+        if name not in fields:
+            raise ValueError(
+                f"{experiment.name} has no setting {name!r}; expected one of "
+                f"{', '.join(sorted(fields))}."
+            )
+        setting = _changed(setting, name, _as_type(value, fields[name], name))
+    unjudged = dict.fromkeys(experiment.statements, CHANGED)
+    return dataclasses.replace(experiment, scales={scale: Scale(setting, {}, (), unjudged)})
+
+
+def _fields(part: Any) -> Iterator[tuple[str, Any]]:
+    """Yield name and value of each field of a dataclass and of those that it contains."""
+    if isinstance(part, tuple):
+        for one in part:
+            yield from _fields(one)
+    elif dataclasses.is_dataclass(part):
+        for field_ in dataclasses.fields(part):
+            value = getattr(part, field_.name)
+            inner = list(_fields(value))
+            yield from inner or [(field_.name, value)]
+
+
+def _changed(part: Any, name: str, value: Any) -> Any:
+    """Return a part of the settings in which every field called `name` has a new value."""
+    if isinstance(part, tuple):
+        return type(part)(_changed(one, name, value) for one in part)
+    if not dataclasses.is_dataclass(part) or isinstance(part, type):
+        return part
+    new = {
+        field_.name: value
+        if field_.name == name
+        else _changed(getattr(part, field_.name), name, value)
+        for field_ in dataclasses.fields(part)
+    }
+    return dataclasses.replace(part, **new)
+
+
+def _as_type(value: Any, present: Any, name: str) -> Any:
+    """Return a new value in the type of the present one; a list becomes a tuple."""
+    if isinstance(value, list):
+        value = tuple(value)
+    if isinstance(present, float) and isinstance(value, int):
+        value = float(value)
+    if present is not None and not isinstance(value, type(present)):
+        raise ValueError(f"{name}={value!r} was given, expected a value like {present!r}.")
+    return value

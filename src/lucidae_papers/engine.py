@@ -18,7 +18,7 @@ import os
 import threading
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -37,7 +37,7 @@ from lucidae.arrays.graphs import own_stream
 from lucidae.io.atomic import atomic_path
 from lucidae.iteration.progress import CountedBar, elapsed, is_shown
 from lucidae.validation import check_choice, check_integer, check_number, check_verbose
-from lucidae_papers.declaration import SCALES, Cell, Experiment, canonical
+from lucidae_papers.declaration import SCALES, Cell, Experiment, canonical, with_settings
 from lucidae_papers.device import cores, is_accelerator, machine, reference, versions
 from lucidae_papers.store import Store
 from lucidae_papers.verdicts import Outcome, judge
@@ -441,6 +441,7 @@ def reproduce(
     report: Callable[[Tick], None] | None = None,
     page: bool = True,
     notes: str | os.PathLike[str] | None = None,
+    settings: Mapping[str, Any] | None = None,
     verbose: bool | str = "auto",
 ) -> Reproduction:
     """Run experiments, judge their statements, and write an HTML page, CSV files and verdicts.
@@ -463,6 +464,10 @@ def reproduce(
         Whether the HTML page is written (extra `cli`).
     notes : path-like, optional
         Folder for a summary of each experiment in Markdown, with its figures.
+    settings : mapping, optional
+        Settings that are changed, such as ``{"k": 10, "data": "rows.npy"}``; `data` of the linear
+        experiments may be a file. Then nothing is judged, because the statements belong to the
+        declared settings. A name that an experiment does not have is refused.
     verbose : bool or "auto", default="auto"
         Whether the progress is shown, if `report` is not given.
 
@@ -482,6 +487,8 @@ def reproduce(
     start = time.perf_counter()
     check_choice(scale, "scale", SCALES)
     chosen, folder = experiments(names), Path(out)
+    if settings:
+        chosen = [with_settings(one, scale, settings) for one in chosen]
     store = Store(folder / "cells")
     cells = [cell for one in chosen for cell in one.at(scale).setting.cells()]
     with _counted(check_verbose(verbose) if report is None else False) as show:

@@ -14,7 +14,7 @@ from lucidae_app.report.page import Block, Card, Chapter, Facts, Grid, Note, Plo
 from lucidae_app.report.style import LIGHT
 from lucidae_papers.declaration import VerdictKind
 from lucidae_papers.engine import count, duration
-from lucidae_papers.verdicts import MARKS, WORDS, Counts, Judgement, Outcome, measured
+from lucidae_papers.verdicts import MARKS, Counts, Judgement, Outcome, measured, verdict_words
 
 __all__ = ["write_notes", "write_page"]
 
@@ -23,19 +23,21 @@ LEAD = (
     "what each paper claims, whether the measurements confirm it, and the settings."
 )
 LEGEND = (
-    "✓ means that a claim of the paper was seen, or that a finding of our own holds; ✗ that it was "
-    "not seen or does not hold; – that a measured value is reported without a verdict, or that a "
-    "statement cannot be judged at this scale. Claims of the papers and our own findings are "
-    "counted separately."
+    "✓ means that a claim of the paper was seen, or that a finding or an identity holds; "
+    "✗ that it was not seen or does not hold; – that a claim was seen in part, that a value is "
+    "reported without a verdict, or that a statement cannot be judged at this scale. Claims of the "
+    "papers, our own findings and identities are counted separately."
 )
 COLOURS = {True: "green", False: "orange", None: "muted"}
 REFUTED = {
     VerdictKind.PAPER: "Claims of the papers that our runs do not confirm at this scale",
     VerdictKind.OWN: "Findings of our own that do not hold at this scale",
+    VerdictKind.IDENTITY: "Identities that the code violates",
 }
 HEADINGS = {
     VerdictKind.PAPER: "What the paper claims",
     VerdictKind.OWN: "What we found beyond the paper",
+    VerdictKind.IDENTITY: "What follows from the formulas, and tests the code alone",
 }
 
 
@@ -194,8 +196,9 @@ _DIGITS = re.compile(r"(\.\d\d)\d+")
 INTRODUCTION = """# Results
 
 Results of `lucidae reproduce`, with their settings and machines. Each page has three kinds of
-verdict: a claim of the paper was *seen* or *not seen*, a finding of our own *holds* or *does not
-hold*, and a measured value that is only *reported* has no verdict.
+verdict: a claim of the paper was *seen*, *partly seen* or *not seen*, a finding of our own *holds*
+or *does not hold*, and a measured value that is only *reported* has no verdict. An *identity*
+follows from the formulas: it tests the code and is no evidence.
 """
 
 
@@ -274,7 +277,7 @@ def _markdown_rows(judgement: Judgement) -> list[str]:
 
 
 def _verdict(judgement: Judgement, claim: Claim) -> str:
-    words = WORDS[judgement.statement.kind, bool(claim.holds)]
+    words = verdict_words(judgement.statement.kind, claim.holds)
     return words if claim.holds else f"**{words}**"
 
 

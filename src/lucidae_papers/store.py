@@ -40,22 +40,6 @@ EXPANSION = 100
 It limits only members larger than `SMALL_MEMBER` bytes.
 """
 
-WORKS_OF_0_1_0 = {
-    "linear.landscape": "lucidae.experiments.lae_landscape:measure",
-    "linear.training": "lucidae.experiments.training:measure",
-    "linear.scaling": "lucidae.experiments.race:measure",
-    "linear.penalties": "lucidae.experiments.lae_penalties:measure",
-    "linear.conditioning": "lucidae.experiments.lae_conditioning:measure",
-    "dropout.landscape": "lucidae.experiments.dropout_landscape:measure",
-    "dropout.paths": "lucidae.experiments.dropout_paths:measure",
-    "dropout.convergence": "lucidae.experiments.dropout_convergence:measure",
-    "sparsity.recovery": "lucidae.experiments.recovery:measure",
-    "sparsity.slice": "lucidae.experiments.sparse_slices:draw_slice",
-    "sparsity.slice_minima": "lucidae.experiments.sparse_slices:count",
-    "vae.comparison": "lucidae.nn.cell:measure",
-}
-"""Name under which lucidae 0.1.0 stored version 1 of each computation: the path of its module."""
-
 
 class Store:
     """A folder of results of experiments.
@@ -136,18 +120,18 @@ class Store:
 
     def _find(self, cell: Cell, version: int) -> tuple[Path, Measured] | None:
         """Return path and result of a run, if stored by this `version` of its function, or None."""
-        for description in _descriptions(cell, version):
-            path = self._path(description)
-            try:
-                arrays = load_arrays(path, WHAT)
-                about = _about(arrays)
-            except (OSError, ValueError):  # absent or damaged
-                continue
-            # The text inside decides, not the name of the file, which may have been changed.
-            if about["cell"] == json.loads(canonical(description)):
-                del arrays[ABOUT]
-                return path, Measured(cell.settings, arrays, about)
-        return None
+        description = {"work": f"{cell.work.name}/{version}", "settings": cell.settings}
+        path = self._path(description)
+        try:
+            arrays = load_arrays(path, WHAT)
+            about = _about(arrays)
+        except (OSError, ValueError):  # absent or damaged
+            return None
+        # The text inside decides, not the name of the file, which may have been changed.
+        if about["cell"] != json.loads(canonical(description)):
+            return None
+        del arrays[ABOUT]
+        return path, Measured(cell.settings, arrays, about)
 
     def pack(self, target: str | os.PathLike[str], cells: Iterable[Cell]) -> int:
         """Write the stored results of the runs `cells` to one zip file, and return their number.
@@ -210,20 +194,6 @@ def _content(
 def unique(cells: Iterable[Cell]) -> list[Cell]:
     """Return the runs, each once, in the order of their first occurrence."""
     return list({cell.key: cell for cell in cells}.values())
-
-
-def _descriptions(cell: Cell, version: int) -> list[dict[str, Any]]:
-    """Return the descriptions under which a run of a given version may be stored.
-
-    A description consists of the function that does the run and the settings. For version 1 these
-    are the present one and that of lucidae 0.1.0.
-    """
-    work = cell.work.name
-    found: list[dict[str, Any]] = [{"work": f"{work}/{version}", "settings": cell.settings}]
-    if version == 1 and work in WORKS_OF_0_1_0:
-        former = {"work": WORKS_OF_0_1_0[work], "settings": cell.settings, "revision": 1}
-        found.append(former)
-    return found
 
 
 def _about(arrays: Mapping[str, Any]) -> dict[str, Any]:

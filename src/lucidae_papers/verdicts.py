@@ -6,15 +6,18 @@ All verdict classes have these attributes: `series`, or `first` and `second`, ar
 grid), or a pair (low, high) for the mean over that interval. `says` names the quantity in words; it
 begins the sentence that is printed. A NaN never satisfies a verdict.
 
-A claim of the paper was *seen* or *not seen*, a finding of our own *holds* or *does not hold*, and
-a measured value that is only reported has no verdict. Counts never mix these kinds.
+Curves that were measured with several seeds are judged seed by seed; the mean and the range of the
+values are shown. A claim of the paper was *seen* if all of its verdicts hold for all seeds, *not
+seen* if none does, and otherwise *partly seen*, with a sentence on how far. A finding of our own
+and an identity, which follows from the formulas, *holds* or *does not hold*. A measured value that
+is only reported has no verdict. Counts never mix these kinds.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import Any
 
@@ -94,8 +97,7 @@ def measured(claim: Claim) -> str:
         return ""
     if not math.isfinite(claim.value):
         return claim.advice or DIVERGED
-    whole = claim.value == round(claim.value) and abs(claim.value) < LARGEST_WHOLE
-    figure = f"{claim.value:.0f}" if whole else f"{claim.value:.4g}"
+    figure = _figure(claim.value)
     return f"{figure} ({claim.advice})" if claim.advice else figure
 
 
@@ -335,14 +337,50 @@ def label(method: str, optimizer: str) -> str:
     return f"{LABELS[method]}, {optimizer.capitalize()}"
 
 
-WORDS = {
-    (VerdictKind.PAPER, True): "seen",
-    (VerdictKind.PAPER, False): "not seen",
-    (VerdictKind.OWN, True): "holds",
-    (VerdictKind.OWN, False): "does not hold",
-}
+def judge_seeds(verdict: Any, curves: Curves, reference: str) -> Claim:
+    """Return the claim of a verdict on curves, of which each seed is judged by itself.
+
+    Its value is the mean over the seeds. It holds if it does for every seed, fails if it does for
+    none, and is None otherwise; `advice` has the range of the values.
+    """
+    counts = {len(curve.seeds) for curve in curves.values() if curve.seeds is not None}
+    if not counts:
+        claim: Claim = verdict.judge(curves, reference)
+        return claim
+    every = [
+        verdict.judge({name: curve.of_seed(seed) for name, curve in curves.items()}, reference)
+        for seed in range(max(counts))
+    ]
+    values = [claim.value for claim in every]
+    if len(set(values)) == 1:
+        return every[0]
+    held = sum(claim.holds is True for claim in every)
+    low, high = (_figure(bound(values)) for bound in (min, max))
+    spread = f"{low} to {high} over {len(every)} seeds"
+    remarks = dict.fromkeys(claim.advice for claim in every if claim.advice)
+    if every[0].holds is not None and 0 < held < len(every):
+        spread = f"{spread}, of which {held} satisfy the bound"
+    holds = every[0].holds if held in (0, len(every)) else None
+    return replace(
+        every[0], value=float(np.mean(values)), holds=holds, advice="; ".join([spread, *remarks])
+    )
+
+
+def _figure(value: float) -> str:
+    whole = value == round(value) and abs(value) < LARGEST_WHOLE if math.isfinite(value) else False
+    return f"{value:.0f}" if whole else f"{value:.4g}"
+
+
 NOT_JUDGED = "not judged"
+PARTLY = "partly seen"
 MARKS = {True: "✓", False: "✗", None: "–"}
+
+
+def verdict_words(kind: VerdictKind, holds: bool | None) -> str:
+    """Return the verdict in words; None is a claim of the paper that was seen in part."""
+    if kind is VerdictKind.PAPER:
+        return PARTLY if holds is None else "seen" if holds else "not seen"
+    return "holds" if holds else "does not hold"
 
 
 @dataclass(frozen=True, slots=True)
@@ -357,25 +395,40 @@ class Judgement:
 
     @property
     def holds(self) -> bool | None:
-        """True if all claims hold, False if one does not, None if the statement was not judged."""
-        return all(claim.holds is True for claim in self.claims) if self.claims else None
+        """True if all claims hold; None if not judged, or a claim of the paper seen in part.
+
+        What this project says of itself holds entirely or not at all.
+        """
+        held = [claim.holds for claim in self.claims]
+        if all(held):
+            return True if held else None
+        partly = self.statement.kind is VerdictKind.PAPER and any(one is not False for one in held)
+        return None if partly else False
 
     @property
     def verdict(self) -> str:
-        """The verdict: "seen" or "not seen", "holds" or "does not hold", or "not judged"."""
-        return NOT_JUDGED if self.holds is None else WORDS[self.statement.kind, self.holds]
+        """The verdict in words."""
+        return verdict_words(self.statement.kind, self.holds) if self.claims else NOT_JUDGED
 
     @property
     def prose(self) -> str:
         """The statement and its verdict as sentences, with the values that refute it, if any."""
-        words, paper = self.statement.words, self.statement.kind is VerdictKind.PAPER
-        if self.holds is None:
+        words, kind = self.statement.words, self.statement.kind
+        paper = kind is VerdictKind.PAPER
+        if not self.claims:
             who = "The paper says" if paper else "Our own expectation"
             return f"{who}: {words} Not judged at this scale: {self.why}"
-        refuted = "; ".join(_failed(claim) for claim in self.claims if not claim.holds)
+        refuted = "; ".join(_sentence(claim) for claim in self.claims if not claim.holds)
         if paper:
+            if self.holds is None:
+                seen = "; ".join(_sentence(claim) for claim in self.claims if claim.holds)
+                refuted = f"{refuted}. Seen: {seen}" if seen else refuted
+                return f"The paper says: {words} Partly seen here. Not seen: {refuted}."
             end = "Seen here." if self.holds else f"Not seen here: {refuted}."
             return f"The paper says: {words} {end}"
+        if kind is VerdictKind.IDENTITY:
+            end = "" if self.holds else f" This run contradicts it: {refuted}."
+            return f"Identity, which tests the code and is no evidence: {words}{end}"
         if self.holds:
             return f"Our own finding: {words}"
         return f"Our own expectation: {words} This run does not confirm it: {refuted}."
@@ -391,7 +444,7 @@ class Judgement:
         }
 
 
-def _failed(claim: Claim) -> str:
+def _sentence(claim: Claim) -> str:
     return f"{claim.statement} (measured {measured(claim)})"
 
 
@@ -399,35 +452,46 @@ def _failed(claim: Claim) -> str:
 class Counts:
     """Numbers of statements that were judged and confirmed, and of values that were reported."""
 
-    seen: int  # number of claims of the papers that were seen, and number of those that were judged
+    seen: int  # number of claims of the papers that were seen, seen in part, and judged
+    partly: int
     claims: int
     held: int  # number of findings of our own that hold, and number of those that were judged
     findings: int
+    identities: int  # number of identities that hold
     reported: int  # number of measured values without a verdict
-    unjudged: int  # number of statements of both kinds that cannot be judged at this scale
+    unjudged: int  # number of statements of all kinds that cannot be judged at this scale
 
     @classmethod
     def of(cls, outcomes: Iterable[Outcome]) -> Counts:
         """Return the counts of statements and values, summed over several experiments."""
         every = tuple(outcomes)
         judged = [
-            (one.statement.kind, one.holds) for outcome in every for one in outcome.judgements
+            (one.statement.kind, one.holds)
+            for outcome in every
+            for one in outcome.judgements
+            if one.claims
         ]
-        number = {(kind, holds): judged.count((kind, holds)) for kind, holds in WORDS}
+        kinds = [kind for kind, _ in judged]
         return cls(
-            number[VerdictKind.PAPER, True],
-            number[VerdictKind.PAPER, True] + number[VerdictKind.PAPER, False],
-            number[VerdictKind.OWN, True],
-            number[VerdictKind.OWN, True] + number[VerdictKind.OWN, False],
+            judged.count((VerdictKind.PAPER, True)),
+            judged.count((VerdictKind.PAPER, None)),
+            kinds.count(VerdictKind.PAPER),
+            judged.count((VerdictKind.OWN, True)),
+            kinds.count(VerdictKind.OWN),
+            judged.count((VerdictKind.IDENTITY, True)),
             sum(len(outcome.reported) for outcome in every),
-            sum(holds is None for _, holds in judged),
+            sum(not one.claims for outcome in every for one in outcome.judgements),
         )
 
     def __str__(self) -> str:
         """Return the counts as one line of text; counts that are zero are left out."""
+        partly = f", {self.partly} in part" if self.partly else ""
         parts = [
-            f"{self.seen} of {self.claims} claims of the paper seen" if self.claims else "",
+            f"{self.seen} of {self.claims} claims of the paper seen{partly}" if self.claims else "",
             f"{self.held} of {self.findings} findings of our own hold" if self.findings else "",
+            f"{self.identities} identit{'ies hold' if self.identities > 1 else 'y holds'}"
+            if self.identities
+            else "",
             f"{self.reported} value{'s' * (self.reported != 1)} reported" if self.reported else "",
             f"{self.unjudged} not judged at this scale" if self.unjudged else "",
         ]
@@ -533,12 +597,14 @@ def judge_results(experiment: Experiment, scale: str, results: Results) -> Outco
         Judgement(
             name,
             statement,
-            tuple(verdict.judge(curves, reference) for verdict in chosen.expect.get(name, ())),
+            tuple(
+                judge_seeds(verdict, curves, reference) for verdict in chosen.expect.get(name, ())
+            ),
             chosen.unjudged.get(name, ""),
         )
         for name, statement in experiment.statements.items()
     )
-    reported = tuple(verdict.judge(curves, reference) for verdict in chosen.reported)
+    reported = tuple(judge_seeds(verdict, curves, reference) for verdict in chosen.reported)
     return Outcome(experiment, scale, results, curves, judgements, reported)
 
 

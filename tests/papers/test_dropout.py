@@ -5,6 +5,7 @@ import pytest
 
 from lucidae_papers import dropout
 from lucidae_papers.dropout import (
+    INIT_SCALES,
     STARTS,
     STRENGTHS,
     Convergence,
@@ -22,7 +23,7 @@ CLAIMS = expect_of_convergence((5,), 0.05)
 def test_dropout_runs_are_shared_out_and_none_falls_below_the_optimum():
     setting = Convergence((6, 4), (2,), (0.5,), 200, 4, 6, 3)
     cells = setting.cells()
-    assert len(cells) == 2
+    assert len(cells) == 2 * len(INIT_SCALES)
     found = [cell.work([cell.settings], "cpu")[0] for cell in cells]
     assert all(one["objective"].shape[1] == 3 for one in found)
     assert not np.array_equal(found[0]["objective"], found[1]["objective"])

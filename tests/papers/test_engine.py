@@ -392,3 +392,41 @@ def test_packages_without_metadata_have_an_unknown_version(monkeypatch):
     found = device.versions()
     assert (found["scipy"], found["numpy"]) == ("unknown", "1.0")
     assert found["python"] == platform.python_version()
+
+
+def test_a_figure_with_other_settings_and_data_is_not_judged(tmp_path):
+    """A student's run: own rows, fewer latents, another rate; the curves are those of these."""
+    rows = np.random.default_rng(0).normal(size=(80, 6)) * np.arange(6, 0, -1)
+    np.save(tmp_path / "rows.npy", rows)
+    changes = {"data": str(tmp_path / "rows.npy"), "k": 2, "n_epochs": 30, "learning_rate": 0.001}
+    done = reproduce(
+        ["lae-dynamics"], out=tmp_path, settings=changes, page=False, jobs=1, verbose=False
+    )
+    (outcome,) = done.outcomes
+    assert done.exit_code == 0
+    assert {one.verdict for one in outcome.judgements} == {"not judged"}
+    assert {cell.settings["learning_rate"] for cell in outcome.results} == {0.001}
+    assert outcome.curves["alignment/rag/nesterov"].x[-1] == 30
+    assert outcome.results.cells[0].arrays["loss"][0] == pytest.approx(rows.var(axis=0).sum())
+
+
+@pytest.mark.parametrize(
+    ("settings", "says"),
+    [
+        ({"kk": 3}, "no setting 'kk'; expected one of .*n_epochs"),
+        ({"k": "many"}, "k='many' was given, expected a value like 10"),
+        ({"data": "nothing"}, "data='nothing'"),
+    ],
+)
+def test_a_wrong_setting_is_refused(settings, says, tmp_path):
+    with pytest.raises(ValueError, match=says):
+        reproduce(["lae-dynamics"], out=tmp_path, settings=settings, page=False, jobs=1)
+
+
+def test_settings_of_the_command_are_read_as_values(command):
+    code, _, wrong = command("dropout-landscape", "--set", "points")
+    assert code == 2
+    assert "--set points was given, expected NAME=VALUE" in wrong
+    code, out, _ = command("dropout-landscape", "--set", "points=11")
+    assert code == 0
+    assert "4 not judged" in out

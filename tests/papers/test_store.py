@@ -1,20 +1,15 @@
 import json
 import tracemalloc
 import zipfile
-from importlib.util import find_spec
-from pathlib import Path
 
 import numpy as np
 import pytest
 
-from lucidae_papers.declaration import SCALES, Cell, Work, work
-from lucidae_papers.engine import available, experiment, run
-from lucidae_papers.linear.penalties import measure_conditioning as conditions
-from lucidae_papers.store import WORKS_OF_0_1_0, Store
+from lucidae_papers.declaration import Cell, Work, work
+from lucidae_papers.engine import run
+from lucidae_papers.store import Store
 
 ABOUT = {"seconds": 1.0, "versions": {"numpy": "2"}, "machine": "any", "device": "cpu"}
-DATA = Path(__file__).parents[1] / "data" / "0.1.0"
-FILE_OF_0_1_0 = next((DATA / "cells").glob("*.npz"))
 
 
 @pytest.fixture
@@ -67,37 +62,6 @@ def test_a_cell_of_an_earlier_version_counts_as_not_done(store):
     again = run(newer, store, jobs=1)
     assert (again.measured, again.reused, again.outdated) == (0, 3, 0)
     assert "earlier version" not in str(again)
-
-
-def conditioning(version=1):
-    declared = conditions if version == 1 else Work(f"linear.conditioning/{version}", conditions)
-    return Cell(declared, {"data": "digits", "k": 2})
-
-
-def test_a_cell_that_0_1_0_wrote_is_version_1_of_its_work(store, tmp_path):
-    (expected,) = conditions([conditioning().settings], "cpu")
-    path = store.folder / FILE_OF_0_1_0.stem[:2] / FILE_OF_0_1_0.name
-    path.parent.mkdir(parents=True)
-    path.write_bytes(FILE_OF_0_1_0.read_bytes())
-    found = store.load(conditioning())
-    assert found.about["versions"]["lucidae"] == "0.1.0"
-    assert found.arrays.keys() == expected.keys()
-    for name, values in expected.items():
-        np.testing.assert_allclose(found.arrays[name], values, rtol=1e-6)
-    assert store.load(Cell(conditions, {"data": "digits", "k": 3})) is None
-    assert len(store.outdated([conditioning(2)])) == 1
-    assert store.pack(tmp_path / "packed.zip", [conditioning()]) == 1
-    other = Store(tmp_path / "other")
-    assert other.unpack(tmp_path / "packed.zip") == 1
-    assert other.load(conditioning()) is not None
-
-
-def test_every_work_of_0_1_0_has_a_name_today():
-    declared = [experiment(name) for name in available()]
-    cells = [one for each in declared for scale in SCALES for one in each.at(scale).setting.cells()]
-    torch = find_spec("torch") is not None  # works on VAEs need it
-    wanted = {name for name in WORKS_OF_0_1_0 if torch or not name.startswith("vae.")}
-    assert wanted <= {one.work.name for one in cells}
 
 
 @pytest.mark.parametrize("keep", [0, 1, 100, 0.5, -1])

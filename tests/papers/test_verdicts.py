@@ -15,6 +15,7 @@ from lucidae_papers.declaration import (
     Scale,
     Statement,
     VerdictKind,
+    identity,
     own,
 )
 from lucidae_papers.verdicts import (
@@ -222,7 +223,9 @@ def outcome(error, **settings):
 
 def test_kinds_are_counted_separately():
     both = [outcome(0.2), outcome(0.7)]
-    assert Counts.of(both) == Counts(seen=3, claims=4, held=2, findings=2, reported=2, unjudged=2)
+    assert Counts.of(both) == Counts(
+        seen=3, partly=0, claims=4, held=2, findings=2, identities=0, reported=2, unjudged=2
+    )
     assert str(both[1].counts) == (
         "1 of 2 claims of the paper seen; 1 of 1 findings of our own hold; 1 value reported; "
         "1 not judged at this scale"
@@ -236,7 +239,7 @@ def test_a_finding_of_our_own_is_never_a_claim_of_the_paper():
     assert finding.verdict == "holds"
     assert finding.prose == "Our own finding: There is a gap."
     assert "seen" not in finding.prose
-    with pytest.raises(ValueError, match="expected PAPER or OWN"):
+    with pytest.raises(ValueError, match="expected another one"):
         Statement("This is reported.", VerdictKind.REPORTED)
 
 
@@ -258,6 +261,77 @@ def test_a_refuted_finding_is_no_finding():
     (finding,) = again.of_kind(VerdictKind.OWN)
     assert finding.verdict == "does not hold"
     assert finding.prose.startswith("Our own expectation: There is a gap. This run does not confi")
+
+
+SEEDS = {
+    "all": Curve.over_seeds([1, 2], [[1.0, 0.1], [1.0, 0.2], [1.0, 0.3]]),
+    "some": Curve.over_seeds([1, 2], [[1.0, 0.1], [1.0, 0.4], [1.0, 0.9]]),
+    "one": Curve([1, 2], [1.0, 0.5]),
+}
+
+
+def judged(bounds, make=Statement, curves=SEEDS):
+    """Judge one statement by several bounds on curves with three seeds."""
+    declared = Experiment(
+        name="seeds",
+        title="A subject",
+        reference="nobody",
+        shows="nothing",
+        about="Nothing.",
+        statements={"a": make("A holds.")},
+        scales={
+            "smoke": Scale(
+                Fixed(**curves), {"a": tuple(AtMost(name, b, says=name) for name, b in bounds)}
+            )
+        },
+        draw=lambda outcome: [],
+    )
+    return judge_results(declared, "smoke", Results((Measured({}, {}, ABOUT),)))
+
+
+def test_every_seed_is_judged_and_the_spread_is_shown():
+    (claim,) = judged([("all", 0.3)]).claims
+    assert claim.holds is True
+    assert claim.value == pytest.approx(0.2)
+    assert measured(claim) == "0.2 (0.1 to 0.3 over 3 seeds)"
+    (claim,) = judged([("some", 0.5)]).claims
+    assert claim.holds is None
+    assert "of which 2 satisfy the bound" in claim.advice
+    assert judged([("all", 0.05)]).claims[0].holds is False
+
+
+@pytest.mark.parametrize(
+    ("bounds", "verdict", "holds"),
+    [
+        ([("all", 0.3), ("one", 0.5)], "seen", True),
+        ([("some", 0.5)], "partly seen", None),
+        ([("all", 0.3), ("one", 0.1)], "partly seen", None),
+        ([("all", 0.05), ("one", 0.1)], "not seen", False),
+    ],
+)
+def test_a_claim_of_the_paper_may_be_seen_in_part(bounds, verdict, holds):
+    outcome = judged(bounds)
+    (judgement,) = outcome.judgements
+    assert (judgement.verdict, judgement.holds) == (verdict, holds)
+    assert outcome.holds is (holds is not False)  # what was seen in part did not fail
+    assert outcome.counts.partly == (verdict == "partly seen")
+    if holds is None and len(bounds) == 2:
+        assert "Not seen: one: at most 0.1" in judgement.prose
+        assert "Seen: all: at most 0.3" in judgement.prose
+
+
+@pytest.mark.parametrize("make", [own, identity])
+def test_what_we_say_ourselves_holds_entirely_or_not_at_all(make):
+    (judgement,) = judged([("all", 0.3), ("one", 0.1)], make).judgements
+    assert judgement.verdict == "does not hold"
+    assert judgement.holds is False
+
+
+def test_an_identity_is_no_evidence():
+    outcome = judged([("all", 0.3)], identity)
+    assert (outcome.counts.identities, outcome.counts.claims, outcome.counts.findings) == (1, 0, 0)
+    assert outcome.judgements[0].prose.startswith("Identity, which tests the code")
+    assert str(outcome.counts) == "1 identity holds"
 
 
 def page_of(outcomes, tmp_path):

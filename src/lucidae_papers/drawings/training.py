@@ -15,7 +15,7 @@ from lucidae_papers.embeddings import NAMES as TRUNCATIONS
 from lucidae_papers.embeddings import QUANTITIES
 from lucidae_papers.linear.dynamics import METHODS
 from lucidae_papers.linear.penalties import RULES
-from lucidae_papers.linear.training import DATA
+from lucidae_papers.linear.training import data_set
 from lucidae_papers.verdicts import LABELS, Outcome, label
 
 STYLES = {
@@ -161,25 +161,33 @@ def weights(outcome: Outcome) -> Sequence[Block]:
         Plot.of(
             "lae-weights-images",
             images,
-            f"The first ten columns of each decoder as images after {setting.epochs[-1]} epochs.",
+            f"The first ten columns of each decoder as images after {setting.epochs[-1]} epochs "
+            f"(linear VAE: {setting.converged}).",
             numbers(outcome.curves, ["matched"]),
         ),
     ]
 
 
 def _cosines(setting: Any, outcome: Outcome) -> Figure:
-    """Return a figure of the cosines between principal directions and decoder columns."""
+    """Return a figure of the cosines between principal directions and decoder columns.
+
+    The last column belongs to the model that needs more epochs than the others to converge.
+    """
+    columns = (*setting.epochs, setting.converged)
     figure, grid = new_figure(
-        len(METHODS), len(setting.epochs), figsize=(7.2, 1.55 * len(METHODS)), squeeze=False
+        len(METHODS), len(columns), figsize=(8.6, 1.55 * len(METHODS)), squeeze=False
     )
     for line, method in zip(grid, METHODS, strict=True):
-        for axes, epoch in zip(line, setting.epochs, strict=True):
+        for axes in line[len(setting.epochs_of(method)) :]:
+            axes.set_axis_off()
+        for axes, epoch in zip(line, setting.epochs_of(method), strict=False):
             cosines = setting.cosines(outcome.results, method, epoch)
             axes.imshow(cosines, cmap="RdBu_r", vmin=-1, vmax=1)
             axes.set(xticks=[], yticks=[])
             axes.grid(visible=False)
         line[0].set_ylabel(LABELS[method].replace(" nested", "\nnested"), fontsize=9)
-    for axes, epoch in zip(grid[0], setting.epochs, strict=True):
+    slowest = [len(setting.epochs_of(method)) for method in METHODS].index(len(columns))
+    for axes, epoch in zip((*grid[0][:-1], grid[slowest][-1]), columns, strict=True):
         axes.set_title(f"epoch {epoch}", loc="center", fontsize=10)
     return figure
 
@@ -188,12 +196,13 @@ def _decoders(setting: Any, outcome: Outcome) -> Figure:
     """Return a figure of the first columns of each decoder as images."""
     baseline = setting.baseline
     count = min(10, baseline.k)
-    shape: Any = DATA[baseline.data].image_shape
+    shape: Any = data_set(baseline.data).image_shape
     figure, grid = new_figure(
         len(METHODS), count, figsize=(0.72 * count + 1.4, 0.78 * len(METHODS)), squeeze=False
     )
     for line, method in zip(grid, METHODS, strict=True):
-        cell = outcome.results.one(method=method, n_epochs=setting.epochs[-1])
+        last = setting.epochs_of(method)[-1]
+        cell = outcome.results.one(method=method, n_epochs=last, seed=0)
         for axes, image in zip(line, cell.arrays["atoms"].reshape(-1, *shape), strict=False):
             limit = float(np.max(abs(image))) or 1.0
             axes.imshow(image, cmap="RdBu_r", vmin=-limit, vmax=limit)

@@ -24,7 +24,7 @@ from lucidae_papers.declaration import (
     own,
     work,
 )
-from lucidae_papers.linear.training import DATA, START, START_WORDS, STOCHASTIC, plan_of, run_of
+from lucidae_papers.linear.training import START, START_WORDS, STOCHASTIC, data_set, plan_of, run_of
 from lucidae_papers.verdicts import (
     LABELS,
     AtLeast,
@@ -81,9 +81,9 @@ class EpochsToAlignment:
 
     def _cost(self, method: str, optimizer: str, k: int) -> float:
         """Return the approximate seconds of a run on one core."""
-        m = DATA[self.data].n_features
+        m = data_set(self.data).n_features
         if method in STOCHASTIC:
-            epoch = 4e-4 + DATA[self.data].n_samples * m * min(k, REACH) * 1e-9
+            epoch = 4e-4 + data_set(self.data).n_samples * m * min(k, REACH) * 1e-9
         else:
             epoch = 1.5e-4 + m * k * ((m if optimizer == "adam" else k) * 2e-10 + 1e-8)
         return epoch * self.limit / 3
@@ -111,7 +111,7 @@ class EpochsToAlignment:
     def facts(self) -> Mapping[str, str]:
         """Return the settings in words, for the HTML page of the results."""
         return {
-            "data": DATA[self.data].words,
+            "data": data_set(self.data).words,
             "latents": listed(self.sizes),
             "stops at": f"axis-alignment distance {self.target:g}, or {self.limit} epochs",
             "rates": "learning rates of Bao et al. 2020, Table 4",

@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
+from pathlib import Path
 from typing import Any
 
 import numpy as np
+from sklearn.utils import check_array
 
 from lucidae import datasets
 from lucidae.arrays import like
@@ -71,10 +73,27 @@ DATA = {
 }
 
 
+def data_set(name: str) -> DataSet:
+    """Return the data set called `name`: one of `DATA`, or the rows of a file."""
+    if name in DATA or not Path(name).suffix:
+        return DATA[check_choice(name, "data", DATA)]
+    return _file(name, Path(name).stat().st_mtime_ns)
+
+
+@lru_cache(maxsize=2)
+def _file(name: str, _changed: int) -> DataSet:
+    """Return the rows of a file, which is read once for each time of its last change."""
+    rows = np.load(name) if name.endswith(".npy") else datasets.read_table(name).to_numpy()
+    rows = check_array(rows, dtype=np.float64)
+    return DataSet(
+        lambda: rows, *rows.shape, f"{Path(name).name}, {rows.shape[0]} × {rows.shape[1]}, centred"
+    )
+
+
 @lru_cache(maxsize=2)
 def centred_rows(name: str) -> Matrix:
     """Return the rows of the data set called `name` minus their mean, as float64."""
-    rows = DATA[check_choice(name, "data", DATA)].load()
+    rows = data_set(name).load()
     return np.asarray(rows - rows.mean(axis=0))
 
 
@@ -191,7 +210,7 @@ class Trial:
 
     def _cost(self) -> float:
         """Return the approximate seconds of this run on one core."""
-        data, k = DATA[self.data], self.k
+        data, k = data_set(self.data), self.k
         m, rows = data.n_features, data.n_samples
         if self.method in STOCHASTIC or self.batch_size is not None:
             steps = 1 if self.batch_size is None else -(-rows // self.batch_size)
@@ -292,11 +311,16 @@ class TrainingRuns:
 
         A name consists of the measure, the method and the optimizer. The measures are the distances
         of the decoder to the principal axes and to the principal subspace, the loss, and the
-        imbalance of encoder and decoder.
+        imbalance of encoder and decoder. Runs of one name differ in their seeds.
         """
+        seeds: dict[str, list[Arrays]] = {}
+        for trial, cell in zip(self.trials, results, strict=True):
+            seeds.setdefault(trial.name, []).append(cell.arrays)
         return {
-            f"{measure}/{trial.name}": Curve(cell.arrays["epochs"], cell.arrays[measure], "epoch")
-            for trial, cell in zip(self.trials, results, strict=True)
+            f"{measure}/{name}": Curve.over_seeds(
+                runs[0]["epochs"], [run[measure] for run in runs], "epoch"
+            )
+            for name, runs in seeds.items()
             for measure in MEASURES
         }
 
@@ -304,10 +328,11 @@ class TrainingRuns:
         """Return the settings in words, for the HTML page of the results."""
         first = self.trials[0]
         return {
-            "data": DATA[first.data].words,
+            "data": data_set(first.data).words,
             "latents": str(first.k),
             "epochs": str(max(trial.n_epochs for trial in self.trials)),
             "runs": str(len(self.trials)),
+            "seeds": str(len({trial.seed for trial in self.trials})),
             "initial weights": START_WORDS,
             **self.words,
         }

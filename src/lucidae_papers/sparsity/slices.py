@@ -26,6 +26,7 @@ from lucidae_papers.declaration import (
     Settings,
     Statement,
     grid,
+    identity,
     on_processor,
     own,
     work,
@@ -227,11 +228,11 @@ EXPERIMENT = Experiment(
     "its encoder has been optimised. A slice is the energy along one coordinate, with all other "
     "coordinates fixed: for one example, and for random problems at random points.",
     statements={
-        "full": Statement(
+        "full": identity(
             "Along each relevance (prior variance of a coefficient), the energy (loss) of the "
             "full-covariance VAE has a single minimum."
         ),
-        "minimiser": Statement(
+        "minimiser": identity(
             "The single minimum of the full-covariance VAE's energy (loss) along a relevance "
             "(prior variance of a coefficient) is that of Wipf 2023, Theorem 4.4."
         ),
