@@ -314,8 +314,10 @@ PATHS = Experiment(
 )
 
 
-INIT_SCALES = (0.03, 0.3, 1.0)
-"""Standard deviations of the initial weights; Mianjy et al. 2018 do not state theirs."""
+INIT_SCALES = (0.03, 0.3, 1.0, 1.5)
+"""Sizes of the initial weights relative to the optimum; Mianjy et al. 2018 do not state theirs.
+
+From twice the optimum on, descent at the automatic learning rate may diverge."""
 INIT_SCALE = 0.3
 """The scale of all statements but that on monotonicity, which depends on it."""
 

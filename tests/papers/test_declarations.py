@@ -179,35 +179,16 @@ def test_notes_have_claims_settings_and_figures_that_stand_alone(outcomes, tmp_p
         assert ET.fromstring(text).tag.endswith("svg")
 
 
-NOT_SEEN_AT_SMOKE_SCALE = {
-    "lae-dynamics": {"rag_nested", "adam"},
-    "lae-weights": {"permuted"},
-    "lae-penalties": {"slow"},
-    "lae-minibatch": {"nested"},
-    "dropout-convergence": {"equalized", "monotone"},
-    "sparse-scaled": {"perfect"},
-    "sparse-noise": {"diagonal"},
-    "vae-mnist": {"error"},
-    "vae-mnist-fixed": {"error"},
-}
-"""Claims of the papers that small data do not show; the page says so."""
-
-UNSTABLE = {"vae-mnist": {"latents"}, "vae-mnist-fixed": {"latents"}}
-"""Claims that rounding decides at this scale: one direction of 16 more or less."""
-
-
 @pytest.mark.slow
-def test_what_the_smoke_scale_does_not_show(tmp_path):
+def test_nothing_that_can_be_judged_at_smoke_scale_fails(tmp_path):
     from lucidae_papers.engine import reproduce
 
     done = reproduce(scale="smoke", out=tmp_path, page=False)
-    for kind, expected in ((VerdictKind.PAPER, NOT_SEEN_AT_SMOKE_SCALE), (VerdictKind.OWN, {})):
-        found = {
-            outcome.experiment.name: {
-                one.name for one in outcome.of_kind(kind) if one.holds is False
-            }
-            - UNSTABLE.get(outcome.experiment.name, set())
-            for outcome in done.outcomes
-        }
-        assert {name: failed for name, failed in found.items() if failed} == expected
-    assert done.exit_code == 1
+    failed = [
+        (outcome.experiment.name, one.name)
+        for outcome in done.outcomes
+        for one in outcome.judgements
+        if one.holds is False
+    ]
+    assert not failed
+    assert done.exit_code == 0

@@ -125,6 +125,10 @@ def expect(
     }
 
 
+SMOKE_UNJUDGED = dict.fromkeys(
+    ("rag_nested", "adam"), "3000 epochs on these data end before the curves separate."
+)
+
 EXPERIMENT = Experiment(
     name="lae-dynamics",
     title="Learning dynamics of six models",
@@ -140,7 +144,12 @@ EXPERIMENT = Experiment(
                 DIGITS,
                 "the best rates of the experiment lae-learning-rates at its small scale (smoke)",
             ),
-            expect(3000, (0.3, 0.2), 0.15, 0.1, (0.1, 3000)),
+            {
+                name: found
+                for name, found in expect(3000, (0.3, 0.2), 0.15, 0.1, (0.1, 3000)).items()
+                if name not in SMOKE_UNJUDGED
+            },
+            unjudged=SMOKE_UNJUDGED,
         ),
         "paper": Scale(
             every_run(MNIST, "Bao et al. 2020, Table 2"),
@@ -231,7 +240,16 @@ MINIBATCH = Experiment(
     },
     scales={
         "smoke": Scale(
-            minibatch_runs(DIGITS, SMOKE_SIZES), expect_minibatch(SMOKE_SIZES, 0.2, 0.03)
+            minibatch_runs(DIGITS, SMOKE_SIZES),
+            {
+                name: found
+                for name, found in expect_minibatch(SMOKE_SIZES, 0.2, 0.03).items()
+                if name != "nested"
+            },
+            unjudged={
+                "nested": "its learning rate, the best for the full batch, is not stable for "
+                "batches of 100 rows of these data."
+            },
         ),
         "paper": Scale(
             minibatch_runs(
