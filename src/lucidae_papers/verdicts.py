@@ -347,7 +347,7 @@ def judge_seeds(verdict: Any, curves: Curves, reference: str) -> Claim:
     if not counts:
         claim: Claim = verdict.judge(curves, reference)
         return claim
-    every = [
+    every: list[Claim] = [
         verdict.judge({name: curve.of_seed(seed) for name, curve in curves.items()}, reference)
         for seed in range(max(counts))
     ]

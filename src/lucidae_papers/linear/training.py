@@ -85,9 +85,8 @@ def _file(name: str, _changed: int) -> DataSet:
     """Return the rows of a file, which is read once for each time of its last change."""
     rows = np.load(name) if name.endswith(".npy") else datasets.read_table(name).to_numpy()
     rows = check_array(rows, dtype=np.float64)
-    return DataSet(
-        lambda: rows, *rows.shape, f"{Path(name).name}, {rows.shape[0]} × {rows.shape[1]}, centred"
-    )
+    n, m = rows.shape
+    return DataSet(lambda: rows, n, m, f"{Path(name).name}, {n} × {m}, centred")
 
 
 @lru_cache(maxsize=2)
