@@ -351,7 +351,7 @@ def judge_seeds(verdict: Any, curves: Curves, reference: str) -> Claim:
         verdict.judge({name: curve.of_seed(seed) for name, curve in curves.items()}, reference)
         for seed in range(max(counts))
     ]
-    values = [claim.value for claim in every]
+    values = [math.nan if claim.value is None else claim.value for claim in every]
     if len(set(values)) == 1:
         return every[0]
     held = sum(claim.holds is True for claim in every)
