@@ -9,22 +9,24 @@ loss is
 
     f = ‖M − UV'ᵀ‖² + λΣ‖uᵢ‖²‖v'ᵢ‖² + floor,   floor = E‖y‖² − ‖M‖².
 
-All kinds of data lead to M and V' with bounds on their errors (`White`):
+All kinds of data lead to a factor F = [F_x | F_y] with FᵀF = E[(x, y)(x, y)ᵀ] and a bound on its
+error (`Factor`), from which one function (`_white`) computes M and V':
 
-* rows (`JudgedRows`) are summed to their moment, which is factorised by Cholesky's method with
-  pivoting; where its digits do not suffice, the rows themselves are factorised (QR with pivoting);
-* of fewer rows than features the range is computed from their Gram matrix;
+* rows (`JudgedRows`) are summed to their moment, of which F is a Cholesky factor with pivoting;
+  where its digits do not suffice, F is the triangle of a QR factorisation of the rows themselves;
+* fewer rows than features are rotated into their own span, by a factor of their Gram matrix;
+* of an autoencoder with many features only a few directions matter, on which rows are projected;
 * the moment that a solver used (`TestedMoment`) is as good as that of the rows up to the bound of a
   `Sketch`, which was made while the rows passed;
 * a matrix (`GivenMatrix`) is M itself, as if the inputs were white.
 
-**Errors.** Let C′ = C + E be the known moment of standardised inputs, ‖E‖ ≤ η, and μ the smallest
-eigenvalue of C′. In coordinates in which C′ is the identity, C is I − Ẽ with ‖Ẽ‖ ≤ η/μ, so that V'
-has a relative error of at most η/μ, and M an error of at most ‖M‖η/(μ − η) + √(E‖y‖²) η/√μ. √f
-and the root of its minimum change by at most as much as M − UV'ᵀ and √λ‖uᵢ‖‖v'ᵢ‖ do, because one is
-a norm and the other the distance from a set. For an autoencoder f = tr CK with a positive
-semidefinite K that depends on the weights, so that f changes by at most η tr DKD for the standard
-deviations D, and its minimum by at most η tr C.
+**Errors.** Let σ be the smallest singular value of F_x with standardised columns. An error E of F
+with ‖E‖ ≤ δ turns the range of F_x by at most δ/(σ − δ); an error of FᵀF with ‖E‖ ≤ η acts like
+δ = η/σ, because in coordinates in which the known moment is the identity, the exact one differs
+from it by at most η/σ². So V' has this relative error, and M an error of √(E‖y‖²) times it. An
+autoencoder needs no inverse: M = F_xᵀ and V' = F_xV have the errors of F itself, and an error η of
+FᵀF acts like δ = √η (Powers & Størmer 1970). f + floor is a sum of squares of F, or linear in FᵀF,
+so that its error does not depend on σ.
 
 **Minimum.** It is that of ‖M − X‖² + (λ/r)‖X‖_*² over X of rank at most r, plus floor. With the
 singular values s of M and the solution α of α = (λ/r)Σ_{i≤r}(sᵢ − α)₊, the optimal X* has the
@@ -47,7 +49,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -67,10 +69,6 @@ BLOCK_ROWS = 2048
 
 PEAKS = 8
 """Number of rows with the largest shares of the energy that are remembered."""
-
-LARGEST_WEIGHT = 1e70
-"""Largest weight that is accepted, for data scaled to the order of one. The loss contains fourth
-powers of weights, which are finite up to this value."""
 
 LARGEST_COPY = 2**27
 """Largest number of entries of rows that are made dense to factorise them: one gibibyte."""
@@ -93,17 +91,11 @@ of an autoencoder are if they have more features than this."""
 FEW = 8
 """Singular vectors are computed by Lanczos iteration if fewer than 1/FEW of them are needed."""
 
-LARGEST_GRAM = 8192
-"""Largest dimension of a Gram matrix that is decomposed if Lanczos iteration does not converge."""
-
 LARGEST_CHOLESKY = 2**36
 """A Gram matrix is formed and factorised if that takes at most this many multiplications."""
 
 RESTARTS = 200
 """Largest number of restarts of the Lanczos iteration."""
-
-ATTEMPTS = 3
-"""Largest number of Lanczos iterations until no leading singular value is known to be missing."""
 
 NEGLIGIBLE = 1e-7
 """Singular values may be larger than the computed ones as long as this changes the minimum by at
@@ -125,7 +117,6 @@ MOST_WEIGHTS = 20_000
 DESCENT_WORK = 4e9
 """Number of floating point operations after which a descent stops, a few seconds' work."""
 
-
 CONSTANT = 1e-6
 """Error of a moment, relative to the total variance, above which its constant columns may vary."""
 
@@ -134,7 +125,7 @@ UNKNOWN = 1e100
 
 
 class UnprojectedError(ValueError):
-    """Error for data whose leading singular vectors the verifier could not compute."""
+    """Error for data whose Gram matrix the verifier could not compute."""
 
 
 @dataclass(frozen=True)
@@ -147,31 +138,6 @@ class JudgedRows:
     centered: bool = True  # whether there is an intercept
     read: Callable[[], Any] | None = None  # function that yields blocks of rows, outputs, weights
     repeatable: bool = True  # whether `read` may be called again
-    dense: bool = False  # whether sparse rows are made dense, so that they can be centred
-
-    def blocks(self) -> Iterator[tuple[Any, Matrix | None]]:
-        """Yield blocks of the rows [x | y] in float64, sparse if X is, with their weights."""
-        for x, y, w in ((self.X, self.Y, self.weights),) if self.read is None else self.read():
-            for start in range(0, x.shape[0], BLOCK_ROWS):
-                part = slice(start, start + BLOCK_ROWS)
-                share = None if w is None else np.asarray(w[part], dtype=float)
-                block = _joined(x[part], None if y is None else y[part])
-                yield _dense(block) if self.dense else block, share
-
-
-def _joined(x: Any, y: Any) -> Any:
-    """Return rows [x | y] in float64."""
-    if not scipy.sparse.issparse(x):
-        return _dense(x) if y is None else np.hstack([_dense(x), _dense(y)])
-    x = scipy.sparse.csr_array(x, dtype=np.float64)
-    return x if y is None else scipy.sparse.hstack([x, _dense(y)], format="csr")
-
-
-def _dense(values: Any) -> Matrix:
-    """Return a matrix as a dense float64 array; a vector as one column."""
-    values = values.toarray() if scipy.sparse.issparse(values) else values
-    found = np.asarray(values, dtype=np.float64)
-    return found[:, None] if found.ndim == 1 else found
 
 
 @dataclass(frozen=True)
@@ -218,191 +184,6 @@ class FittedArrays:
     precision: float = 0.0  # rounding unit of the dtype of the attributes
 
 
-class KnownMoment(NamedTuple):
-    """What one pass over rows [x | y] shows: mean, second moment, errors, the largest rows."""
-
-    shift: Matrix  # (p,): a point near the mean
-    offset: Matrix  # (p,): the mean minus `shift`
-    mean_error: Matrix  # (p,)
-    deviations: Matrix  # (p,): root mean squares of the centred columns; 0 for constant ones
-    weight: float
-    centered: bool
-    peaks: Matrix  # (2, ≤ PEAKS): numbers of rows, and their shares of the energy
-    second: Matrix = np.zeros((0, 0))  # (p, p): about the mean, or zero without an intercept
-    # bounds on the spectral norms of its errors, in units of `deviations`: of the inputs, of inputs
-    # and outputs, of the outputs; and that of all in the units of the rows
-    errors: tuple[float, float, float] = (0.0, 0.0, 0.0)
-    absolute: float | None = None
-
-    def resolution(self, size: int, precision: float) -> float:
-        """Return the standard deviation that float32 gives to constant standardised inputs.
-
-        An input of mean square q and standard deviation d has rounding errors of up to ε√q/(2d), so
-        that no direction has more than ε/2 · √(Σ q/d²) by rounding alone; four times this is
-        returned, and 0 for double precision.
-        """
-        if precision <= SINGLE:
-            return 0.0
-        mean, deviations = (self.shift + self.offset)[:size], self.deviations[:size]
-        mean, varies = mean * self.centered, deviations > 0
-        ratios = np.divide(mean, deviations, out=np.zeros_like(mean), where=varies)
-        return 2.0 * precision * math.sqrt(float(np.sum((1.0 + ratios**2)[varies])))
-
-
-class White(NamedTuple):
-    """The problem for white inputs, in units of order one, with bounds on its errors."""
-
-    target: Matrix  # (d, q): M
-    left: Matrix  # (d, r): U
-    inner: Matrix  # (q, r): V'
-    floor: float
-    energy: float  # E‖y‖²
-    unit: float  # unit of the outputs
-    blur: float = 0.0  # bound on the error of M, in Frobenius norm
-    wrong: Any = 0.0  # (r,): bounds on the errors of the columns of V'
-    losses: tuple[float, float] | None = None  # bounds on the errors of f and of its minimum
-    value: float | None = None  # f, if more accurate than from M and V'
-    doubt: float | None = None  # bound on the error of f + floor, if better than from M and V'
-    square: float = 0.0  # bound on the error of the squared singular values, of an autoencoder
-    # bounds on the errors of X and M relative to ‖M‖, and of the gradient relative to its size, if
-    # better than from the errors of M and V'
-    relative: float | None = None
-    slope: float | None = None
-    diagonal: bool = False  # whether M is diagonal, with descending entries
-    rest: float = 0.0  # part of E‖y‖² outside of the directions on which the data were projected
-    upper: Matrix | None = None  # bounds on the r leading singular values, if some may be missing
-    lost: float = 0.0  # by how much inputs that count as constant may decrease the minimum
-    condition: float = 1.0  # of the second moment of the standardised inputs, on their range
-    dropped: int = 0  # number of directions in which the inputs count as constant
-    outside: Ball = Ball(0.0)  # norm of the part of V outside of the range of C, relative to V
-    from_rows: bool = True  # whether the rows were factorised, not their moment
-    n_rows: float | None = None  # number of rows, less one if centred; None for a given matrix
-    residual: Matrix | None = None  # (d, d): second moment of the residuals of least squares
-    tied_problem: tuple[Matrix, Matrix | None, Matrix] | None = None  # E[yxᵀ], C and U, if tied
-    moment: KnownMoment | None = None
-
-    @property
-    def explained(self) -> float:
-        """‖M‖², or E‖y‖² if that is zero."""
-        return float((self.target**2).sum()) + self.rest or self.energy or 1.0
-
-
-def _unit(size: float) -> float:
-    """Return the power of four that is nearest to a positive number; 1 for zero."""
-    return 4.0 ** round(math.log(size, 4.0)) if size > 0 else 1.0
-
-
-def summed(rows: JudgedRows, n_features: int) -> KnownMoment:
-    """Return the second moment of rows, from one pass over their blocks."""
-    total, depth, longest, seen, shift = 0.0, 0, 0, 0, np.zeros(0)
-    sums = squares = np.zeros(0)
-    peaks = []
-    for block, weights in rows.blocks():
-        (n, p), sparse = block.shape, scipy.sparse.issparse(block)
-        if not seen:
-            # A point near the mean; sparse rows are not shifted, so that zeros stay zeros.
-            counted = np.arange(n) if weights is None else np.flatnonzero(weights > 0)
-            near = rows.centered and not sparse and len(counted)
-            shift = block[counted[:64]].mean(axis=0) if near else np.zeros(p)
-            sums, squares = np.zeros(p), np.zeros((p, p))
-        away = block if sparse else block - shift
-        if weights is not None:
-            roots = np.sqrt(weights)[:, None]
-            away = scipy.sparse.csr_array(away.multiply(roots)) if sparse else away * roots
-            sums += roots[:, 0] @ away
-        else:
-            sums += away.sum(axis=0)
-        with np.errstate(over="ignore", invalid="ignore"):
-            product = away.T @ away
-            lengths = np.asarray((away.multiply(away) if sparse else away**2).sum(axis=1)).ravel()
-            squares += product.toarray() if sparse else product
-        top = np.argsort(-lengths, kind="stable")[:PEAKS]
-        peaks.append(np.stack([seen + top, lengths[top]]))
-        total += float(n if weights is None else weights.sum())
-        seen, depth, longest = seen + n, depth + 1, max(longest, n)
-    if not total > 0:
-        raise ValueError("the rows have no positive weight: give at least one row.")
-    offset, second, rounding = sums / total, squares / total, gamma(depth + longest)
-    spread = np.sqrt(np.diag(second))
-    if not math.isfinite(float(spread.sum())):
-        raise ValueError(
-            "the squares of X or y overflow double precision: their rows lie too far from the "
-            "center. Give X and y divided by a constant."
-        )
-    if rows.centered:
-        second = second - np.outer(offset, offset)
-    deviations = _deviations(second, (shift + offset) * rows.centered)
-    ratios = np.divide(spread, deviations, out=np.zeros_like(spread), where=deviations > 0)
-    every = np.concatenate(peaks, axis=1)
-    every = every[:, np.argsort(-every[1], kind="stable")[:PEAKS]]
-    return KnownMoment(
-        shift,
-        offset,
-        rounding * spread,
-        deviations,
-        total,
-        rows.centered,
-        np.stack([every[0], every[1] / (float(np.trace(squares)) or 1.0)]),
-        second * np.outer(deviations > 0, deviations > 0),
-        # Errors of sums are at most γ times the product of root mean squares (Cauchy–Schwarz).
-        _blocks(4.0 * rounding, *(np.linalg.norm(part) for part in np.split(ratios, [n_features]))),
-    )
-
-
-def _blocks(error: float, inputs: Any, outputs: Any) -> tuple[float, float, float]:
-    """Return an error times the squares and the product of the sizes of inputs and outputs."""
-    return error * float(inputs) ** 2, error * float(inputs * outputs), error * float(outputs) ** 2
-
-
-def _deviations(second: Matrix, mean: Matrix) -> Matrix:
-    """Return root mean squares of columns; 0 if constant: their mean has rounding errors."""
-    found = np.sqrt(np.clip(np.diag(second), 0.0, None))
-    return np.where(found > gamma(0) * np.abs(mean), found, 0.0)
-
-
-def tested(data: TestedMoment) -> KnownMoment:
-    """Return the moment that a solver used, with the bound of the sketch on its error."""
-    sketch, scales = data.sketch, data.scales
-    second = data.covariance / np.outer(scales, scales)
-    error, offset = sketch.moment_error(second), sketch.sums / sketch.weight
-    if not abs(data.weight - sketch.weight) <= gamma(sketch.rows) * sketch.weight:
-        error = UNKNOWN  # the moment of other rows
-    error = min(error, UNKNOWN)
-    spread = np.sqrt(np.clip(np.diag(second), 0.0, None) + offset**2)
-    about, mean = gamma(sketch.depth) * spread, sketch.shift + offset
-    if not data.centered:
-        second = second + np.outer(mean, mean)
-    deviations = _deviations(second, mean * data.centered)
-    m, varies = data.n_features or len(scales), deviations > 0
-    if not np.all(varies) and error > CONSTANT * sketch.size / sketch.weight:
-        raise ValueError(
-            "the covariance that the fit used has columns without variance, and it is not that of "
-            "the rows: nothing can be judged by it. Give X to lucidae.certify."
-        )
-    ones, wrong, mean_ = (
-        np.split(np.divide(part, deviations, out=np.zeros_like(part), where=varies), [m])
-        for part in (np.ones_like(scales), about, np.abs(mean))
-    )
-    errors = np.array(_blocks(error, ones[0].max(initial=0.0), ones[1].max(initial=0.0)))
-    if not data.centered:  # second moments about zero have the errors of the means too
-        (a, b), (c, d) = map(np.linalg.norm, wrong), map(np.linalg.norm, mean_)
-        errors += [a * (2 * c + a), a * d + b * c + a * b, b * (2 * d + b)]
-        errors += _blocks(gamma(0), c, d)
-    rows, energies = sketch.peaks
-    return KnownMoment(
-        sketch.shift * scales,
-        offset * scales,
-        about * scales,
-        deviations * scales,
-        sketch.weight,
-        data.centered,
-        np.stack([rows, energies / (sketch.size or 1.0)]),
-        second * np.outer(scales * varies, scales * varies),
-        (float(errors[0]), float(errors[1]), float(errors[2])),
-        error if data.n_features is None and np.all(scales == 1.0) else None,
-    )
-
-
 class Judged(NamedTuple):
     """Weights that are judged, and the settings of their loss."""
 
@@ -419,352 +200,393 @@ class Judged(NamedTuple):
         return int(self.left.shape[1])
 
 
-def _scaled(judged: Judged, hidden: Matrix, unit: float) -> tuple[Matrix, Matrix]:
-    """Return U and V' for outputs divided by `unit`, from U and V' = `hidden`."""
-    left, inner = judged.left / math.sqrt(unit), hidden / math.sqrt(unit)
-    size = max(float(np.abs(part).max(initial=0.0)) for part in (left, inner))
-    if not size <= LARGEST_WEIGHT:
-        raise ValueError(
-            f"the weights are about {size:.1g} times as large as weights that fit the data, so "
-            "that their loss overflows double precision. Give the weights that belong to the data."
-        )
-    return left, inner
+class Known(NamedTuple):
+    """Means, deviations and largest rows of rows [x | y]."""
+
+    shift: Matrix  # (p,): a point near the mean
+    offset: Matrix  # (p,): the mean minus `shift`
+    mean_error: Matrix  # (p,)
+    deviations: Matrix  # (p,): root mean squares of the centred columns; 0 for constant ones
+    weight: float
+    centered: bool
+    peaks: Matrix  # (2, ≤ PEAKS): numbers of rows, and their shares of the energy
+
+    @property
+    def mean(self) -> Matrix:
+        """The mean of the rows, shape (p,)."""
+        return np.asarray(self.shift + self.offset)
+
+    def resolution(self, size: int, precision: float) -> float:
+        """Return the standard deviation that float32 gives to constant standardised inputs.
+
+        An input of mean square q and standard deviation d has rounding errors of up to ε√q/(2d), so
+        that no direction has more than ε/2 · √(Σ q/d²) by rounding alone; four times this is
+        returned, and 0 for double precision.
+        """
+        if precision <= SINGLE:
+            return 0.0
+        mean, deviations = self.mean[:size] * self.centered, self.deviations[:size]
+        ratios = (mean / _nonzero(deviations))[deviations > 0]
+        return 2.0 * precision * math.sqrt(float(np.sum(1.0 + ratios**2)))
+
+
+class Factor(NamedTuple):
+    """F_x and F_y with FᵀF = E[(x, y)(x, y)ᵀ], and a bound on the error of F."""
+
+    inputs: Matrix  # (k, m)
+    outputs: Matrix | None  # (k, d); None if the outputs are the inputs
+    units: Matrix  # (m + d,): units of the columns of F in which the error is given
+    error: float  # bound on the error of F in these units, in spectral norm
+    squared: bool = False  # whether the error is that of FᵀF
+    level: float = 0.0  # pivots of the standardised inputs up to this count as zero
+    full: bool = False  # whether F_x has full row rank, so that no error turns its range
+    # (m, r): V in the coordinates of F_x, if they are not the inputs, the part of V outside, and
+    # F_xV, which is more accurate from the inputs
+    right: Matrix | None = None
+    beyond: Matrix | None = None
+    hidden: Matrix | None = None
+
+
+class White(NamedTuple):
+    """The problem for white inputs, in units of order one, with bounds on its errors."""
+
+    target: Matrix  # (d, q): M
+    left: Matrix  # (d, r): U
+    inner: Matrix  # (q, r): V'
+    energy: float  # E‖y‖²
+    unit: float  # unit of the outputs
+    floor: float = 0.0
+    blur: float = 0.0  # bound on the error of M, in Frobenius norm
+    wrong: Any = 0.0  # (r,): bounds on the errors of the columns of V'
+    # bound on the error of √(f + floor), or that of f + floor itself if `squared`
+    doubt: float = 0.0
+    squared: bool = False
+    rest: float = 0.0  # part of E‖y‖² outside of the directions on which the data were projected
+    upper: Matrix | None = None  # bounds on the r leading singular values, if some may be missing
+    lost: float = 0.0  # by how much inputs that count as constant may decrease the minimum
+    condition: float = 1.0  # of the second moment of the standardised inputs, on their range
+    dropped: int = 0  # number of directions in which the inputs count as constant
+    outside: Ball = Ball(0.0)  # norm of the part of V outside of the range of C, relative to V
+    residual: Matrix | None = None  # (d, d): second moment of the residuals of least squares
+    tied_problem: tuple[Matrix, Matrix | None, Matrix] | None = None  # E[yxᵀ], C and U, if tied
+    known: Known | None = None
+
+    @property
+    def explained(self) -> float:
+        """‖M‖², or E‖y‖² if that is zero."""
+        return float((self.target**2).sum()) + self.rest or self.energy or 1.0
+
+    @property
+    def n_rows(self) -> float | None:
+        """Number of rows, less one if centred; None for a given matrix."""
+        return None if self.known is None else self.known.weight - self.known.centered
 
 
 def problems(data: Data, judged: Judged) -> Iterator[White]:
     """Yield the problem for white inputs; if its digits do not suffice, a more accurate one."""
-    many = isinstance(data, JudgedRows) and data.Y is None and not judged.tied
+    m = len(judged.right)
     if isinstance(data, GivenMatrix):
         yield _of_matrix(data.matrix, judged)
     elif isinstance(data, TestedMoment):
-        yield _of_moment(tested(data), data.n_features, judged)
-    elif data.X is not None and many and has_many_features(data.X.shape, judged.width):
+        yield _of_factor(*tested(data), judged)
+    elif (
+        data.X is not None
+        and not judged.tied
+        and data.Y is None
+        and has_many_features(data.X.shape, judged.width)
+    ):
         yield _projected_rows(data, judged)
     elif data.X is not None and data.Y is not None and data.X.shape[0] < data.X.shape[1]:
-        yield from _of_few_rows(data, judged)
+        yield _of_factor(*_rotated_rows(data, judged.right), judged)
     else:
-        moment = summed(data, len(judged.right))
-        mean, spread = moment.shift + moment.offset, moment.deviations
-        if np.any(mean**2 > LARGE_MEAN * spread**2) and data.centered and data.repeatable:
-            sparse = data.X is None or scipy.sparse.issparse(data.X)
-            data = replace(data, dense=True)
-            moment = summed(data, len(judged.right)) if sparse else moment
-        n_features = len(judged.right) if len(judged.right) < len(moment.shift) else None
-        yield _of_moment(moment, n_features, judged)
+        yield _of_factor(*read(data, m, exact=False), judged)
         if data.repeatable and not judged.tied:
-            yield _of_triangle(data, moment, n_features, judged)
+            yield _of_factor(*read(data, m, exact=True), judged)
 
 
-def _of_matrix(matrix: Matrix, judged: Judged) -> White:
-    """Return the problem of a given matrix, projected on a few directions if it is large."""
-    energy = float((matrix**2).sum())
-    unit = _unit(math.sqrt(energy))
-    scaled = matrix / unit
-    left, inner = _scaled(judged, judged.right, unit)
-    if judged.tied:
-        own = judged.left / math.sqrt(unit)
-        symmetric = (scaled + scaled.T) / 2
-        floor = float((scaled**2).sum() - (symmetric**2).sum())
-        problem = (scaled, None, own)
-        return White(symmetric, own, own, floor, energy / unit**2, unit, tied_problem=problem)
-    if not (min(matrix.shape) > SMALL and FEW * (judged.width + 1) <= min(matrix.shape)):
-        return White(scaled, left, inner, 0.0, energy / unit**2, unit)
-    operator = Operator(scaled, None)
-    first, second, upper = _leading(operator, judged.strength, judged.width)
-    rows = _basis(first, [left, operator.times(_unit_columns(inner))])
-    columns = _basis(second, [inner, operator.back(_unit_columns(left))])
-    inside = rows.T @ operator.times(columns)
-    rest = _remainder(operator.total, float((inside**2).sum()))
-    blur = gamma(sum(matrix.shape)) * math.sqrt(operator.total)
-    return White(
-        inside,
-        rows.T @ left,
-        columns.T @ inner,
-        0.0,
-        operator.total,
-        unit,
-        blur=blur,
-        wrong=gamma(sum(matrix.shape)) * np.linalg.norm(inner, axis=0),
-        rest=rest,
-        upper=upper,
+def _nonzero(sizes: Matrix) -> Matrix:
+    """Return sizes with zeros replaced by 1, so that one can divide by them."""
+    return np.where(sizes > 0, sizes, 1.0)
+
+
+def _unit(size: float) -> float:
+    """Return the power of four that is nearest to a positive number; 1 for zero."""
+    return 4.0 ** round(math.log(size, 4.0)) if size > 0 else 1.0
+
+
+def _dense(values: Any) -> Matrix:
+    """Return a matrix as a dense float64 array; a vector as one column."""
+    values = values.toarray() if scipy.sparse.issparse(values) else values
+    found = np.asarray(values, dtype=np.float64)
+    return found[:, None] if found.ndim == 1 else found
+
+
+def _blocks(rows: JudgedRows, dense: bool) -> Iterator[tuple[Any, Matrix]]:
+    """Yield √w [1 | x − c | y − c] for blocks of rows, and the point c near their mean.
+
+    Sparse rows stay sparse unless `dense`; c is then zero, so that zeros stay zeros.
+    """
+    shift: Matrix | None = None
+    for X, Y, w in ((rows.X, rows.Y, rows.weights),) if rows.read is None else rows.read():
+        for start in range(0, X.shape[0], BLOCK_ROWS):
+            part = slice(start, start + BLOCK_ROWS)
+            parts = [X[part]] if Y is None else [X[part], Y[part]]
+            ones = np.ones((parts[0].shape[0], 1))
+            roots = ones if w is None else np.sqrt(np.asarray(w[part], dtype=float))[:, None]
+            if scipy.sparse.issparse(X) and not dense:
+                block = scipy.sparse.hstack([ones, X[part].astype(float), *map(_dense, parts[1:])])
+                yield scipy.sparse.csr_array(block.multiply(roots)), np.zeros(block.shape[1] - 1)
+                continue
+            block = np.hstack([_dense(values) for values in parts])
+            if shift is None:
+                counted = np.flatnonzero(roots[:, 0])[:64]
+                near = rows.centered and len(counted) > 0
+                shift = block[counted].mean(axis=0) if near else np.zeros(block.shape[1])
+            yield roots * np.hstack([ones, block - shift]), shift
+
+
+def read(rows: JudgedRows, m: int, *, exact: bool) -> tuple[Known, Factor]:
+    """Return what one pass over rows [x | y] with m inputs shows.
+
+    The factor is the triangle of their QR factorisation if `exact`, or that of their moment, whose
+    sums have errors of at most γ times the products of root mean squares (Cauchy–Schwarz).
+    """
+    shifts, lengths = [], []
+
+    def noted() -> Iterator[Any]:
+        for block, shift in _blocks(rows, exact):
+            squares = block.multiply(block) if scipy.sparse.issparse(block) else block**2
+            shifts.append(shift)
+            lengths.append(np.asarray(squares[:, 1:].sum(axis=1)).ravel())
+            yield block
+
+    with np.errstate(over="ignore", invalid="ignore"):
+        if exact:
+            factor, error = triangle(noted())
+            rounding = error / (float(np.linalg.norm(factor)) or 1.0)
+            sums = factor[0, 1:] * factor[0, 0]
+            weight = float(factor[0, 0] ** 2)
+        else:
+            products = sum(_dense(block.T @ block) for block in noted())
+            rounding = gamma(len(lengths) + max(map(len, lengths), default=0))
+            weight = float(products[0, 0]) if lengths else 0.0
+            sums = products[0, 1:] if lengths else np.zeros(0)
+    if not weight > 0:
+        raise ValueError("the rows have no positive weight: give at least one row.")
+    offset, energies = sums / weight, np.concatenate(lengths)
+    if not math.isfinite(float(energies.sum())):
+        raise ValueError(
+            "the squares of X or y overflow double precision: their rows lie too far from the "
+            "center. Give X and y divided by a constant, to both fit and certify."
+        )
+    top = np.argsort(-energies, kind="stable")[:PEAKS]
+    peaks = np.stack([top, energies[top] / (float(energies.sum()) or 1.0)])
+    shift, centered = shifts[0], rows.centered
+    if exact:
+        root = factor[int(centered) :, 1:] / math.sqrt(weight)
+        deviations = _deviations((root**2).sum(axis=0), (shift + offset) * centered)
+    else:
+        second = products[1:, 1:] / weight - np.outer(offset, offset) * centered
+        deviations = _deviations(np.diag(second), (shift + offset) * centered)
+        # Of sparse rows, which are not shifted, the variance may be lost to rounding errors.
+        lost = (deviations == 0) & (np.abs(offset) * centered > 1e-3 * np.abs(shift + offset))
+        deviations = np.where(lost, math.sqrt(rounding) * np.abs(offset), deviations)
+    spread = np.hypot(deviations, offset)
+    known = Known(shift, offset, rounding * spread, deviations, weight, centered, peaks)
+    ratios = (spread / _nonzero(deviations))[deviations > 0]
+    error = rounding * float(np.linalg.norm(ratios))
+    m = m if m < len(shift) else len(shift)
+    if exact:
+        return known, _split(root * (deviations > 0), m, deviations, error)
+    return known, _of_second(
+        second, m, known, deviations, 4.0 * error * float(np.linalg.norm(ratios))
     )
 
 
-def _of_moment(moment: KnownMoment, n_features: int | None, judged: Judged) -> White:
-    """Return the problem for white inputs, from the second moment of [x | y]."""
-    if judged.tied:
-        return _of_tied(moment, n_features, judged)
-    if n_features is None:
-        return _of_covariance(moment, judged)
-    m, second, d = n_features, moment.second, moment.deviations
-    outputs = second[m:, m:]
-    energy = float(np.trace(outputs))
-    unit = _unit(math.sqrt(energy))
-    varies = d[:m] > 0
-    # The ridge penalty adds inputs √ρ e₁, √ρ e₂, … with the outputs zero.
-    ridge = judged.alpha / moment.weight
-    scales = np.where(varies, np.hypot(d[:m], math.sqrt(ridge)), 1.0)
-    standard = (second[:m, :m] + np.diag(ridge * varies)) / scales / scales[:, None]
-    standard = standard * np.outer(varies, varies)
-    noise, across, beyond = (error + gamma(m) * m for error in moment.errors)
-    level = max(4 * gamma(m) * m, moment.resolution(m, judged.precision) ** 2)
-    level = max(level, 2 * noise) if noise < 1.0 else level
-    found = _range(standard, level)
-    rank, least, placed = len(found.chosen), found.least, found.placed
-    cross = (second[m:, :m] / unit / scales)[:, found.chosen]
-    target = scipy.linalg.solve_triangular(found.triangle, cross.T, trans="T").T
-    size = float(np.linalg.norm(target))
-    turned = noise / (least - noise) if noise < least else UNKNOWN
-    weights = judged.right * scales[:, None] * varies[:, None]
-    left, inner = _scaled(judged, placed @ weights, unit)
-    weights = weights / math.sqrt(unit)
-    dropped = m - rank - int((~varies).sum())
-    floor = energy / unit / unit - size**2
-    lengths = np.linalg.norm(weights, axis=0)
-    wrong = turned * np.linalg.norm(inner, axis=0) + gamma(m) * math.sqrt(m) * lengths
-    wrong = wrong + (math.sqrt(level * dropped) * lengths if dropped else 0.0)
-    blur = size * turned + math.sqrt(energy) / unit * across / math.sqrt(least)
-    # In features of very different scales the range is known to the precision of the largest.
-    grading = float(d[:m].max(initial=0.0) / d[:m][varies].min(initial=math.inf))
-    # f + floor = tr CK with the second moment of [x | y], as for an autoencoder.
-    gram = left.T @ left + judged.strength * np.diag((left**2).sum(axis=0))
-    total, fitted = energy / unit / unit, float(((weights @ gram) * weights).sum())
-    doubt = beyond * total + 2 * across * math.sqrt(total * fitted) + noise * fitted
-    return White(
-        target,
-        left,
-        inner,
-        floor,
-        energy / unit / unit,
-        unit,
-        blur,
-        wrong,
-        doubt=doubt,
-        lost=max(floor, 0.0) if dropped else 0.0,
-        condition=found.condition,
-        dropped=dropped,
-        outside=_outside(
-            judged.right, placed * scales * varies, turned * grading, certain=not dropped
-        ),
-        from_rows=False,
-        n_rows=moment.weight - moment.centered,
-        residual=outputs / unit / unit - target @ target.T,
-        moment=moment,
-    )
+def _split(root: Matrix, m: int, units: Matrix, error: float, **options: Any) -> Factor:
+    """Return the factor of [x | y] with m inputs."""
+    outputs = root[:, m:] if m < root.shape[1] else None
+    return Factor(root[:, :m], outputs, units, error, **options)
 
 
-def _of_covariance(moment: KnownMoment, judged: Judged) -> White:
-    """Return the problem of an autoencoder, in the coordinates of the eigenvectors of C."""
-    second, d = moment.second, moment.deviations
-    varies = d > 0
-    total = float((d**2).sum())
-    unit = _unit(math.sqrt(total))
-    values, axes = scipy.linalg.eigh(second * np.outer(varies, varies) / unit / unit)
-    values, axes = values[::-1], axes[:, ::-1]
-    roots = np.sqrt(np.clip(values, 0.0, None))
-    left, inner = _scaled(judged, unit * roots[:, None] * (axes.T @ judged.right), unit)
-    left = axes.T @ left
-    # Weights of features of small scale may be large, and lose their digits in the axes.
-    turned = (
-        gamma(len(d)) * math.sqrt(unit) * float(roots[0]) * np.linalg.norm(judged.right, axis=0)
-    )
-    noise = moment.errors[0] + gamma(len(d)) * len(d)
-    scaled = (d / unit) ** 2
-    energy, top = float(scaled.sum()), float(scaled.max(initial=0.0))
-    plain = noise * top if moment.absolute is None else moment.absolute / unit / unit
-    plain += gamma(len(d)) * energy
-    # K = (I − VUᵀ)(I − UVᵀ) + λV diag‖uᵢ‖² Vᵀ; only its diagonal is needed.
-    U, V = judged.left, judged.right
-    gram = U.T @ U + judged.strength * np.diag((U**2).sum(axis=0))
-    diagonal = 1.0 + np.abs(2 * (U * V).sum(axis=1)) + ((V @ gram) * V).sum(axis=1)
-    doubt = min(noise * float(scaled @ diagonal), plain * float(diagonal.sum()))
-    low = min(noise * energy, plain * len(d))
-    safe = np.where(varies, d, 1.0)
-    standard = second / safe / safe[:, None]
-    found = _range(standard, 4 * gamma(len(d)) * len(d))
-    outward, inward = ((d / unit)[:, None] * part for part in (U, V))
-    seen = standard @ inward
-    value = energy - 2 * float((outward * seen).sum()) + float((gram * (inward.T @ seen)).sum())
-    grading = float(d.max(initial=0.0) / d[varies].min(initial=math.inf))
-    square = min(noise * top, plain)
-    # ‖√A − √B‖ ≤ √‖A − B‖. The gradients are 2√C(V(UᵀU + λ diag‖uᵢ‖²) − U), whose bracket is zero
-    # at the optimum, and 2(U(VᵀCV + λ diag vᵢᵀCvᵢ) − CV), which is linear in C.
-    size = math.sqrt(energy) or 1.0
-    norms = np.linalg.norm(left, axis=0), np.linalg.norm(inner, axis=0)
-    turn = np.sqrt(np.divide(norms[1], norms[0], out=np.ones(len(gram)), where=norms[0] > 0))
-    turn = np.where(turn > 0, turn, 1.0)
-    on_right = np.linalg.norm((V @ gram - U) * turn) * math.sqrt(square / unit)
-    lengths = np.linalg.norm(V, axis=0)
-    on_left = 1.0 + float(np.linalg.norm(U)) * float(lengths.sum()) * (1.0 + judged.strength)
-    on_left = on_left * float(np.linalg.norm(lengths / turn)) * square * math.sqrt(unit)
-    length = np.hypot(np.linalg.norm(left * turn), np.linalg.norm(inner / turn)) or 1.0
-    slope = float(np.hypot(on_right, on_left) / size / length)
-    last = float(values[len(found.chosen) - 1]) if len(found.chosen) else 0.0
-    apart = plain / last if last > 0 else UNKNOWN  # the sine of the angle (Davis & Kahan 1970)
-    return White(
-        np.diag(roots),
-        left,
-        inner,
-        0.0,
-        energy,
-        unit,
-        math.sqrt(low),  # ‖√A − √B‖² ≤ tr|A − B| (Powers & Størmer 1970)
-        turned
-        + math.sqrt(unit)
-        * np.sqrt(np.minimum(noise * (scaled @ V**2), plain * (V**2).sum(axis=0))),
-        (doubt, low),
-        value=value,
-        doubt=doubt,
-        square=square,
-        relative=math.sqrt(square)
-        * (1.0 + math.sqrt(len(gram)) + float(np.linalg.norm(U @ V.T)))
-        / size,
-        slope=slope,
-        diagonal=True,
-        condition=found.condition,
-        outside=_outside(
-            V, found.placed * d, min(noise / found.least * grading, apart), certain=False
-        ),
-        from_rows=False,
-        n_rows=moment.weight - moment.centered,
-        moment=moment,
-    )
+def _of_second(second: Matrix, m: int, known: Known, units: Matrix, error: float) -> Factor:
+    """Return the factor of a second moment whose error in the given units is known.
 
-
-class Range(NamedTuple):
-    """Pivoted Cholesky factorisation C = TᵀT of a standardised second moment of rank q."""
-
-    triangle: Matrix  # (q, q): the columns of T that were chosen
-    chosen: Matrix  # (q,): their numbers
-    placed: Matrix  # (q, m): T
-    least: float  # smallest eigenvalue of the part of C that was chosen
-    condition: float
-
-
-def _range(standard: Matrix, level: float) -> Range:
-    """Return the factorisation of a standardised second moment; pivots up to `level` are zero."""
-    m = len(standard)
-    factor, order, rank, _ = scipy.linalg.lapack.dpstrf(standard, tol=level, lower=0)
+    It comes from a Cholesky factorisation with pivoting of the standardised moment.
+    """
+    p, d = len(second), _nonzero(known.deviations)
+    varies = known.deviations > 0
+    standard = second / d / d[:, None] * np.outer(varies, varies)
+    shares = float(((units / d)[varies] ** 2).max(initial=0.0))
+    level = 4 * gamma(p) * p
+    level = max(level, 2 * error * shares) if error * shares < 1.0 else level
+    upper, order, rank, _ = scipy.linalg.lapack.dpstrf(standard, tol=level, lower=0)
     # A zero matrix has rank 0; LAPACK then leaves the order unset.
-    order = np.arange(m) if rank == 0 else order - 1
-    upper, placed = np.triu(factor)[:rank], np.zeros((rank, m))
-    placed[:, order] = upper
-    sizes = scipy.linalg.svdvals(upper[:, :rank]) if rank else np.ones(1)
-    condition = float(sizes[0] / max(sizes[-1], 1e-300)) ** 2
-    return Range(upper[:, :rank], order[:rank], placed, float(sizes[-1]) ** 2, condition)
+    order = np.arange(p) if rank == 0 else order - 1
+    root = np.zeros((max(rank, 1), p))
+    root[:rank, order] = np.triu(upper)[:rank]
+    rounding = gamma(p) * p * float(((known.deviations / _nonzero(units)) ** 2).max(initial=0.0))
+    return _split(root * d, m, units, error + rounding, squared=True, level=math.sqrt(level))
 
 
-def _outside(right: Matrix, lower: Matrix, error: float, *, certain: bool = True) -> Ball:
+def _deviations(variances: Matrix, mean: Matrix) -> Matrix:
+    """Return root mean squares of columns; 0 if constant: their mean has rounding errors."""
+    found = np.sqrt(np.clip(variances, 0.0, None))
+    return np.where(found > gamma(0) * np.abs(mean), found, 0.0)
+
+
+def tested(data: TestedMoment) -> tuple[Known, Factor]:
+    """Return the moment that a solver used, with the bound of the sketch on its error."""
+    sketch, scales = data.sketch, data.scales
+    second = data.covariance / np.outer(scales, scales)
+    error, offset = min(sketch.moment_error(second), UNKNOWN), sketch.sums / sketch.weight
+    if not abs(data.weight - sketch.weight) <= gamma(sketch.rows) * sketch.weight:
+        error = UNKNOWN  # the moment of other rows
+    mean, units = sketch.shift + offset, np.ones_like(scales)
+    wrong = gamma(sketch.depth) * np.sqrt(np.clip(np.diag(second), 0.0, None) + offset**2)
+    if not data.centered:  # second moments about zero have the errors of the means too
+        second = second + np.outer(mean, mean)
+        units = np.hypot(1.0, math.sqrt(gamma(0) / max(error, gamma(0))) * mean)
+        size, off = (float(np.linalg.norm(part / units)) for part in (mean, wrong))
+        error = min(error + off * (2 * size + off) + gamma(0) * size**2, UNKNOWN)
+    deviations = _deviations(np.diag(second), mean * data.centered)
+    if not np.all(deviations > 0) and error > CONSTANT * sketch.size / sketch.weight:
+        raise ValueError(
+            "the covariance that the fit used has columns without variance, and it is not that of "
+            "the rows: nothing can be judged by it. Give X to lucidae.certify."
+        )
+    rows, energies = sketch.peaks
+    known = Known(
+        sketch.shift * scales,
+        offset * scales,
+        wrong * scales,
+        deviations * scales,
+        sketch.weight,
+        data.centered,
+        np.stack([rows, energies / (sketch.size or 1.0)]),
+    )
+    second = second * np.outer(scales, scales)
+    return known, _of_second(second, data.n_features or len(scales), known, units * scales, error)
+
+
+def _of_factor(
+    known: Known,
+    factor: Factor,
+    judged: Judged,
+    rest: float = 0.0,
+    upper_values: Matrix | None = None,
+) -> White:
+    """Return the problem for white inputs, from a factor of the rows and a bound on its error.
+
+    Of rows that were projected, `rest` is the energy outside, and `upper_values` are bounds on the
+    singular values.
+    """
+    if judged.tied:
+        return _of_tied(known, factor, judged)
+    V = judged.right if factor.right is None else factor.right
+    m, autoencoder = len(V), factor.outputs is None
+    inputs = factor.inputs
+    outputs = inputs if factor.outputs is None else factor.outputs
+    energy = float((outputs**2).sum()) + rest
+    unit = _unit(math.sqrt(energy))
+    size, scale, outputs = math.sqrt(energy) / unit, math.sqrt(unit), outputs / unit
+    left = judged.left / scale
+    units, beside = factor.units[:m], factor.units if autoencoder else factor.units[m:]
+    seen = units[:, None] * V / scale
+    if factor.hidden is not None:
+        seen = known.deviations[: len(judged.right), None] * judged.right / scale
+    lengths, spread = np.linalg.norm(seen, axis=0), float(np.linalg.norm(beside)) / unit
+    # √(f + floor) is a norm of F times this norm of the weights, which bounds the effect of errors.
+    reach = float(((left.T @ left) * (seen.T @ seen)).sum())
+    dropped_out = float(((left**2).sum(axis=0) * lengths**2).sum())
+    scope = math.hypot(
+        spread + math.sqrt(max(reach, 0.0)), math.sqrt(judged.strength * dropped_out)
+    )
+    doubt = factor.error * (scope**2 if factor.squared else scope)
+    found = White(
+        outputs.T, left, inputs @ V / scale, size**2, unit,
+        doubt=doubt, squared=factor.squared, known=known,
+    )  # fmt: skip
+    if autoencoder:
+        error = math.sqrt(factor.error) if factor.squared else factor.error
+        found = found._replace(blur=error * spread, wrong=error * lengths)
+        if upper_values is not None or rest > 0:
+            upper = None if upper_values is None else upper_values / unit
+            return found._replace(rest=rest / unit**2, upper=upper)
+    # The ridge penalty adds inputs √ρ e₁, √ρ e₂, … with the outputs zero.
+    ridge = judged.alpha / known.weight
+    varies = np.linalg.norm(inputs, axis=0) > 0
+    if ridge > 0:
+        inputs = np.vstack([inputs, math.sqrt(ridge) * np.diag(1.0 * varies)])
+        outputs = np.vstack([outputs, np.zeros((m, outputs.shape[1]))])
+    loads = _nonzero(np.linalg.norm(inputs, axis=0))
+    loads = loads if factor.right is None else np.hypot(units, math.sqrt(ridge))
+    if autoencoder and factor.squared and len(inputs) == m:
+        return found  # of full rank
+    basis, upper, pivots = _pivoted(inputs / loads)
+    level = max(factor.level, 4 * gamma(m) * float(pivots.max(initial=0.0)))
+    coarse = 0.0 if factor.right is not None else known.resolution(m, judged.precision)
+    rank = int((pivots > max(level, coarse)).sum())
+    unresolved = basis[:, rank : int((pivots > level).sum())]
+    lost = float(((outputs.T @ unresolved) ** 2).sum())
+    basis, upper = basis[:, :rank], upper[:rank]
+    target = outputs.T @ basis
+    residual = outputs - basis @ target.T
+    floor, dropped = float((residual**2).sum()), m - rank - int((~varies).sum())
+    sizes = scipy.linalg.svdvals(upper) if rank else np.ones(1)
+    least, power = float(sizes[-1]), 2 if factor.squared else 1
+    error = factor.error * float((units / loads)[varies].max(initial=0.0)) ** power
+    error = error / least if factor.squared else error
+    turned = error / (least - error) if error < least else UNKNOWN
+    turned = 0.0 if factor.full and ridge == 0.0 else turned
+    inner, loaded = upper @ (loads[:, None] * V) / scale, loads[:, None] * V / scale
+    wrong = turned * np.linalg.norm(inner, axis=0)
+    if factor.hidden is None or ridge > 0:
+        wrong = wrong + (error + level * math.sqrt(dropped)) * np.linalg.norm(loaded, axis=0)
+    else:
+        inner = basis.T @ factor.hidden / scale
+        wrong = wrong + gamma(len(judged.right)) * lengths
+    if factor.beyond is None:
+        graded = loads[varies].max(initial=0.0) / loads[varies].min(initial=math.inf)
+        outside = _outside(judged.right, upper * loads, turned * float(graded))
+    else:
+        length = float(np.linalg.norm(judged.right)) or 1.0
+        outside = Ball(float(np.linalg.norm(factor.beyond)) / length, min(error / least, UNKNOWN))
+    vague = dropped or (factor.beyond is not None and not factor.full)
+    if factor.squared and vague:  # a moment may hide directions of small variance
+        lost, outside = max(lost, floor), Ball(outside.value, max(outside.error, outside.value))
+    if autoencoder:
+        condition = float(sizes[0] / least) ** 2
+        return found._replace(outside=outside, condition=condition)
+    if factor.beyond is not None and ridge > 0:
+        added = scipy.linalg.qr(factor.beyond, mode="r")[0][: factor.beyond.shape[1]]
+        inner = np.vstack([inner, math.sqrt(ridge) / scale * added])
+        target = np.hstack([target, np.zeros((len(target), len(added)))])
+    return found._replace(
+        target=target,
+        inner=inner,
+        floor=floor,
+        blur=max(size, spread) * (turned + error) + math.sqrt(lost),
+        wrong=wrong,
+        lost=lost,
+        condition=float(sizes[0] / least) ** 2,
+        dropped=dropped,
+        outside=outside,
+        residual=residual.T @ residual,
+    )
+
+
+def _outside(right: Matrix, lower: Matrix, error: float) -> Ball:
     """Return the relative norm of the part of V outside of the span of the rows of `lower`.
 
     The loss does not depend on it; the weights of smallest norm, which estimators return, have
-    none. It is not `certain` if a second moment may hide directions of small variance.
+    none.
     """
     if lower.shape[0] in (0, lower.shape[1]):
         return Ball(1.0 if not len(lower) and np.any(right) else 0.0)
     basis, _ = scipy.linalg.qr(lower.T, mode="economic")
     size = float(np.linalg.norm(right)) or 1.0
-    value = float(np.linalg.norm(right - basis @ (basis.T @ right))) / size
-    return Ball(value, error if certain else max(error, value))
-
-
-def _of_tied(moment: KnownMoment, n_features: int | None, judged: Judged) -> White:
-    """Return the problem of tied layers; if the inputs are not white, that of separate layers."""
-    m = len(moment.deviations) if n_features is None else n_features
-    inputs = moment.second[:m, :m]
-    cross = inputs if n_features is None else moment.second[m:, :m]
-    white = _of_moment(moment, n_features, judged._replace(tied=False))
-    a, b = _unit(float(moment.deviations[:m].max(initial=0.0))), white.unit
-    own = judged.left * (math.sqrt(a) / math.sqrt(b))
-    cross, inputs = cross / a / b, inputs / a / a
-    if np.abs(inputs - np.eye(m)).max() > WHITE:
-        return white._replace(tied_problem=(cross, inputs, own))
-    symmetric = (cross + cross.T) / 2
-    floor = white.energy - float((symmetric**2).sum())
-    return white._replace(
-        target=symmetric,
-        left=own,
-        inner=own,
-        floor=floor,
-        losses=None,
-        diagonal=False,
-        tied_problem=(cross, None, own),
-    )
-
-
-def _of_triangle(
-    data: JudgedRows, moment: KnownMoment, n_features: int | None, judged: Judged
-) -> White:
-    """Return the problem for white inputs from a QR factorisation of the rows [x | y].
-
-    Errors δ of the standardised rows turn the range of the inputs by δ/σ with the smallest singular
-    value σ: they are proportional to the condition number, not to its square.
-    """
-    scales = np.where(moment.deviations > 0, moment.deviations, 1.0)
-    varies = moment.deviations > 0
-
-    def blocks() -> Iterator[Matrix]:
-        for block, weights in data.blocks():
-            rows = (_dense(block) - moment.shift - moment.offset * data.centered) / scales * varies
-            rows /= math.sqrt(moment.weight)
-            yield rows if weights is None else rows * np.sqrt(weights)[:, None]
-
-    m = len(scales) if n_features is None else n_features
-    factor, error = triangle(blocks())
-    energy_of = moment.deviations[m:] if n_features is not None else moment.deviations
-    energy = float((energy_of**2).sum())
-    unit = _unit(math.sqrt(energy))
-    inward, outward = factor[:, :m], factor * (scales * varies / unit)
-    outward = outward if n_features is None else outward[:, m:]
-    ridge = judged.alpha / moment.weight
-    loads = np.ones(m)
-    if ridge > 0:
-        added = np.diag(math.sqrt(ridge) / scales[:m] * varies[:m])
-        inward = np.vstack([inward, added])
-        outward = np.vstack([outward, np.zeros((m, outward.shape[1]))])
-        loads = np.maximum(np.linalg.norm(inward, axis=0), 1.0)
-        inward = inward / loads
-    basis, upper, pivots = _pivoted(inward)
-    level = 4 * gamma(m) * max(float(pivots.max(initial=0.0)), 1e-300)
-    rank = int((pivots > max(level, moment.resolution(m, judged.precision))).sum())
-    unresolved = basis[:, rank : int((pivots > level).sum())]
-    lost = float(((outward.T @ unresolved) ** 2).sum())
-    basis, upper = basis[:, :rank], upper[:rank]
-    target = outward.T @ basis
-    sizes = scipy.linalg.svdvals(upper) if rank else np.ones(1)
-    turned = error / (float(sizes[-1]) - error) if error < sizes[-1] else UNKNOWN
-    weights = judged.right * (scales[:m] * loads * varies[:m])[:, None]
-    left, inner = _scaled(judged, upper @ weights, unit)
-    lengths = np.linalg.norm(weights, axis=0) / math.sqrt(unit)
-    d = moment.deviations[:m][varies[:m]]
-    rest = outward - basis @ target.T
-    # f + floor is a sum of squares of the rows themselves, whose errors are not magnified.
-    outgoing = np.linalg.norm(left, axis=0)
-    root = float(np.linalg.norm(rest)) + float(np.linalg.norm(target - left @ inner.T))
-    root += math.sqrt(judged.strength) * float(outgoing @ np.linalg.norm(inner, axis=0))
-    off = math.sqrt(energy) / unit + (1 + math.sqrt(judged.strength)) * float(outgoing @ lengths)
-    return White(
-        target,
-        left,
-        inner,
-        float((rest**2).sum()),
-        energy / unit / unit,
-        unit,
-        math.sqrt(energy) / unit * (turned + error) + math.sqrt(lost),
-        turned * np.linalg.norm(inner, axis=0) + error * lengths,
-        doubt=_square(root**2, error * off),
-        lost=lost,
-        condition=float(sizes[0] / sizes[-1]) ** 2,
-        dropped=m - rank - int((~varies[:m]).sum()),
-        outside=_outside(
-            judged.right,
-            upper * (scales[:m] * loads * varies[:m]),
-            turned * float(d.max(initial=0.0) / d.min(initial=math.inf)),
-        ),
-        n_rows=moment.weight - moment.centered,
-        residual=None if n_features is None else rest.T @ rest,
-        moment=moment,
-    )
+    return Ball(float(np.linalg.norm(right - basis @ (basis.T @ right))) / size, error)
 
 
 def _pivoted(rows: Matrix) -> tuple[Matrix, Matrix, Matrix]:
@@ -782,11 +604,56 @@ def _pivoted(rows: Matrix) -> tuple[Matrix, Matrix, Matrix]:
     return basis, factor @ span.T, pivots
 
 
+def _of_tied(known: Known, factor: Factor, judged: Judged) -> White:
+    """Return the problem of tied layers; if the inputs are not white, that of separate layers."""
+    white = _of_factor(known, factor, judged._replace(tied=False))
+    a = _unit(float(known.deviations[: len(judged.right)].max(initial=0.0)))
+    rows, outputs = factor.inputs / a, factor.inputs if factor.outputs is None else factor.outputs
+    own = judged.left * (math.sqrt(a) / math.sqrt(white.unit))
+    cross, inputs = (outputs / white.unit).T @ rows, rows.T @ rows
+    if np.abs(inputs - np.eye(len(inputs))).max() > WHITE:
+        return white._replace(tied_problem=(cross, inputs, own))
+    symmetric = (cross + cross.T) / 2
+    floor = white.energy - float((symmetric**2).sum())
+    problem = (cross, None, own)
+    return white._replace(target=symmetric, left=own, inner=own, floor=floor, tied_problem=problem)
+
+
+def _of_matrix(matrix: Matrix, judged: Judged) -> White:
+    """Return the problem of a given matrix, projected on a few directions if it is large."""
+    energy = float((matrix**2).sum())
+    unit = _unit(math.sqrt(energy))
+    scaled, energy = matrix / unit, energy / unit**2
+    left, inner = judged.left / math.sqrt(unit), judged.right / math.sqrt(unit)
+    if judged.tied:
+        symmetric = (scaled + scaled.T) / 2
+        floor = float((scaled**2).sum() - (symmetric**2).sum())
+        return White(symmetric, left, left, energy, unit, floor, tied_problem=(scaled, None, left))
+    if not (min(matrix.shape) > SMALL and FEW * (judged.width + 1) <= min(matrix.shape)):
+        return White(scaled, left, inner, energy, unit)
+    operator = Operator(scaled)
+    columns, upper = _leading(operator, [inner, operator.back(_unit_columns(left))], judged)
+    rows = _span(left, operator.times(columns))
+    inside = rows.T @ operator.times(columns)
+    rounding = gamma(sum(matrix.shape))
+    return White(
+        inside,
+        rows.T @ left,
+        columns.T @ inner,
+        energy,
+        unit,
+        blur=rounding * math.sqrt(energy),
+        wrong=rounding * np.linalg.norm(inner, axis=0),
+        rest=_remainder(energy, float((inside**2).sum())),
+        upper=upper,
+    )
+
+
 class Operator(NamedTuple):
     """A matrix A by its products: S itself, or (I − ssᵀ)S with a unit vector s."""
 
     stored: Any  # (n, m): S, dense or sparse
-    shares: Matrix | None  # (n,): s; None if A is S
+    shares: Matrix | None = None  # (n,): s; None if A is S
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -796,240 +663,149 @@ class Operator(NamedTuple):
     @property
     def total(self) -> float:
         """Sum of the squares of the entries."""
-        if scipy.sparse.issparse(self.stored):
-            found = float((self.stored.data**2).sum())
-        else:
-            found = float(np.vdot(self.stored, self.stored))
-        return found - (0.0 if self.shares is None else self.cancelled)
+        entries = self.stored.data if scipy.sparse.issparse(self.stored) else self.stored
+        return float(np.vdot(entries, entries)) - self.cancelled
 
     @property
     def cancelled(self) -> float:
         """Squared norm of the mean of the rows, which centring subtracts; 0 if S is centred."""
         return 0.0 if self.shares is None else float(((self.shares @ self.stored) ** 2).sum())
 
-    def _centred(self, codes: Matrix) -> Matrix:
+    @property
+    def rounding(self) -> float:
+        """Bound on the rounding error of a product of AᵀA with a unit vector."""
+        return gamma(sum(self.shape)) * (self.total + 2 * self.cancelled)
+
+    def centred(self, codes: Matrix) -> Matrix:
+        """Return (I − ssᵀ)Z."""
         if self.shares is None:
             return codes
         return np.asarray(codes - np.multiply.outer(self.shares, self.shares @ codes))
 
     def times(self, right: Matrix) -> Matrix:
         """Return AV."""
-        return self._centred(np.asarray(self.stored @ right))
+        return self.centred(np.asarray(self.stored @ right))
 
     def back(self, codes: Matrix) -> Matrix:
         """Return AᵀZ."""
-        return np.asarray(self.stored.T @ self._centred(codes))
+        return np.asarray(self.stored.T @ self.centred(codes))
+
+    def apply(self, block: Matrix) -> Matrix:
+        """Return the product of the smaller one of AᵀA and AAᵀ with a block of columns."""
+        tall = self.shape[0] > self.shape[1]
+        return self.back(self.times(block)) if tall else self.times(self.back(block))
 
     def gram(self) -> Matrix:
         """Return the smaller one of AAᵀ and AᵀA."""
-        (n, m), S = self.shape, self.stored
+        S = self.stored if self.shape[0] <= self.shape[1] else self.stored.T
         if scipy.sparse.issparse(S):
-            first, second = (S, S.T.tocsc()) if n <= m else (S.T.tocsr(), S.tocsc())
+            first, second = S.tocsr(), S.T.tocsc()
             parts = [first[i : i + 256] @ second for i in range(0, first.shape[0], 256)]
             found = np.concatenate([part.toarray() for part in parts])
         else:
-            found = S @ S.T if n <= m else S.T @ S
-        if self.shares is not None and n <= m:
-            found = self._centred(self._centred(found).T)
+            found = S @ S.T
+        if self.shares is not None and self.shape[0] <= self.shape[1]:
+            found = self.centred(self.centred(found).T)
         elif self.shares is not None:
-            mean = self.shares @ S
+            mean = self.shares @ self.stored
             found = found - np.outer(mean, mean)
         return np.asarray((found + found.T) / 2)
 
 
-def _centred_rows(data: JudgedRows) -> tuple[Operator, Matrix | None, KnownMoment]:
-    """Return the centred and weighted rows, their outputs, and mean and deviations of [x | y]."""
-    X, Y, n = data.X, data.Y, data.X.shape[0]
-    weights = np.ones(n) if data.weights is None else np.asarray(data.weights, dtype=float)
+def _operator(rows: JudgedRows) -> tuple[Operator, Matrix | None, Known]:
+    """Return the centred and weighted rows A, their outputs, and what is known of [x | y]."""
+    X, Y, n = rows.X, rows.Y, rows.X.shape[0]
+    weights = np.ones(n) if rows.weights is None else np.asarray(rows.weights, dtype=float)
     numbers = np.flatnonzero(weights > 0)
     if len(numbers) < n:
         X, Y, weights = X[numbers], None if Y is None else Y[numbers], weights[numbers]
     total = float(weights.sum())
-    share = weights / total
-    roots = np.sqrt(share)
-    sparse = scipy.sparse.issparse(X)
+    roots, sparse = np.sqrt(weights / total), scipy.sparse.issparse(X)
     with np.errstate(over="ignore", invalid="ignore"):
         if sparse:
-            S = scipy.sparse.csr_array(X, dtype=np.float64)
-            S = scipy.sparse.csr_array(S.multiply(roots[:, None]))
-            mean = S.T @ roots * data.centered
-            squares = np.asarray(S.multiply(S).sum(axis=0)).ravel()
-            variances = np.clip(squares - mean**2, 0.0, None)
-            far = float(mean @ mean) > LARGE_MEAN * float(variances.sum())
+            S = scipy.sparse.csr_array(
+                scipy.sparse.csr_array(X, dtype=float).multiply(roots[:, None])
+            )
+            mean = S.T @ roots * rows.centered
+            variances = np.asarray(S.multiply(S).sum(axis=0)).ravel() - mean**2
+            far = float(mean @ mean) > LARGE_MEAN * float(np.clip(variances, 0.0, None).sum())
             sparse = not (far and X.shape[0] * X.shape[1] <= LARGEST_COPY)
+            offset = 0.0 * mean
         if not sparse:
-            S, mean, offset = _dense_centred(_dense(X), share, data.centered)
-            variances = (S**2 * share[:, None]).sum(axis=0)
-        else:
-            offset = np.zeros_like(mean)
+            S, mean, offset = _centred(_dense(X), roots, rows.centered)
+            variances = (S**2).sum(axis=0)
     if not math.isfinite(float(variances.sum())):
         raise ValueError(
             "the squares of X overflow double precision: divide X by a constant, and give the "
             "result to both fit and certify."
         )
-    deviations = np.sqrt(variances)
-    varies = deviations > gamma(0) * np.abs(mean + offset) * data.centered
-    deviations = deviations * varies
-    if not sparse:
-        S *= roots[:, None] * varies
-    elif not varies.all():
-        S = scipy.sparse.csr_array(S.multiply(varies))
-    outputs, lengths = None, np.zeros(len(numbers))
+    deviations, outputs = _deviations(variances, (mean + offset) * rows.centered), None
+    S = scipy.sparse.csr_array(S.multiply(deviations > 0)) if sparse else S * (deviations > 0)
+    squared = S.multiply(S) if sparse else S * S
+    lengths = np.asarray(squared.sum(axis=1)).ravel()
+    lengths = lengths / (float(lengths.sum()) or 1.0)
     if Y is not None:
-        Y, y_mean, y_offset = _dense_centred(_dense(Y), share, data.centered)
-        outputs = Y * roots[:, None]
-        spread = np.sqrt((outputs**2).sum(axis=0))
-        constant = spread <= gamma(0) * np.abs(y_mean + y_offset) * data.centered
-        outputs, spread = outputs * ~constant, spread * ~constant
+        outputs, y_mean, y_offset = _centred(_dense(Y), roots, rows.centered)
+        spread = _deviations((outputs**2).sum(axis=0), (y_mean + y_offset) * rows.centered)
+        outputs = outputs * (spread > 0)
+        lengths = lengths + (outputs**2).sum(axis=1) / (float((spread**2).sum()) or 1.0)
         mean, offset = np.append(mean, y_mean), np.append(offset, y_offset)
         deviations = np.append(deviations, spread)
-        lengths = lengths + (outputs**2).sum(axis=1) / max(float((spread**2).sum()), 1e-300)
-    squared = S.multiply(S) if sparse else S * S
-    rows = np.asarray(squared.sum(axis=1)).ravel()
-    lengths = lengths + rows / max(float(rows.sum()), 1e-300)
     top = np.argsort(-lengths, kind="stable")[:PEAKS]
-    moment = KnownMoment(
-        mean,
-        offset,
-        gamma(n) * (deviations + np.abs(mean) * sparse),
-        deviations,
-        total,
-        data.centered,
-        np.stack([numbers[top], lengths[top] / max(float(lengths.sum()), 1e-300)]),
-    )
-    return Operator(S, roots if sparse and data.centered else None), outputs, moment
+    peaks = np.stack([numbers[top], lengths[top] / (float(lengths.sum()) or 1.0)])
+    wrong = gamma(n) * (deviations + np.abs(mean) * sparse)
+    known = Known(mean, offset, wrong, deviations, total, rows.centered, peaks)
+    return Operator(S, roots if sparse and rows.centered else None), outputs, known
 
 
-def _dense_centred(rows: Matrix, share: Matrix, centered: bool) -> tuple[Matrix, Matrix, Matrix]:
-    """Return rows minus their mean, and the mean as the sum of two vectors."""
-    zeros = np.zeros(rows.shape[1])
-    if not centered:
-        return 1.0 * rows, zeros, zeros
-    mean = share @ rows
+def _centred(rows: Matrix, roots: Matrix, centered: bool) -> tuple[Matrix, Matrix, Matrix]:
+    """Return weighted rows minus their mean, and the mean as the sum of two vectors."""
+    share, zeros = roots**2, np.zeros(rows.shape[1])
+    mean = share @ rows if centered else zeros
     away = rows - mean
-    offset = share @ away
-    away -= offset
-    return away, mean, offset
+    offset = share @ away if centered else zeros
+    return (away - offset) * roots[:, None], mean, offset
 
 
-def _of_few_rows(data: JudgedRows, judged: Judged) -> Iterator[White]:
-    """Yield the problem of fewer rows A than features, from their Gram matrix AAᵀ = unit²·TTᵀ.
+def _rotated_rows(rows: JudgedRows, right: Matrix) -> tuple[Known, Factor]:
+    """Return fewer rows A than features, rotated into their own span: A = LQᵀ, F_x = L.
 
-    f depends on V through AV, and M on the range of A. If the rows are linearly independent, the
-    range is everything (less the direction that centring removes), whatever their condition.
+    L is a Cholesky factor of the Gram matrix AAᵀ. If the rows are linearly independent, their range
+    is everything (less the direction that centring removes), whatever their condition; otherwise
+    the digits of the Gram matrix do not suffice, and Aᵀ is factorised.
     """
-    n, m = data.X.shape
+    n, m = rows.X.shape
     if n > LARGEST_ROWS:
         raise UnprojectedError(
             f"with {n} rows the Gram matrix that the comparison with the optimum needs takes too "
             f"much memory (more than {LARGEST_ROWS} rows of more than {n} features)."
         )
-    A, outputs, moment = _centred_rows(data)
-    assert outputs is not None
-    n, m = A.shape
-    gram = A.gram()
-    top = float(np.diag(gram).max(initial=0.0))
-    size = math.sqrt(top) if top > 0 else 1.0
+    A, outputs, known = _operator(rows)
+    hidden = A.times(right)
+    (n, m), spread, gram = A.shape, known.deviations[A.shape[1] :], A.gram()
+    size = math.sqrt(float(np.diag(gram).max(initial=0.0))) or 1.0
     shares = 0.0 if A.shares is None else float((A.shares**2).max())
-    doubt = gamma(m) * (1.0 + shares * A.cancelled / size / size)
-    factor, order, rank, _ = scipy.linalg.lapack.dpstrf(gram / size / size, tol=n * doubt, lower=1)
-    rank = int(rank) if top > 0 else 0
+    error = n * gamma(m) * (1.0 + shares * A.cancelled / size / size)
+    lower, order, rank, _ = scipy.linalg.lapack.dpstrf(gram / size / size, tol=error, lower=1)
     order = np.arange(n) if rank == 0 else order - 1
-    lower = np.tril(factor[:, :rank])
-    pivots = np.diag(lower[:rank]) ** 2
-    placed = np.empty_like(lower)
-    placed[order] = lower
-    least = float(scipy.linalg.svdvals(lower[:rank])[-1]) ** 2 if rank else 1.0
-    turned = n * doubt / least
-    basis = scipy.linalg.qr(placed, mode="economic")[0] if rank else np.zeros((n, 1))
-    unclear = rank < n - data.centered or float(pivots.min(initial=1.0)) < CLEAR
-    unclear = unclear and rank > 0 and n * m <= LARGEST_COPY
-    if unclear:  # the digits of the Gram matrix do not suffice
-        d = np.where(moment.deviations[:m] > 0, moment.deviations[:m], 1.0)
-        dense = A.stored.toarray() if scipy.sparse.issparse(A.stored) else A.stored
-        dense = dense if A.shares is None else A._centred(dense)
-        basis, _, pivots = _pivoted(dense / d)
-        basis = basis[:, pivots > 4 * gamma(m) * float(pivots.max())]
-        rank = basis.shape[1]
-        turned = gamma(m + n) * float(pivots[0] / pivots[rank - 1])
-    spanned = turned
-    turned = 0.0 if rank == n - data.centered else turned
-    hidden = A.times(judged.right)
-    lengths = moment.deviations[:m] + np.abs(moment.shift[:m]) * (A.shares is not None)
-    rounding = gamma(m) * (lengths @ np.abs(judged.right))
-    rounding += np.linalg.norm(hidden - basis @ (basis.T @ hidden), axis=0)
-    # Of rows that are not made dense, small pivots of the Gram matrix may be more than rounding.
-    vague = not unclear and 0 < rank < n - data.centered
-    energy = float((outputs**2).sum())
-    unit = _unit(math.sqrt(energy))
-    outputs = outputs / unit
-    span = _span(A, lower, order, size, hidden, judged.right)
-    outside = Ball(float(np.linalg.norm(span[1])) / (float(np.linalg.norm(judged.right)) or 1.0))
-    outside = _outside(judged.right, basis.T @ dense, 0.0) if unclear else outside
-    outside = replace(outside, error=spanned)
-    if judged.alpha > 0.0:
-        target, inner, turned = _with_ridge(judged, moment, placed, size, outputs, span, doubt)
-    else:
-        target, inner = outputs.T @ basis, basis.T @ hidden
-    left, inner = _scaled(judged, inner, unit)
-    rest = float((outputs**2).sum() - (target**2).sum())
-    residual = outputs.T @ outputs - target @ target.T
-    yield White(
-        target,
-        left,
-        inner,
-        max(rest, 0.0),
-        energy / unit / unit,
-        unit,
-        (turned + gamma(n)) * math.sqrt(energy) / unit,
-        rounding / math.sqrt(unit) + (turned + gamma(n)) * np.linalg.norm(inner, axis=0),
-        lost=max(rest, 0.0) if vague else 0.0,
-        condition=1.0 / least,
-        dropped=m - rank - int((moment.deviations[:m] == 0).sum()),
-        outside=outside,
-        n_rows=moment.weight - moment.centered,
-        residual=residual,
-        moment=moment,
-    )
-
-
-def _span(
-    A: Operator, lower: Matrix, order: Matrix, size: float, hidden: Matrix, right: Matrix
-) -> tuple[Matrix, Matrix]:
-    """Return QᵀV for A = size·TQᵀ, and the part of V outside of the span of the rows."""
-    rank, codes = lower.shape[1], np.zeros_like(hidden)
-    inside = np.zeros((rank, hidden.shape[1]))
+    square = np.tril(lower[:rank, :rank])
+    full = bool(rank == n - rows.centered)
+    clear = full and float(np.diag(square).min(initial=1.0)) ** 2 >= CLEAR
+    if not clear and n * m <= LARGEST_COPY:
+        dense = A.centred(_dense(A.stored))
+        span, upper = scipy.linalg.qr(dense.T, mode="economic")
+        inside, error = span.T @ right, gamma(m + n) * math.sqrt(n)
+        found = Factor(upper.T, outputs, np.append(np.full(n, size), spread), error, right=inside)
+        return known, found._replace(beyond=right - span @ inside, hidden=hidden)
+    factor, codes = np.zeros((n, max(rank, 1))), np.zeros((n, right.shape[1]))
+    factor[order, :rank] = size * np.tril(lower[:, :rank])
+    inside = np.zeros((factor.shape[1], right.shape[1]))
     if rank:
-        pivots, square = order[:rank], lower[:rank]
-        inside = scipy.linalg.solve_triangular(square, hidden[pivots] / size, lower=True)
-        codes[pivots] = scipy.linalg.solve_triangular(square, inside, lower=True, trans=1) / size
-    return inside, right - A.back(codes)
-
-
-def _with_ridge(
-    judged: Judged,
-    moment: KnownMoment,
-    placed: Matrix,
-    size: float,
-    outputs: Matrix,
-    span: tuple[Matrix, Matrix],
-    doubt: float,
-) -> tuple[Matrix, Matrix, float]:
-    """Return M and V' of few rows with a ridge penalty ρ, and their relative error.
-
-    A = size·TQᵀ with orthonormal columns Q, so that C + ρI is size²TᵀT + ρI in the coordinates Q
-    and ρ outside of their span.
-    """
-    ridge = judged.alpha / moment.weight
-    inside, rest = span
-    loaded = placed.T @ placed + np.eye(placed.shape[1]) * (ridge / size / size)
-    upper = scipy.linalg.cholesky(loaded)
-    target = scipy.linalg.solve_triangular(upper, placed.T @ outputs, trans="T").T
-    beyond = math.sqrt(ridge) * scipy.linalg.qr(rest, mode="r")[0][: rest.shape[1]]
-    inner = np.vstack([size * (upper @ inside), beyond])
-    target = np.hstack([target, np.zeros((len(target), len(beyond)))])
-    least = float(scipy.linalg.svdvals(upper)[-1]) ** 2 if len(upper) else 1.0
-    return target, inner, len(placed) * doubt / least
+        seen = hidden[order[:rank]] / size
+        inside = scipy.linalg.solve_triangular(square, seen, lower=True)
+        codes[order[:rank]] = scipy.linalg.solve_triangular(square, inside, lower=True, trans=1)
+    beyond, units = right - A.back(codes / size), np.append(np.full(len(inside), size), spread)
+    return known, Factor(factor, outputs, units, error, True, 0.0, full, inside, beyond, hidden)
 
 
 def has_many_features(shape: tuple[int, ...], width: int) -> bool:
@@ -1038,7 +814,7 @@ def has_many_features(shape: tuple[int, ...], width: int) -> bool:
     return m > SMALL and (n < m or FEW * (width + 1) <= m)
 
 
-def _projected_rows(data: JudgedRows, judged: Judged) -> White:
+def _projected_rows(rows: JudgedRows, judged: Judged) -> White:
     """Return the problem of an autoencoder, projected on a few directions.
 
     f depends on UᵀCV, VᵀCV and tr C, and its gradient lies in the span of U, V, CU and CV. The
@@ -1046,175 +822,113 @@ def _projected_rows(data: JudgedRows, judged: Judged) -> White:
     changes on a basis of these vectors and the leading singular vectors, except that the variance
     outside is a constant (`White.rest`).
     """
-    A, _, moment = _centred_rows(data)
-    energy = float((moment.deviations**2).sum())
-    unit = _unit(math.sqrt(energy))
-    A = A._replace(stored=A.stored / unit)
-    _, leading, upper = _leading(A, judged.strength, judged.width)
-    U, V = judged.left, judged.right
-    sides = _unit_columns(np.concatenate([U, V], axis=1))
-    basis = _basis(leading, [U, V, A.back(A.times(sides))])
-    factor = scipy.linalg.qr(A.times(basis), mode="r")[0][: basis.shape[1]]
-    left, inner = _scaled(judged, unit * (factor @ (basis.T @ V)), unit)
-    total = energy / unit / unit
-    rounding = gamma(sum(A.shape)) * math.sqrt(total + A.cancelled)
-    return White(
-        factor.T,
-        basis.T @ left,
-        inner,
-        0.0,
-        total,
-        unit,
-        rounding,
-        rounding * math.sqrt(unit) * np.linalg.norm(V, axis=0),
-        rest=_remainder(total, float((factor**2).sum())),
-        upper=upper,
-        n_rows=moment.weight - moment.centered,
-        moment=moment,
+    A, _, known = _operator(rows)
+    energy = float((known.deviations**2).sum())
+    unit = math.sqrt(energy) or 1.0
+    scaled = A._replace(stored=A.stored / unit)
+    sides = np.concatenate([judged.left, judged.right], axis=1)
+    around = scaled.back(scaled.times(_unit_columns(sides)))
+    basis, upper = _leading(scaled, [sides, around], judged)
+    factor = unit * scipy.linalg.qr(scaled.times(basis), mode="r")[0][: basis.shape[1]]
+    projected = judged._replace(left=basis.T @ judged.left, right=basis.T @ judged.right)
+    error = gamma(sum(A.shape)) * math.sqrt(1.0 + scaled.cancelled)
+    return _of_factor(
+        known,
+        Factor(factor, None, np.full(basis.shape[1], unit), error),
+        projected,
+        _remainder(energy, float((factor**2).sum())),
+        None if upper is None else upper * unit,
     )
 
 
-def _leading(A: Operator, strength: float, width: int) -> tuple[Matrix, Matrix, Matrix | None]:
-    """Return leading left and right singular vectors of A, and bounds on its singular values.
+def _leading(A: Operator, sides: list[Matrix], judged: Judged) -> tuple[Matrix, Matrix | None]:
+    """Return a basis of leading right singular vectors of A and `sides`, and bounds on the values.
 
-    They are eigenvectors of the smaller Gram matrix G and the normalised products of A or Aᵀ with
-    them, one more than hidden units. Lanczos iteration may miss some, so that the singular values
-    are bounded; the bounds are None if all of G was decomposed.
+    The vectors are eigenvectors of the smaller Gram matrix G, one more than hidden units. Lanczos
+    iteration may miss some, such as those of equal eigenvalues, so that the span of the sides is
+    added, and the singular values are bounded: if no eigenvalue of G outside of the span of the
+    Ritz vectors S with R = GS − SΘ exceeds β, the i-th largest eigenvalue of G exceeds the i-th
+    largest of Θ and β, β, … by at most ‖R‖ (Weyl). β does not rely on S being complete: if it shows
+    that vectors were missed, they are added. The bounds are None if all of G was decomposed.
     """
-    (n, m), count = A.shape, min(width + 1, *A.shape)
-    size, upper = min(n, m), None
-    first, second = (A.times, A.back) if n > m else (A.back, A.times)
+    width, tall, size = judged.width, A.shape[0] > A.shape[1], min(A.shape)
+    count, upper, missed = min(width + 1, size), None, np.zeros((size, 0))
     if not A.total > 0:
-        vectors = np.zeros((size, 0))
-    elif size > SMALL and FEW * count <= size:
-        gram = Gram(size, lambda v: second(first(v)), A)
-        try:
-            vectors, upper = _by_lanczos(gram, count, strength, width)
-        except ArpackError as error:  # no convergence, or a start that the matrix maps to zero
-            if size > LARGEST_GRAM:
-                raise UnprojectedError(
-                    f"the {count} leading singular values of the data were not found by "
-                    f"{RESTARTS} restarts of the Lanczos iteration, because they are too close to "
-                    "each other: the weights cannot be judged. With another number of hidden "
-                    "units the values may be found."
-                ) from error
-            vectors = _eigenvectors(A, count)
+        return _span(*sides), None
+    if size <= SMALL or FEW * count > size:
+        vectors = scipy.linalg.eigh(A.gram(), driver="evd")[1][:, -count:]
     else:
-        vectors = _eigenvectors(A, count)
-    images = scipy.linalg.qr(first(vectors), mode="economic")[0] if vectors.size else first(vectors)
-    return (images, vectors, upper) if n > m else (vectors, images, upper)
-
-
-def _eigenvectors(A: Operator, count: int) -> Matrix:
-    """Return the leading eigenvectors of the smaller Gram matrix of A, less those of value zero."""
-    values, vectors = scipy.linalg.eigh(A.gram(), driver="evd")
-    return _nonzero(A, values[-count:], vectors[:, -count:])[1]
-
-
-def _nonzero(A: Operator, values: Matrix, vectors: Matrix) -> tuple[Matrix, Matrix]:
-    """Return eigenvalues, descending, and their eigenvectors, without those that are zero."""
-    values, vectors = values[::-1], vectors[:, ::-1]
-    present = values > gamma(sum(A.shape)) * max(float(values.max(initial=0.0)), 1e-300)
-    return values[present], vectors[:, present]
-
-
-class Gram(NamedTuple):
-    """The smaller Gram matrix G of a matrix A, by its products."""
-
-    size: int
-    apply: Callable[[Matrix], Matrix]
-    of: Operator
-
-    @property
-    def rounding(self) -> float:
-        """Bound on the rounding error of a product of G with a unit vector."""
-        return gamma(sum(self.of.shape)) * (self.of.total + self.of.cancelled)
-
-
-def _by_lanczos(gram: Gram, count: int, strength: float, width: int) -> tuple[Matrix, Matrix]:
-    """Return leading eigenvectors of G by Lanczos iteration, and bounds on the singular values.
-
-    If no eigenvalue of G outside of the span of the vectors S with R = GS − SΘ exceeds β, the i-th
-    largest eigenvalue of G exceeds the i-th largest of Θ and β, β, … by at most ‖R‖ (Weyl). β does
-    not rely on S being complete. If it shows that vectors were missed, such as those of equal
-    eigenvalues, the iteration starts again from a vector that contains them.
-    """
-    size, digest = gram.size, digest_of(gram.of.stored)
-    operator = LinearOperator(
-        (size, size), matvec=lambda v: gram.apply(np.asarray(v).reshape(-1)), dtype=np.float64
-    )
-    start = drawn_after((1, size), digest)[0]
-    for _ in range(ATTEMPTS):
-        found = eigsh(
-            operator,
-            k=count,
-            which="LA",
-            v0=start,
-            ncv=min(size, max(2 * count + 1, count + 20)),
-            tol=1e-10,
-            maxiter=RESTARTS,
+        digest = digest_of(A.stored)
+        operator = LinearOperator(
+            (size, size), matvec=lambda v: A.apply(np.asarray(v).reshape(-1)), dtype=np.float64
         )
-        values, vectors = _nonzero(gram.of, *found)
-        residual = float(np.linalg.norm(gram.apply(vectors) - vectors * values)) + gram.rounding
-        last = float(values[width - 1]) if len(values) >= width else 0.0
-        # An eigenvalue up to this level is not among the r largest, or dropout removes it.
-        level = threshold(np.sqrt(np.clip(values[:width], 0.0, None)), strength, width) ** 2
-        level = max(last, level) + NEGLIGIBLE * gram.of.total / width
-        bound, space = complement_bound(gram, vectors, level, digest)
-        others = np.full(width, max(bound, 0.0))
-        upper = np.sort(np.concatenate([np.clip(values, 0.0, None), others]) + residual)[::-1]
-        if space.found <= level:
-            break
-        missed = space.above(level).T
-        vectors = np.concatenate([vectors, missed], axis=1)
-        start = missed.sum(axis=1) + start / np.linalg.norm(start)
-    return vectors, np.sqrt(upper[:width])
+        start, most = drawn_after((1, size), digest)[0], max(2 * count + 1, count + 20)
+        options = {"v0": start, "ncv": min(size, most), "tol": 1e-10, "maxiter": RESTARTS}
+        try:
+            vectors = eigsh(operator, k=count, which="LA", **options)[1]
+        except ArpackError as error:  # no convergence, or a start that the matrix maps to zero
+            vectors = getattr(error, "eigenvectors", missed)
+        near = sides if tall else [A.times(_unit_columns(side)) for side in sides]
+        for _ in range(2):
+            basis = _span(vectors, missed, *near)
+            values, turns = scipy.linalg.eigh(basis.T @ A.apply(basis))
+            values, vectors = values[::-1][:count], (basis @ turns[:, ::-1])[:, :count]
+            residual = float(np.linalg.norm(A.apply(vectors) - vectors * values)) + A.rounding
+            last = float(values[width - 1]) if len(values) >= width else 0.0
+            # An eigenvalue up to this level is not among the r largest, or dropout removes it.
+            roots = np.sqrt(np.clip(values[:width], 0.0, None))
+            level = max(last, threshold(roots, judged.strength, width) ** 2)
+            level += NEGLIGIBLE * A.total / width
+            bound, space = complement_bound(A, vectors, level, digest)
+            others = np.full(width, max(bound, 0.0))
+            every = np.sort(np.concatenate([np.clip(values, 0.0, None), others]) + residual)
+            upper = np.sqrt(every[::-1][:width])
+            if space.found <= level:
+                break
+            missed = space.above(level).T
+    return _span(
+        vectors if tall else A.back(vectors), *sides, A.back(missed) if not tall else missed
+    ), upper
 
 
 def complement_bound(
-    gram: Gram, vectors: Matrix, level: float, digest: bytes
+    A: Operator, vectors: Matrix, level: float, digest: bytes
 ) -> tuple[float, Complement]:
-    """Return a bound on the eigenvalues of G outside of the span of `vectors`.
+    """Return a bound on the eigenvalues of the smaller Gram matrix outside of a span of vectors.
 
     It comes from a block Krylov space with random starts (`lucidae.certificates.complement`), which
     is extended until the bound is at most `level`, or until further steps cannot decide; or from a
     Cholesky factorisation of level · I − PGP with the projection P onto the complement, which
     exists only if all eigenvalues of PGP are below `level` (Rump 2006).
     """
-    size = gram.size
+    size = min(A.shape)
     starts = drawn_after((min(STARTS, size - vectors.shape[1]), size), digest, vectors)
-    space = Complement(lambda rows: gram.apply(rows.T).T, vectors, gram.rounding, starts)
-    space.bound = max(gram.of.total, 0.0)
+    space = Complement(lambda rows: A.apply(rows.T).T, vectors, A.rounding, starts)
+    space.bound = max(A.total, 0.0)
     for steps in STEPS:
         hopeless = space.found + space.final_slack() > level
         if space.bound <= level or hopeless or not space.extend(steps):
             break
     bound = space.bound
-    if bound > level >= space.found and size**2 * max(gram.of.shape) <= LARGEST_CHOLESKY:
-        matrix = gram.of.gram()
+    if bound > level >= space.found and size**2 * max(A.shape) <= LARGEST_CHOLESKY:
+        matrix = A.gram()
         images = matrix @ vectors
         inside = vectors.T @ images
         matrix = images @ vectors.T + vectors @ images.T - vectors @ inside @ vectors.T - matrix
         matrix.flat[:: size + 1] += level
         _, failed = scipy.linalg.lapack.dpotrf(matrix, lower=1, clean=0, overwrite_a=1)
         if not failed:
-            bound = min(bound, level + gamma(size) * size * level + 4 * gram.rounding)
+            bound = min(bound, level + gamma(size) * size * level + 4 * A.rounding)
     return bound, space
 
 
-def _basis(first: Matrix, others: list[Matrix]) -> Matrix:
-    """Return an orthonormal basis of all columns, which begins with those of `first`."""
-    columns = np.concatenate([_unit_columns(other) for other in others], axis=1)
-    if not first.size and not columns.size:
-        return np.eye(len(first), 1)  # zero data, where every direction is as good
-    for _ in range(2):  # twice is enough (Kahan, Parlett)
-        columns = columns - first @ (first.T @ columns)
+def _span(*parts: Matrix) -> Matrix:
+    """Return an orthonormal basis of all columns; one direction if all are zero."""
+    columns = np.concatenate([_unit_columns(part) for part in parts], axis=1)
     if not columns.size:
-        return first
+        return np.eye(len(columns), 1)  # zero data, where every direction is as good
     span, upper, _ = scipy.linalg.qr(columns, mode="economic", pivoting=True)
-    span = span[:, np.abs(np.diag(upper)) > gamma(len(first))]
-    span, _ = scipy.linalg.qr(span - first @ (first.T @ span), mode="economic")
-    return np.concatenate([first, span], axis=1)
+    return np.asarray(span[:, np.abs(np.diag(upper)) > gamma(len(columns))])
 
 
 def _unit_columns(columns: Matrix) -> Matrix:
@@ -1433,21 +1147,24 @@ class Optimum(NamedTuple):
     """The minimum of f − floor over all products of rank at most r, and its product X*."""
 
     values: Matrix  # all singular values of M
-    left: Matrix  # P of X*
+    left: Matrix  # (d, q): their left vectors
+    right: Matrix  # (q, q): their right vectors
     shrunk: Matrix  # the singular values of X*, positive
-    right: Matrix  # Q of X*
     threshold: float
     tail: float  # sum of the squares of all singular values after the first r
     value: float
+
+    @property
+    def product(self) -> Matrix:
+        """X*."""
+        rank = len(self.shrunk)
+        return np.asarray((self.left[:, :rank] * self.shrunk) @ self.right[:, :rank].T)
 
 
 def _optimum(white: White, strength: float, width: int, tied: bool) -> Optimum:
     """Return the optimum; for tied weights M is symmetric and s are its positive eigenvalues."""
     target, missing = white.target, 0.0
-    if white.diagonal:
-        values = np.diag(target)
-        left = right = np.eye(len(values))
-    elif tied:
+    if tied:
         values, left = scipy.linalg.eigh(target)
         values, left = np.clip(values[::-1], 0.0, None), left[:, ::-1]
         right, missing = left, float((target**2).sum() - (values**2).sum())
@@ -1459,14 +1176,13 @@ def _optimum(white: White, strength: float, width: int, tied: bool) -> Optimum:
         values = np.linalg.norm(second, axis=0)
         order = np.argsort(-values, kind="stable")
         values, first, second = values[order], first[:, order], second[:, order]
-        second = np.divide(second, values, out=np.zeros_like(second), where=values > 0)
+        second = second / _nonzero(values)
         left, right = (first, second) if wide else (second, first)
     level = threshold(values[:width], strength, width)
-    rank = int((values[:width] > level).sum())
     tail = float((values[width:] ** 2).sum()) + white.rest
     value = smallest_loss(values[:width], tail + missing, strength, width)
-    shrunk = values[:rank] - level
-    return Optimum(values, left[:, :rank], shrunk, right[:, :rank], level, tail, value)
+    shrunk = values[:width][values[:width] > level] - level
+    return Optimum(values, left, right, shrunk, level, tail, value)
 
 
 def measure(
@@ -1474,11 +1190,11 @@ def measure(
 ) -> DropoutFigures:
     """Return the measured values from which the certificate of dropout weights is made."""
     found = None
-    for white in problems(data, judged):
-        with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
+    with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
+        for white in problems(data, judged):
             found = _measured(white, judged, tolerance, fitted)
-        if not found.vague(tolerance):
-            break
+            if not found.vague(tolerance):
+                break
     assert found is not None
     return found
 
@@ -1492,76 +1208,66 @@ def _measured(
     tied = white.tied_problem is not None
     known = not tied or white.tied_problem[1] is None  # type: ignore[index]
     best = _optimum(white, strength, width, tied and known)
-    size, outgoing = math.sqrt(explained), np.linalg.norm(left, axis=0)
-    rest, away, length = np.zeros((0, 0)), math.inf, 1.0
     # 1) the loss and its minimum, without the loss of least squares, which may be much larger
-    lengths = np.linalg.norm(inner, axis=0)
+    size, outgoing, lengths = math.sqrt(explained), *(
+        np.linalg.norm(part, axis=0) for part in (left, inner)
+    )  # fmt: skip
     wrong = white.wrong + np.zeros(width)
+    rest, scores = target - left @ inner.T, outgoing * lengths
+    value = float((rest**2).sum() + strength * (scores**2).sum()) + white.rest
     if not known:  # the minimum of separate layers is a lower bound
         value, scores = _tied_loss(white, strength)
-    else:
-        rest, scores = target - left @ inner.T, outgoing * lengths
-        value = float((rest**2).sum() + strength * (scores**2).sum()) + white.rest
-        value = value if white.value is None else white.value
-    rounding = gamma(sum(target.shape) + width) * (size + float(scores.sum()))
+    if not math.isfinite(value):
+        raise ValueError(
+            "the loss of the weights overflows double precision: give the weights that belong to "
+            "the data."
+        )
+    gap, rounding = value - best.value, gamma(sum(target.shape) + width)
+    doubt = white.blur + rounding * float(best.values.max(initial=0.0))
+    noise = white.blur + rounding * float(np.linalg.norm(target))
+    rounding *= size + float(scores.sum())
     off = float(outgoing @ wrong) + math.sqrt(strength) * float(np.linalg.norm(outgoing * wrong))
-    loss = _square(value, white.blur + off + rounding)
-    gap = value - best.value
-    # 2) the product of the weights, and the error of the gap
-    doubt = white.blur + gamma(sum(target.shape)) * float(best.values.max(initial=0.0))
-    noise = white.blur + gamma(sum(target.shape)) * float(np.linalg.norm(target))
+    loss_error = _square(value, white.blur + off + rounding)
+    error = loss_error + _square(best.value, white.blur + rounding)
+    # 2) the product of the weights; near the optimum, errors of first order cancel in the gap
     learned = float(best.shrunk.max(initial=0.0)) > noise or noise == 0.0
     negligible = 0.0 if learned else level * size
-    first, upper = scipy.linalg.qr(left, mode="economic")
-    second, lower = scipy.linalg.qr(inner, mode="economic")
+    (first, upper), (second, lower) = (scipy.linalg.qr(p, mode="economic") for p in (left, inner))
     P, sizes, Qt = scipy.linalg.svd(upper @ lower.T, full_matrices=False)
-    P, Q = first @ P, second @ Qt.T
-    rank = _count(sizes, level, negligible)
-    error = loss + _square(best.value, white.blur + rounding)
-    product, near = None, math.inf
+    P, Q, rank = first @ P, second @ Qt.T, _count(sizes, level, negligible)
+    product, near, far, length = None, math.inf, 1.0, 1.0
     if known:
-        near, away, length = _distance(white, best, doubt, learned)
-        # Errors of first order cancel near the optimum: see the docstring of the module.
-        steep = 2.0 * (strength * inner * outgoing**2 - rest.T @ left)
-        second_order = 2.0 * white.blur * away + float(np.linalg.norm(steep)) * float(
-            np.linalg.norm(wrong)
-        )
+        near = _inverse_root(best, width, doubt)
+        away = float(np.linalg.norm(left @ inner.T - best.product))
+        length = (float(np.linalg.norm(best.shrunk)) or size) if learned else size
+        steep = 2.0 * float(np.linalg.norm(strength * inner * outgoing**2 - rest.T @ left))
+        second_order = 2.0 * white.blur * away + steep * float(np.linalg.norm(wrong))
         second_order += (white.blur + off) ** 2 + off**2 + (white.blur * near) ** 2
-        second_order += 4.0 * rounding * size + rounding**2
-        error = min(error, second_order)
-        if white.losses is not None:
-            error = min(error, sum(white.losses) + 4.0 * rounding * size)
-    missed = 0.0
-    if white.upper is not None:
-        saved = possible_saving(best.values[:width], best.tail, white.upper, strength, width)
-        missed = saved / explained
-    lost = white.lost / explained
-    distance = Ball(gap / explained, error / explained + missed + lost)
-    far = 1.0
-    if known:
+        error = min(error, second_order + 4.0 * rounding * size + rounding**2)
+        if white.squared and white.residual is None:  # f and its minimum are linear in the moment
+            error = min(error, 2.0 * white.doubt + 4.0 * rounding * size)
         far, bound = near * size / length, near * math.sqrt(max(gap + error, 0.0)) / length
         wrong_by = (doubt * near**2 + off + gamma(width) * size) / length
         product = Ball(away / length, min(wrong_by, max(bound, away / length)))
+    missed, lost = 0.0, white.lost / explained
+    if white.upper is not None:
+        saved = possible_saving(best.values[:width], best.tail, white.upper, strength, width)
+        missed = saved / explained
+    distance = Ball(gap / explained, error / explained + missed + lost)
     # 3) relative errors of the scores, and of what follows from UV'ᵀ and M
-    ratios = np.divide(wrong, lengths, out=0.0 * lengths, where=lengths > 0)
+    ratios = wrong / _nonzero(lengths)
     uneven = 4.0 * (gamma(sum(target.shape) + width) + float(ratios.max()))
-    balanced = float(
-        np.linalg.norm(ratios * np.sqrt(scores)) / (np.linalg.norm(np.sqrt(scores)) or 1.0)
-    )
-    relative = 4.0 * rounding / size
-    steep_error = relative + (4.0 * balanced if white.slope is None else white.slope)
-    relative += 4.0 * (off + white.blur) / size if white.relative is None else white.relative
-    if white.slope is None:
-        steep_error += relative
+    balanced = float(np.linalg.norm(ratios * np.sqrt(scores)) / (math.sqrt(scores.sum()) or 1.0))
+    relative = 4.0 * (rounding + off + white.blur) / size
     # 4) derivatives
     slope, scale = _slope(white, judged, learned)
     inside = math.sqrt(max(1.0 - white.rest / explained, 0.0))
     steepness = inside * float(np.linalg.norm(slope(slope.point))) / scale
     optimal = abs(distance.value) + distance.error <= tolerance
     curvature, reason = _curvature(slope, steepness, level, optimal)
-    unit = white.unit
-    loss = loss if white.doubt is None else min(loss, white.doubt)
-    total = Ball(value + white.floor, loss + gamma(sum(target.shape)) * white.energy)
+    direct = white.doubt if white.squared else _square(value + white.floor, white.doubt)
+    direct += 4.0 * gamma(sum(target.shape)) * white.energy
+    total = Ball(value + white.floor, min(loss_error, direct) if white.known else loss_error)
     attribute, worst = "", None
     if fitted is not None:
         differences = compared(fitted, judged, white, best, total, doubt)
@@ -1569,7 +1275,6 @@ def _measured(
         if worst.low <= ATTRIBUTES:
             attribute, worst = max(differences, key=lambda pair: pair[1].high)
     nuclear = float(sizes.sum())
-    positive = float(best.values.max(initial=0.0)) if tied and known else 0.0
     return DropoutFigures(
         strength=strength,
         width=width,
@@ -1580,7 +1285,7 @@ def _measured(
         missed=missed,
         lost=lost,
         decrease=0.0 if known or optimal else slope.decrease() * slope_size(slope, white),
-        stationarity=Ball(steepness, steep_error),
+        stationarity=Ball(steepness, 2.0 * relative + 4.0 * balanced),
         equalized=_quadratic(_relative_variance(scores, negligible), uneven),
         path=_quadratic(_path_excess(scores, nuclear, negligible), uneven),
         unequal=explained * width / (strength * nuclear**2) if strength * nuclear > 0 else 1.0,
@@ -1591,23 +1296,23 @@ def _measured(
         else None,
         rank=rank,
         optimal_rank=_count(best.shrunk, level, negligible) if known else None,
-        rank_band=_band(best, width, level, doubt, near * level * size if known else 0.0),
+        rank_band=_band(best, width, level, doubt + (near * level * size if known else 0.0)),
         curvature=curvature,
         reason=reason,
         attributes=worst,
         attribute=attribute,
-        paper_bound=_paper_bound(best.values, width, positive) if tied and known else None,
+        paper_bound=_paper_bound(best.values, width) if tied and known else None,
         condition=white.condition,
         dropped=white.dropped,
-        from_rows=white.from_rows,
+        from_rows=not white.squared,
         unexplained=white.energy / explained,
         precision=0.0 if fitted is None else fitted.precision,
         spectrum=None if white.rest > 0 else best.values,
         residual=white.residual,
         n_inputs=len(inner),
         n_rows=white.n_rows,
-        peaks=None if white.moment is None else white.moment.peaks,
-        evidence=_evidence(white, best, judged, total.value, scores, sizes, known) | {"unit": unit},
+        peaks=None if white.known is None else white.known.peaks,
+        evidence=_evidence(white, best, judged, total.value, scores, sizes, known),
     )
 
 
@@ -1637,34 +1342,24 @@ def _tied_loss(white: White, strength: float) -> tuple[float, Matrix]:
     return slope.value(slope.point) + white.energy - white.floor, scores
 
 
-def _distance(
-    white: White, best: Optimum, doubt: float, learned: bool
-) -> tuple[float, float, float]:
-    """Return 1/√κ, ‖X − X*‖, and the norm to which this distance is relative.
-
-    Errors of M move X* by at most their norm divided by κ.
-    """
-    width, size, convexity = white.left.shape[1], math.sqrt(white.explained), 1.0
+def _inverse_root(best: Optimum, width: int, doubt: float) -> float:
+    """Return 1/√κ, for singular values with the error `doubt`."""
+    convexity = 1.0
     if len(best.shrunk) == width and len(best.values) > width:
         last, following = float(best.shrunk[-1]), float(best.values[width]) - best.threshold
         if last > doubt:
             convexity = 1.0 - max(following + doubt, 0.0) / (last - doubt)
-    near = 1.0 / math.sqrt(convexity) if convexity > 0 else math.inf
-    product = white.left @ white.inner.T
-    away = float(np.linalg.norm(product - (best.left * best.shrunk) @ best.right.T))
-    length = (float(np.linalg.norm(best.shrunk)) or size) if learned else size
-    return near, away, length
+    return 1.0 / math.sqrt(convexity) if convexity > 0 else math.inf
 
 
-def _band(best: Optimum, width: int, level: float, doubt: float, moved: float) -> tuple[int, int]:
+def _band(best: Optimum, width: int, level: float, off: float) -> tuple[int, int]:
     """Return the smallest and the largest rank of a product whose gap is at most the tolerance.
 
-    Its singular values differ from the optimal ones by at most its distance `moved` (Weyl).
+    Its singular values differ from the optimal ones by at most its distance, part of `off` (Weyl).
     """
     # Differences sᵢ − α of the removed singular values are negative, but perhaps by rounding only.
     shrunk = best.values[:width] - best.threshold
     top = max(float(shrunk.max(initial=0.0)), 0.0)
-    off = doubt + moved
     if top == 0.0:
         return 0, 0
     return int((shrunk > level * top + off).sum()), int((shrunk > level * top - off).sum())
@@ -1777,12 +1472,12 @@ def _path_excess(scores: Matrix, nuclear: float, negligible: float) -> float:
     return len(scores) * float(((scores / nuclear) ** 2).sum()) - 1.0 if nuclear else math.inf
 
 
-def _paper_bound(values: Matrix, width: int, top: float) -> float:
+def _paper_bound(values: Matrix, width: int) -> float:
     """Return r s_r / Σ_{i≤r} (sᵢ − s_r), where optimal tied weights lose full rank.
 
     s are the positive eigenvalues of the target (Mianjy et al. 2018, Theorem 4.3).
     """
-    if len(values) < width or values[width - 1] <= 2 * gamma(len(values)) * top:
+    if len(values) < width or values[width - 1] <= 2 * gamma(len(values)) * values[0]:
         return 0.0
     excess = float((values[:width] - values[width - 1]).sum())
     return width * float(values[width - 1]) / excess if excess > 0 else math.inf
@@ -1795,110 +1490,80 @@ def compared(
 
     NaN counts as infinite.
     """
-    unit, width, precision = white.unit, judged.width, fitted.precision
-    values, given = best.values, np.asarray(fitted.singular_values, dtype=float) / unit
+    unit, width, precision, values = white.unit, judged.width, fitted.precision, best.values
     top = float(values.max(initial=0.0)) or 1.0
-    doubt += math.sqrt(white.lost)  # of directions that count as constant
-    errors = np.full(len(values), doubt)
-    if white.losses is not None:
-        errors = np.asarray(Ball(values**2, np.full(len(values), white.square)).sqrt().error)
-    error = float(errors[: len(best.shrunk)].max(initial=0.0)) if len(best.shrunk) else doubt
+    error = (doubt + math.sqrt(white.lost)) / top  # also of directions that count as constant
     # A loss below 10⁻⁷ of E‖y‖² consists of rounding errors.
     scale = max(loss.value, 4 * loss.error / ATTRIBUTES, 1e-7 * white.energy)
     scale = min(scale, white.energy or 1.0) or 1.0
     objective = abs(fitted.objective / unit / unit - loss.value) / scale
-    found = [
-        ("objective_", Ball(objective, loss.error / scale)),
-        ("threshold_", _spectral(abs(fitted.threshold / unit - best.threshold) / top, error / top)),
-        ("right_", _spectral(max(white.outside.value - precision, 0.0), white.outside.error)),
-    ]
+    found = [("objective_", Ball(objective, loss.error / scale))]
     # Singular values outside of the range of the inputs may be given as zeros or left out.
-    count = min(len(given), len(values))
-    away = np.abs(given[:count] - values[:count]) - precision * values[:count]
-    pairs = [*zip(away, errors, strict=False), (float(given[count:].max(initial=0.0)), error)]
-    pairs.append(
-        (float(values[count:width].max(initial=0.0)), float(errors[count:].max(initial=0.0)))
-    )
-    found += [("singular_values_", _spectral(float(a) / top, float(e) / top)) for a, e in pairs]
-    if len(given) > width:
-        found.append(("singular_values_", Ball(math.inf)))
+    given = np.asarray(fitted.singular_values, dtype=float) / unit
+    both = np.zeros((2, max(len(given), min(width, len(values)))))
+    both[0, : len(given)], both[1, : len(values)] = given, values[: both.shape[1]]
+    away = np.abs(both[0] - both[1]) - precision * both[1]
+    spectral = [("singular_values_", math.inf if len(given) > width else float(away.max()) / top)]
     # α < s_ρ and, unless ρ = r, s_{ρ+1} ≤ α.
     rank, level = fitted.rank, fitted.threshold / unit
-    if white.lost > 0:  # the directions that were dropped may be some of the range
-        values = np.append(values, np.zeros(max(width - len(values), 0)))
-    known = min(len(values), width)
-    if not 0 <= rank <= known:
-        found.append(("rank_", Ball(math.inf)))
-    else:
-        after = float(values[rank]) - level if rank < known else 0.0
-        before = level - float(values[rank - 1]) if rank > 0 else 0.0
-        found.append(("rank_", _spectral(max(after, before, 0.0) / top, error / top)))
+    spectral += [("threshold_", abs(level - best.threshold) / top)]
+    padded = np.append(values, np.zeros(width)) if white.squared or white.lost > 0 else values
+    most = min(len(padded), width)
+    after = float(padded[rank]) - level if 0 <= rank < most else 0.0
+    before = level - float(padded[rank - 1]) if 0 < rank <= most else 0.0
+    spectral += [("rank_", max(after, before, 0.0) / top if 0 <= rank <= most else math.inf)]
+    outside = white.outside
+    for name, value, off in (
+        *((name, value, error) for name, value in spectral),
+        ("right_", max(outside.value - precision, 0.0), outside.error),
+    ):
+        # The error of the moment itself may change the value by up to 10⁻³, as other distances;
+        # only a difference above its limit must exceed this error, to be one for certain.
+        share = 1.0 if value > ATTRIBUTES else math.sqrt(ATTRIBUTES)
+        found.append((name, Ball(value, off * share)))
     found += _of_function(fitted, judged, white)
     found += [("settings", Ball(abs(a - b) / (abs(b) or 1.0))) for a, b in fitted.settings]
     return [(name, ball if math.isfinite(ball.value) else Ball(math.inf)) for name, ball in found]
 
 
-def _spectral(value: float, error: float) -> Ball:
-    """Return the difference of a singular value, or of V from its span, for the known moment.
-
-    The error of the moment itself may change the value by up to 10⁻³, as other distances; only a
-    difference above its limit must exceed this error, to be one for certain.
-    """
-    return Ball(value, error if value > ATTRIBUTES else error * math.sqrt(ATTRIBUTES))
-
-
 def _of_function(fitted: FittedArrays, judged: Judged, white: White) -> list[tuple[str, Ball]]:
     """Return relative differences of ``coef_``, ``intercept_`` and ``mean_``."""
-    moment, found = white.moment, []
-    precision = fitted.precision
-    if moment is None:
+    known, found, precision = white.known, [], fitted.precision
+    if known is None:
         return []
-    mean, parts, d = moment.shift + moment.offset, (moment.shift, moment.offset), moment.deviations
-    m = len(judged.right)
-    if fitted.mean is not None:
-        away = np.abs((fitted.mean - parts[0]) - parts[1]) - precision * np.abs(mean)
-        found.append(("mean_", _deviations_away(away, d[:m], moment.mean_error[:m])))
+    d, m, error = known.deviations, len(judged.right), known.mean_error
+    if fitted.mean is not None:  # in standard deviations; a constant feature has none
+        away = np.abs((fitted.mean - known.shift) - known.offset) - precision * np.abs(known.mean)
+        varies = d > 0
+        if np.any(away[~varies] > error[~varies]) or np.any(np.isnan(away)):
+            found.append(("mean_", Ball(math.inf)))
+        ratios, errors = (np.clip(part[varies], 0.0, None) / d[varies] for part in (away, error))
+        found += [("mean_", Ball(float(a), float(e))) for a, e in zip(ratios, errors, strict=True)]
     if fitted.coef is None:
         return found
-    product = judged.left @ judged.right.T
-    wrong = np.clip(np.abs(fitted.coef - product) - precision * np.abs(product), 0.0, None)
+    product, coef = judged.left @ judged.right.T, fitted.coef
+    wrong = np.clip(np.abs(coef - product) - precision * np.abs(product), 0.0, None)
     noise = gamma(judged.width) * (np.abs(judged.left) @ np.abs(judged.right).T)
     size, top = math.sqrt(white.energy) * white.unit or 1.0, float(np.abs(product).max()) or 1.0
     length = float(np.linalg.norm(product / top)) or 1.0
     # relative to ‖UVᵀ‖, and weighted by the deviations of the features to the predictions
     for part, scale in ((1.0 / top, length), (d[:m] / size, 1.0)):
-        away, error = (float(np.linalg.norm(given * part)) for given in (wrong, noise))
-        found.append(("coef_", Ball(away / scale, error / scale)))
+        away, off = (float(np.linalg.norm(given * part)) for given in (wrong, noise))
+        found.append(("coef_", Ball(away / scale, off / scale)))
     if fitted.bias is None or fitted.center is None or fitted.intercept is None:
         return found
-    mean, parts = mean * moment.centered, (parts[0] * moment.centered, parts[1] * moment.centered)
-    coef, expected = fitted.coef, mean[m:]
-    errors = moment.mean_error * moment.centered
-    doubt = np.abs(coef) @ errors[:m] + errors[m:]
-    shift = (parts[0][:m] - fitted.center[0]) + (parts[1][:m] - fitted.center[1])
-    away = np.abs(coef @ shift + ((fitted.bias - parts[0][m:]) - parts[1][m:]))
-    away = np.clip(away - 2 * precision * np.abs(expected), 0.0, None)
-    for number in range(len(away)):
-        found.append(("intercept_", Ball(float(away[number]) / size, float(doubt[number]) / size)))
-    through = coef @ mean[:m]
-    rounding = np.abs(expected) + np.abs(coef) @ np.abs(mean[:m])
-    away = np.abs(fitted.intercept - (expected - through))
-    away = np.clip(away - (m + 8) * max(precision, gamma(0)) * rounding, 0.0, None)
-    for number in range(len(away)):
-        found.append(("intercept_", Ball(float(away[number]) / size, float(doubt[number]) / size)))
+    shift, offset, error = (part * known.centered for part in (*known[:2], error))
+    mean, expected = (shift + offset)[:m], (shift + offset)[m:]
+    doubt = (np.abs(coef) @ error[:m] + error[m:]) / size
+    moved = (shift[:m] - fitted.center[0]) + (offset[:m] - fitted.center[1])
+    away = np.abs(coef @ moved + ((fitted.bias - shift[m:]) - offset[m:]))
+    away = away - 2 * precision * np.abs(expected)
+    rounding = (m + 8) * max(precision, gamma(0)) * (np.abs(expected) + np.abs(coef) @ np.abs(mean))
+    stated = np.abs(fitted.intercept - (expected - coef @ mean)) - rounding
+    for values in (away, stated):
+        pairs = zip(np.clip(values, 0.0, None) / size, doubt, strict=True)
+        found += [("intercept_", Ball(float(a), float(e))) for a, e in pairs]
     return found
-
-
-def _deviations_away(away: Matrix, deviations: Matrix, error: Matrix) -> Ball:
-    """Return the largest distance of a mean in standard deviations; ∞ for a constant feature."""
-    varies = deviations > 0
-    ratios = np.divide(away, deviations, out=np.zeros_like(away), where=varies)
-    errors = np.divide(error, deviations, out=np.zeros_like(away), where=varies)
-    if np.any(away[~varies] > error[~varies]) or np.any(np.isnan(away)):
-        return Ball(math.inf)
-    worst = int(np.argmax(ratios - errors)) if len(ratios) else 0
-    worst = worst if ratios[worst] - errors[worst] > ATTRIBUTES else int(np.argmax(ratios + errors))
-    return Ball(max(float(ratios[worst]), 0.0), float(errors[worst]))
 
 
 def _evidence(
@@ -1924,6 +1589,7 @@ def _evidence(
         "condition": white.condition,
         "dropped_directions": white.dropped,
         "n_rows": white.n_rows,
+        "unit": unit,
     }
     minimum = (best.value + white.floor) * unit**2
     if not known:

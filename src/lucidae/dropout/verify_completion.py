@@ -17,7 +17,7 @@ import scipy.sparse
 
 from lucidae.certificates.bounds import gamma
 from lucidae.certificates.complement import digest_of
-from lucidae.dropout.verify import FittedArrays, Gram, Operator, complement_bound
+from lucidae.dropout.verify import FittedArrays, Operator, complement_bound
 
 Matrix = np.ndarray[Any, Any]
 
@@ -209,10 +209,8 @@ def _spectral_norm(
     if n * m <= DENSE:
         norm = float(np.linalg.norm(matrix.toarray(), 2))
         return norm, norm * (1 + gamma(n + m))
-    columns, small = (V, m) if m <= n else (U, n)
-    tall = matrix if m <= n else matrix.T.tocsr()
-    vectors = np.linalg.svd(columns, full_matrices=False)[0][:, :rank]
-    gram = Gram(small, lambda block: tall.T @ (tall @ block), Operator(tall, None))
+    vectors = np.linalg.svd(V if n > m else U, full_matrices=False)[0][:, :rank]
+    gram = Operator(matrix)
     level = (level * (1 + ZERO)) ** 2
     outside, space = complement_bound(gram, vectors, level, digest_of(matrix))
     images = gram.apply(vectors)
