@@ -367,10 +367,9 @@ def read(rows: JudgedRows, m: int, *, exact: bool) -> tuple[Known, Factor]:
             sums = factor[0, 1:] * factor[0, 0]
             weight = float(factor[0, 0] ** 2)
         else:
-            products = sum(_dense(block.T @ block) for block in noted())
+            products = sum((_dense(block.T @ block) for block in noted()), np.zeros((1, 1)))
             rounding = gamma(len(lengths) + max(map(len, lengths), default=0))
-            weight = float(products[0, 0]) if lengths else 0.0
-            sums = products[0, 1:] if lengths else np.zeros(0)
+            weight, sums = float(products[0, 0]), products[0, 1:]
     if not weight > 0:
         raise ValueError("the rows have no positive weight: give at least one row.")
     offset, energies = sums / weight, np.concatenate(lengths)
