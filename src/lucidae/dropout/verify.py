@@ -10,7 +10,7 @@ loss is
     f = ‖M − UV'ᵀ‖² + λΣ‖uᵢ‖²‖v'ᵢ‖² + floor,   floor = E‖y‖² − ‖M‖².
 
 All kinds of data lead to a factor F = [F_x | F_y] with FᵀF = E[(x, y)(x, y)ᵀ] and a bound on its
-error (`Factor`), from which one function (`_white`) computes M and V':
+error (`RowFactor`), from which one function (`_white`) computes M and V':
 
 * rows (`JudgedRows`) are summed to their moment, of which F is a Cholesky factor with pivoting;
   where its digits do not suffice, F is the triangle of a QR factorisation of the rows themselves;
@@ -230,7 +230,7 @@ class Known(NamedTuple):
         return 2.0 * precision * math.sqrt(float(np.sum(1.0 + ratios**2)))
 
 
-class Factor(NamedTuple):
+class RowFactor(NamedTuple):
     """F_x and F_y with FᵀF = E[(x, y)(x, y)ᵀ], and a bound on the error of F."""
 
     inputs: Matrix  # (k, m)
@@ -345,7 +345,7 @@ def _blocks(rows: JudgedRows, dense: bool) -> Iterator[tuple[Any, Matrix]]:
             yield roots * np.hstack([ones, block - shift]), shift
 
 
-def read(rows: JudgedRows, m: int, *, exact: bool) -> tuple[Known, Factor]:
+def read(rows: JudgedRows, m: int, *, exact: bool) -> tuple[Known, RowFactor]:
     """Return what one pass over rows [x | y] with m inputs shows.
 
     The factor is the triangle of their QR factorisation if `exact`, or that of their moment, whose
@@ -402,13 +402,13 @@ def read(rows: JudgedRows, m: int, *, exact: bool) -> tuple[Known, Factor]:
     )
 
 
-def _split(root: Matrix, m: int, units: Matrix, error: float, **options: Any) -> Factor:
+def _split(root: Matrix, m: int, units: Matrix, error: float, **options: Any) -> RowFactor:
     """Return the factor of [x | y] with m inputs."""
     outputs = root[:, m:] if m < root.shape[1] else None
-    return Factor(root[:, :m], outputs, units, error, **options)
+    return RowFactor(root[:, :m], outputs, units, error, **options)
 
 
-def _of_second(second: Matrix, m: int, known: Known, units: Matrix, error: float) -> Factor:
+def _of_second(second: Matrix, m: int, known: Known, units: Matrix, error: float) -> RowFactor:
     """Return the factor of a second moment whose error in the given units is known.
 
     It comes from a Cholesky factorisation with pivoting of the standardised moment.
@@ -434,7 +434,7 @@ def _deviations(variances: Matrix, mean: Matrix) -> Matrix:
     return np.where(found > gamma(0) * np.abs(mean), found, 0.0)
 
 
-def tested(data: TestedMoment) -> tuple[Known, Factor]:
+def tested(data: TestedMoment) -> tuple[Known, RowFactor]:
     """Return the moment that a solver used, with the bound of the sketch on its error."""
     sketch, scales = data.sketch, data.scales
     second = data.covariance / np.outer(scales, scales)
@@ -470,7 +470,7 @@ def tested(data: TestedMoment) -> tuple[Known, Factor]:
 
 def _of_factor(
     known: Known,
-    factor: Factor,
+    factor: RowFactor,
     judged: Judged,
     rest: float = 0.0,
     upper_values: Matrix | None = None,
@@ -603,7 +603,7 @@ def _pivoted(rows: Matrix) -> tuple[Matrix, Matrix, Matrix]:
     return basis, factor @ span.T, pivots
 
 
-def _of_tied(known: Known, factor: Factor, judged: Judged) -> White:
+def _of_tied(known: Known, factor: RowFactor, judged: Judged) -> White:
     """Return the problem of tied layers; if the inputs are not white, that of separate layers."""
     white = _of_factor(known, factor, judged._replace(tied=False))
     a = _unit(float(known.deviations[: len(judged.right)].max(initial=0.0)))
@@ -766,7 +766,7 @@ def _centred(rows: Matrix, roots: Matrix, centered: bool) -> tuple[Matrix, Matri
     return (away - offset) * roots[:, None], mean, offset
 
 
-def _rotated_rows(rows: JudgedRows, right: Matrix) -> tuple[Known, Factor]:
+def _rotated_rows(rows: JudgedRows, right: Matrix) -> tuple[Known, RowFactor]:
     """Return fewer rows A than features, rotated into their own span: A = LQᵀ, F_x = L.
 
     L is a Cholesky factor of the Gram matrix AAᵀ. If the rows are linearly independent, their range
@@ -794,7 +794,9 @@ def _rotated_rows(rows: JudgedRows, right: Matrix) -> tuple[Known, Factor]:
         dense = A.centred(_dense(A.stored))
         span, upper = scipy.linalg.qr(dense.T, mode="economic")
         inside, error = span.T @ right, gamma(m + n) * math.sqrt(n)
-        found = Factor(upper.T, outputs, np.append(np.full(n, size), spread), error, right=inside)
+        found = RowFactor(
+            upper.T, outputs, np.append(np.full(n, size), spread), error, right=inside
+        )
         return known, found._replace(beyond=right - span @ inside, hidden=hidden)
     factor, codes = np.zeros((n, max(rank, 1))), np.zeros((n, right.shape[1]))
     factor[order, :rank] = size * np.tril(lower[:, :rank])
@@ -804,7 +806,7 @@ def _rotated_rows(rows: JudgedRows, right: Matrix) -> tuple[Known, Factor]:
         inside = scipy.linalg.solve_triangular(square, seen, lower=True)
         codes[order[:rank]] = scipy.linalg.solve_triangular(square, inside, lower=True, trans=1)
     beyond, units = right - A.back(codes / size), np.append(np.full(len(inside), size), spread)
-    return known, Factor(factor, outputs, units, error, True, 0.0, full, inside, beyond, hidden)
+    return known, RowFactor(factor, outputs, units, error, True, 0.0, full, inside, beyond, hidden)
 
 
 def has_many_features(shape: tuple[int, ...], width: int) -> bool:
@@ -833,7 +835,7 @@ def _projected_rows(rows: JudgedRows, judged: Judged) -> White:
     error = gamma(sum(A.shape)) * math.sqrt(1.0 + scaled.cancelled)
     return _of_factor(
         known,
-        Factor(factor, None, np.full(basis.shape[1], unit), error),
+        RowFactor(factor, None, np.full(basis.shape[1], unit), error),
         projected,
         _remainder(energy, float((factor**2).sum())),
         None if upper is None else upper * unit,
