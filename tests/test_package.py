@@ -1,5 +1,6 @@
 """The package as a whole: imports, extras, README and the commands for developers."""
 
+import datetime as dt
 import importlib.util
 import os
 import re
@@ -65,6 +66,27 @@ def test_peers_are_never_required(monkeypatch):
 def test_version_is_the_one_that_the_build_reads():
     assert re.fullmatch(r"\d+\.\d+\.\d+(\.dev\d+)?", lucidae.__version__)
     assert importlib.metadata.version("lucidae") == lucidae.__version__
+
+
+def test_what_is_cited_and_packaged_has_the_version_and_the_authors_of_the_package():
+    citation = (ROOT / "CITATION.cff").read_text(encoding="utf-8")
+    assert re.search(r"^version: (.+)$", citation, flags=re.MULTILINE)[1] == lucidae.__version__
+    released = re.search(r"^date-released: (.+)$", citation, flags=re.MULTILINE)[1]
+    assert dt.date.fromisoformat(released).year >= 2026
+    recipe = (ROOT / "packaging/conda/recipe.yaml").read_text(encoding="utf-8")
+    assert f'version: "{lucidae.__version__}"' in recipe
+    changelog = (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
+    newest = re.search(r"^## (\S+)", changelog, flags=re.MULTILINE)[1]
+    assert newest == lucidae.__version__.partition(".dev")[0]
+    for author in PROJECT["authors"]:
+        assert f"  - name: {author['name']}\n" in citation
+
+
+def test_every_python_that_is_declared_is_tested():
+    declared = re.findall(r"Python :: (3\.\d+)", "\n".join(PROJECT["classifiers"]))
+    listed = ", ".join(f'"{version}"' for version in declared)
+    assert f"PYTHONS = [{listed}]" in (ROOT / "noxfile.py").read_text(encoding="utf-8")
+    assert f"python: [{listed}]" in (ROOT / ".github/workflows/tests.yml").read_text("utf-8")
 
 
 WITHOUT_EXTRAS = """

@@ -182,7 +182,7 @@ class LowRankImputer(CertifiedMixin, TransformerMixin, BaseEstimator):
 
     See Also
     --------
-    LinearAutoencoder : The model itself: its components, codes and likelihoods.
+    lucidae.LinearAutoencoder : The model itself: its components, codes and likelihoods.
 
     References
     ----------
