@@ -90,7 +90,8 @@ def test_eigenvalues_and_axes_of_a_disturbed_matrix_are_enclosed(seed, m, error)
     found = enclose_eigenvalues(basis * values @ basis.T + error * noise, error)
     assert np.all(np.abs(found.values - values) <= found.error)
     sines = np.sqrt(np.maximum(1 - np.sum(found.axes * basis, axis=0) ** 2, 0.0))
-    assert np.all(sines <= found.turns(m) + 1e-7)
+    apart = np.abs(np.subtract.outer(found.values, found.values)) + np.diag(np.full(m, np.inf))
+    assert np.all(sines <= turn(found.error, np.min(apart, axis=1)) + 1e-7)
 
 
 def test_a_bound_on_an_angle_is_attained_up_to_the_uncertainty_of_the_gap():

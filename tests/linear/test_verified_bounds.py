@@ -176,8 +176,8 @@ def diagonal(values):
     return Data(mean, trace, values, lambda rows: rows * values, 1e-15 * len(values) * trace)
 
 
-def leading(data, atoms, unit=1.0):
-    return find_leading(data, atoms, unit)[1]
+def leading(data, atoms):
+    return find_leading(data, atoms)[1]
 
 
 def contains(ball, truth, slack=0.0):
@@ -277,7 +277,7 @@ def known_as(kind, X, weights):
     """Return the data of rows in one of the ways in which the verifier may know them."""
     rows = GivenRows(X, weights)
     if kind == "triangle":
-        return Data.of_factor(rows)
+        return Data.of_rows(rows).refactored()
     if kind in ("tested", "wrong"):
         shares = rows.shares
         centred = (X - shares @ X) * np.sqrt(shares)[:, None]
@@ -333,7 +333,7 @@ def test_a_wrong_gram_matrix_is_not_used(size):
     wrong = np.outer(*rng.standard_normal((2, 40)))
     wrong *= size * np.trace(gram) / np.linalg.norm(wrong)
     data = Data.of_rows(GivenRows(X, None, gram + (wrong + wrong.T) / 2))
-    found = verify._few_rows(data, axes, 1.0)
+    found = verify._few_rows(data, axes)
     assert contains(Ball(found.values.value[:3], found.values.error[:3]), values)
     assert found.values.error[0] <= 1e-8 * values[0]
 
@@ -359,7 +359,7 @@ def test_the_distance_of_a_turned_axis_lies_within_its_error(exponents, seed, sh
     values = np.sort(10.0 ** np.array(exponents))[::-1]
     X, axes = rows_with(values, *shape, seed=seed)
     k = len(values) - 1
-    found = leading(Data.of_factor(GivenRows(X)), turned(axes, k, sine, k).T)
+    found = leading(Data.of_rows(GivenRows(X)).refactored(), turned(axes, k, sine, k).T)
     # The rounding of the entries of X itself turns the axes.
     size = max(float(np.sqrt(values[k - 1]) - np.sqrt(values[k])), 1e-300)
     own = min(1.0, 4 * np.finfo(float).eps * np.sqrt(values[0]) / size)
@@ -372,13 +372,11 @@ def test_a_cholesky_factorisation_bounds_what_is_outside_of_a_span(shape):
     values = np.append(np.linspace(1.2, 1.0, 3), np.linspace(0.95, 0.9, rank - 3))
     X, axes = rows_with(values, *shape)
     span = turned(axes, 3, 1e-4, 4)
-    found = verify._cholesky(Data.of_rows(GivenRows(X)), span.T, 1.0)
+    found = verify._cholesky(Data.of_rows(GivenRows(X)), span.T)
     assert values[3] <= found.outside <= values[2]
     assert contains(found.subspace, 1e-8 / 3, 1e-12)
     wrong = axes[:, [0, 1, 5]].T
-    assert verify._cholesky(Data.of_rows(GivenRows(X)), wrong, 1.0) is None, (
-        "a larger one was missed"
-    )
+    assert verify._cholesky(Data.of_rows(GivenRows(X)), wrong) is None, "a larger one was missed"
 
 
 # Certificates that read the rows anew.

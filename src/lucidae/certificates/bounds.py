@@ -18,7 +18,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import scipy.linalg
@@ -81,6 +81,9 @@ class Ball:
     def high(self) -> Any:
         """Upper end of the ball."""
         return self.value + self.error
+
+    def __getitem__(self, part: Any) -> Ball:
+        return Ball(self.value[part], np.broadcast_to(self.error, np.shape(self.value))[part])
 
     def verdict(self, limit: float) -> bool | None:
         """Tell whether the exact value is at most `limit`; None if the ball contains both cases.
@@ -183,52 +186,37 @@ def row_norms(matrix: Vector) -> Vector:
     return np.asarray(np.sqrt(np.sum(np.abs(matrix) ** 2, axis=-1)))
 
 
-@dataclass(frozen=True, slots=True)
-class Enclosure:
+class Enclosure(NamedTuple):
     """Eigenvalues or singular values, descending, with their axes and a bound on their error."""
 
     values: Vector
-    axes: Vector | None  # the eigenvectors, or right singular vectors, as columns
+    axes: Vector  # the eigenvectors, or right singular vectors, as columns
     error: float  # bound on the error of each value
 
-    def gaps(self, k: int) -> Vector:
-        """Return the distance of each of the first k values to its nearest neighbour."""
-        padded = np.append(self.values, 0.0) if len(self.values) <= k else self.values
-        steps = padded[:k] - padded[1 : k + 1]
-        return np.asarray(np.minimum(steps, np.append(math.inf, steps[:-1])))
 
-    def turns(self, k: int) -> Vector:
-        """Return a bound on the sine of the angle by which each of the first k axes may be off."""
-        return np.asarray([turn(self.error, float(gap)) for gap in self.gaps(k)])
-
-
-def turn(error: float, gap: float) -> float:
+def turn(error: float, gap: Any) -> Any:
     """Return a bound on the sine of the angle that an error turns a subspace by (Davis–Kahan).
 
     `gap` is the computed distance to the rest of the spectrum, both of whose ends are uncertain.
     """
-    exact = gap - 2.0 * error
-    return min(1.0, error / exact) if exact > 0.0 else 1.0
+    exact = np.asarray(gap) - 2.0 * error
+    return np.where(exact > error, error / np.maximum(exact, TINY), 1.0)[()]
 
 
-def enclose_eigenvalues(matrix: Vector, error: float = 0.0, *, vectors: bool = True) -> Enclosure:
-    """Return all eigenvalues of a symmetric matrix that is known up to `error` in spectral norm.
+def enclose_eigenvalues(matrix: Vector, error: float = 0.0) -> Enclosure:
+    """Return all eigenpairs of a symmetric matrix that is known up to `error` in spectral norm.
 
     LAPACK's backward error is a modest multiple of m·ε·‖A‖ (Anderson et al. 1999, section 4.7).
     """
-    if vectors:
-        values, axes = np.linalg.eigh(matrix)
-        axes = axes[:, ::-1]
-    else:
-        values, axes = np.linalg.eigvalsh(matrix), None
+    values, axes = np.linalg.eigh(matrix)
     size = float(np.max(np.abs(values), initial=0.0))
-    return Enclosure(values[::-1], axes, error + gamma(len(matrix)) * size)
+    return Enclosure(values[::-1], axes[:, ::-1], error + gamma(len(matrix)) * size)
 
 
 def enclose_singular_values(matrix: Vector, error: float = 0.0) -> Enclosure:
     """Return all singular values and right axes of a matrix known up to `error` in norm."""
     _, values, right = scipy.linalg.svd(matrix, full_matrices=False, check_finite=False)
-    size = float(values[0]) if len(values) else 0.0
+    size = float(np.max(values, initial=0.0))
     return Enclosure(values, right.T, error + gamma(max(matrix.shape)) * size)
 
 

@@ -25,7 +25,7 @@ from lucidae.data.kinds import AlignedBlocks
 from lucidae.data.passes import Passes, fold
 from lucidae.linear import verify
 from lucidae.linear.batches import check_repeatable, loaded_rows, read_sketched
-from lucidae.linear.claims import certificate, claims, figures_of
+from lucidae.linear.claims import certificate, claims, evidence, figures_of
 from lucidae.linear.methods import Options
 from lucidae.linear.verify import Data, GivenRows, RereadRows, mean_difference
 from lucidae.linear.weights import TiedWeights, UntiedWeights
@@ -219,10 +219,9 @@ def data_of(
 def data_of_rows(rows: GivenRows, center: Vector | None = None) -> Data:
     """Return rows in memory in the form that the verifier reads."""
     n, m = rows.shape
-    if n * m <= verify.SMALL_ROWS:
-        return Data.of_factor(rows)
-    if m > verify.DENSE_FEATURES:
-        return Data.of_rows(rows, center)
+    if n * m <= verify.SMALL_ROWS or m > verify.DENSE_FEATURES:
+        data = Data.of_rows(rows, center)
+        return (data.refactored() or data) if n * m <= verify.SMALL_ROWS else data
     moment, sketch = SecondMoment.of(rows.X, rows.weights), Sketch.of(rows.X, rows.weights)
     return Data.of_moment(moment.mean, moment.covariance, moment.weight, sketch, rows)
 
@@ -300,7 +299,7 @@ def certify_components(subject: Any, X: Any, *, sample_weight: Any = None) -> Ce
     judged = tuple(_renamed(claim) for claim in claims(figures) if claim.name in JUDGED)
     attributes = _attributes_claim(subject, components, mean, centred)
     title = type(subject).__name__ + (" (rows not centred)" if mean is None else "")
-    return Certificate(title, (*judged, attributes), figures.evidence)
+    return Certificate(title, (*judged, attributes), evidence(figures))
 
 
 def _renamed(claim: Claim) -> Claim:

@@ -27,6 +27,7 @@ from lucidae.certificates.claims import (
     undecided,
 )
 from lucidae.linear.claims import STATIONARITY, LinearFigures, claims
+from lucidae.linear.claims import evidence as evidence_of
 from lucidae.linear.observed_gaussian import ObservedGaussian
 from lucidae.linear.verify import Data
 
@@ -254,7 +255,6 @@ def _linked(
     return never, loose, mirror
 
 
-_INCOMPLETE = "Entries are missing, but the theory of sampling noise holds for complete rows."
 _NOT_STORED = "The rows were not stored: call lucidae.certify(estimator, X) with all rows X."
 _NOT_CONVERGED = (
     "The fit did not converge, so that nothing is claimed about it: increase max_iter, or choose a "
@@ -277,13 +277,14 @@ def observed_certificate(
 
     If it did not converge, claims that would hold are undecided.
     """
-    own = claims(replace(figures, sampling=_INCOMPLETE))
+    figures = replace(figures, observed=True)
+    own = claims(figures)
     added = (
-        _likelihood_claim(seen, figures.tolerance, fitted),
+        _likelihood_claim(seen, figures.training.tol, fitted),
         _identifiability_claim(seen),
         _missing_claim(seen),
     )
-    evidence = dict(figures.evidence) | {"noise_variance": fitted.noise}
+    evidence = evidence_of(figures) | {"noise_variance": fitted.noise}
     if seen is not None:
         evidence |= {
             "log_likelihood": seen.log_likelihood,

@@ -25,7 +25,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, reduce
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -137,14 +137,12 @@ class Deviations:
     """
 
     center: Vector  # (m,)
-    vectors: Vector  # (q, m): one vector v in each row
+    vectors: Vector  # (q, m): one vector v in each row; Σ w d² is computed without any, or is 0
     plain: bool = False  # whether the centre is small enough to be subtracted from the sums
-    squared: bool = False  # whether Σ w d² is computed; otherwise it is 0
 
     def __call__(self, X: Any, _targets: Any, weights: Any) -> tuple[Any, ...]:
         """Return the sums over a block of rows with all columns."""
-        rows, left = self._parts(X)
-        return self._sums(rows, left, self._codes(rows, left), weights)
+        return self.sums(X, self.codes(X), weights)
 
     def columns(self, part: slice) -> Deviations:
         """Return the same function of the columns `part`."""
@@ -152,28 +150,19 @@ class Deviations:
 
     def codes(self, X: Any) -> Vector:
         """Return ⟨v, d⟩ for each row and each vector v, (n, q)."""
-        return self._codes(*self._parts(X))
-
-    def _codes(self, rows: Any, left: Vector) -> Vector:
+        rows, left = self._parts(X)
         V = self.vectors if scipy.sparse.issparse(rows) else like(self.vectors, rows)
         return np.asarray(to_numpy(rows @ V.T) - self.vectors @ left)
 
     def sums(self, X: Any, codes: Vector, weights: Any) -> tuple[Any, ...]:
         """Return the four sums, of the columns in X."""
-        return self._sums(*self._parts(X), codes, weights)
-
-    def _sums(self, rows: Any, left: Vector, codes: Vector, weights: Any) -> tuple[Any, ...]:
+        (rows, left), sparse = self._parts(X), scipy.sparse.issparse(X)
         w = np.ones(rows.shape[0]) if weights is None else to_numpy(weights).astype(float)
-        both = np.vstack([codes.T * w, w])
-        squares = 0.0 * left
-        if scipy.sparse.issparse(rows):
-            found = np.asarray((rows.T @ both.T).T)
-            if self.squared:
-                squares = np.asarray(rows.multiply(rows).T @ w).ravel()
-        else:
-            found = to_numpy(like(both, rows) @ rows)
-            if self.squared:
-                squares = to_numpy(like(w, rows) @ (rows * rows))
+        both, squares = np.vstack([codes.T * w, w]), 0.0 * left
+        found = np.asarray(both @ rows) if sparse else to_numpy(like(both, rows) @ rows)
+        if not len(self.vectors):
+            powers = rows.multiply(rows) if sparse else rows * rows
+            squares = np.asarray(w @ powers) if sparse else to_numpy(like(w, rows) @ powers)
         # d = r − l for the part l of the centre that was not subtracted from the rows r.
         squares = squares - 2 * left * found[-1] + float(w.sum()) * left**2
         found = found - np.outer(both.sum(axis=1), left)
@@ -190,11 +179,10 @@ class Deviations:
             if self.plain:
                 return rows, self.center
             return rows - like(self.center, rows), 0.0 * self.center
-        rows = _canonical(X)
+        rows = scipy.sparse.csr_array(X, dtype=np.float64, copy=True)
+        rows.sum_duplicates()
         full = np.bincount(rows.indices, minlength=rows.shape[1]) == rows.shape[0]
-        if full.any():
-            rows = rows.copy()
-            rows.data -= np.where(full, self.center, 0.0)[rows.indices]
+        rows.data -= np.where(full, self.center, 0.0)[rows.indices]
         return rows, np.where(full, 0.0, self.center)
 
     @staticmethod
@@ -210,40 +198,28 @@ class Deviations:
         return parts[0][0], *(np.concatenate([p[i] for p in parts], axis=-1) for i in (1, 2, 3))
 
 
-def _canonical(X: Any) -> Any:
-    """Return sparse rows in float64 without duplicate entries; X itself if it is so."""
-    rows = X.tocsr().astype(np.float64, copy=False)
-    if not rows.has_canonical_format:
-        rows = rows.copy()
-        rows.sum_duplicates()
-    return rows
-
-
-def block_triangle(mean: Vector, X: Any, _targets: Any, weights: Any) -> Vector:
-    """Return the triangular factor of √w[1, x − c] for the rows x of a block; c is near the mean.
+@dataclass(frozen=True)
+class CenteredTriangle:
+    """Triangular factor of √w[1, (x − c)/unit] for the rows x of a block, and its error.
 
     The first column belongs to a feature that is 1 in every row: the other rows of the factor are
-    orthogonal to it, and so belong to the centred rows.
+    orthogonal to it, and so belong to rows that are centred, whatever c is.
     """
-    X = X.toarray() if scipy.sparse.issparse(X) else X
-    rows = to_numpy(as_double(X)) - mean
-    roots = np.ones(len(rows)) if weights is None else np.sqrt(to_numpy(weights).astype(float))
-    return triangle([roots[:, None] * np.column_stack([np.ones(len(rows)), rows])])[0]
 
+    center: Vector
+    unit: float
 
-def _triangle_of(rows: Vector) -> tuple[Vector, float]:
-    """Return R with RᵀR = AᵀA for centred rows A, and a bound on its error; few rows are R."""
-    n, m = rows.shape
-    if n < m:
-        return rows, gamma(2) * norm(rows)
-    step = max(4 * m, BLOCK_ENTRIES // m)
-    found, error = triangle(rows[start : start + step] for start in range(0, n, step))
-    return found, error + gamma(2) * norm(found)
+    def __call__(self, X: Any, _targets: Any, weights: Any) -> tuple[Vector, float]:
+        X = X.toarray() if scipy.sparse.issparse(X) else X
+        rows = (to_numpy(as_double(X)) - self.center) / self.unit
+        roots = np.ones(len(rows)) if weights is None else np.sqrt(to_numpy(weights).astype(float))
+        return triangle([roots[:, None] * np.column_stack([np.ones(len(rows)), rows])])
 
-
-def stacked_triangle(one: Vector, other: Vector) -> Vector:
-    """Return the triangular factor of two sets of rows together, from those of each."""
-    return triangle([one, other])[0]
+    @staticmethod
+    def merge(one: tuple[Vector, float], other: tuple[Vector, float]) -> tuple[Vector, float]:
+        """Return the factor of two sets of rows together."""
+        found, error = triangle([one[0], other[0]])
+        return found, error + math.hypot(one[1], other[1])
 
 
 @dataclass(frozen=True)
@@ -267,60 +243,37 @@ class GivenRows:
         w = np.ones(n) if self.weights is None else to_numpy(self.weights).astype(float)
         return np.asarray(w / w.sum())
 
-    @cached_property
-    def _sparse(self) -> Any:
-        """The rows as they are multiplied, if they are sparse: converted once; otherwise None."""
-        return _canonical(self.X) if scipy.sparse.issparse(self.X) else None
-
-    def total(self, leaf: Deviations) -> tuple[Any, ...]:
-        """Return the sums over all rows."""
-        if self._sparse is not None:
-            return leaf(self._sparse, None, self.weights)
+    def total(self, leaf: Any, least: int = 1) -> Any:
+        """Return the results of `leaf` for blocks of at least so many rows, joined by its merge."""
         n, m = self.shape
-        step = n if leaf.plain and not leaf.squared else max(1, BLOCK_ENTRIES // m)
-        found: tuple[Any, ...] | None = None
-        for start in range(0, n, step):
-            part = slice(start, min(start + step, n))
-            w = None if self.weights is None else self.weights[part]
-            sums = leaf(self.X[part, :], None, w)
-            found = sums if found is None else leaf.merge(found, sums)
-        assert found is not None, "data have at least one row"
-        return found
+        if scipy.sparse.issparse(self.X) or getattr(leaf, "plain", False):
+            return leaf(self.X, None, self.weights)
+        step = max(least, BLOCK_ENTRIES // m)
+        parts = (slice(start, start + step) for start in range(0, n, step))
+        w = self.weights
+        return reduce(
+            leaf.merge,
+            (leaf(self.X[part, :], None, None if w is None else w[part]) for part in parts),
+        )
 
     def first(self) -> Vector:
         """Return the first row of positive weight."""
         at = int(np.argmax(self.shares > 0.0))
-        row = self.X[at : at + 1] if scipy.sparse.issparse(self.X) else self.X[at : at + 1, :]
-        return np.asarray(self._dense(row)[0])
+        if scipy.sparse.issparse(self.X):
+            return np.asarray(self.X.tocsr()[[at]].toarray()[0], dtype=float)
+        return to_numpy(as_double(self.X[at, :]))
 
-    def centred(self, unit: float) -> tuple[Vector, Ball]:
-        """Return the rows minus their mean, each times the root of its share and over `unit`.
-
-        The second result is the mean. The rows are shifted by the first of them, so that equal rows
-        become zeros, and a second mean corrects the rounding error of the first.
-        """
-        shares, mean = self.shares, self.first()
-        rows = self._dense(self.X) - mean
-        for _ in range(2):
-            rest = shares @ rows
-            rows -= rest
-            mean = mean + rest
-        rows *= np.sqrt(shares)[:, None] / unit
-        spread = unit * np.sqrt(np.einsum("ij,ij->j", rows, rows))
-        return rows, Ball(mean, gamma(len(rows)) * spread + gamma(0) * np.abs(mean))
-
-    def factor(self, _mean: Vector, unit: float) -> tuple[Vector, float]:
-        """Return R with RᵀR = Σ/unit², and a bound on the error of its singular values."""
-        return _triangle_of(self.centred(unit)[0])
+    def centred(self, data: Data) -> Vector:
+        """Return the rows minus their mean, times the roots of their shares, in units of `data`."""
+        X = self.X.toarray() if scipy.sparse.issparse(self.X) else self.X
+        rows = to_numpy(as_double(X)) - data.mean.value * data.unit
+        rows *= np.sqrt(self.shares)[:, None] / data.unit
+        return np.asarray(rows)
 
     @property
     def decomposable(self) -> bool:
         """Whether a QR and a singular value decomposition take an acceptable time."""
         return min(self.shape) <= LARGEST_FACTOR and math.prod(self.shape) <= LARGEST_COPY
-
-    @staticmethod
-    def _dense(X: Any) -> Vector:
-        return np.asarray(to_numpy(as_double(X.toarray() if scipy.sparse.issparse(X) else X)))
 
 
 @dataclass(frozen=True)
@@ -335,32 +288,18 @@ class RereadRows:
     folded: Callable[[Any, Any], Any]
     n_features: int
 
-    def total(self, leaf: Deviations) -> tuple[Any, ...]:
-        """Return the sums over all rows, in one pass."""
-        return self.sums(leaf)
+    def total(self, leaf: Any, least: int = 1) -> Any:  # noqa: ARG002
+        """Return the results of `leaf` for all blocks, joined by its merge, in one pass."""
+        return self.sums(leaf) if isinstance(leaf, Deviations) else self.folded(leaf, leaf.merge)
 
     def first(self) -> Vector:
         """Return the first centre."""
         return np.zeros(self.n_features)
 
-    def factor(self, mean: Vector, unit: float) -> tuple[Vector, float]:
-        """Return R with RᵀR = Σ/unit², and a bound on the error of its singular values."""
-        found = self.folded(_CenteredTriangle(mean), stacked_triangle)
-        factor = found[1:, 1:] / abs(found[0, 0]) / unit
-        return factor, gamma(4096 + 64 * len(factor)) * float(np.linalg.norm(factor))
-
     @property
     def decomposable(self) -> bool:
         """Whether a QR and a singular value decomposition take an acceptable time."""
         return self.n_features <= LARGEST_FACTOR
-
-
-@dataclass(frozen=True)
-class _CenteredTriangle:
-    mean: Vector
-
-    def __call__(self, X: Any, targets: Any, weights: Any) -> Vector:
-        return block_triangle(self.mean, X, targets, weights)
 
 
 class Leverage(NamedTuple):
@@ -396,6 +335,7 @@ class Data:
     # where they come from: "rows"; "given", a moment that is taken as the data; or "lost", a moment
     # whose rows are not known, so that nothing tests it
     origin: str = "rows"
+    unit: float = 1.0  # the number by which the rows were divided
 
     @property
     def n_features(self) -> int:
@@ -419,11 +359,11 @@ class Data:
 
         The centre, such as the mean of the model, need not be right.
         """
-        nothing = np.zeros((0, len(rows.first())))
         center = rows.first() if center is None else center
+        m = len(center)
         for _ in range(3):
             with np.errstate(over="ignore", invalid="ignore"):
-                weight, rest, squares, _ = rows.total(Deviations(center, nothing, squared=True))
+                weight, rest, squares, _ = rows.total(Deviations(center, np.zeros((0, m))))
                 rest = rest / weight
                 variances = np.maximum(squares / weight - rest**2, 0.0)
             near = (rest**2 <= LARGE_MEAN * variances) | (np.abs(rest) <= gamma(0) * np.abs(center))
@@ -441,49 +381,9 @@ class Data:
             offset = found[1] / found[0]
             return np.asarray(found[3] / found[0] - np.outer(vectors @ offset, offset))
 
-        m = len(mean)
-        spread = np.sqrt(variances + (mean - center) ** 2)
-        error = gamma(BLOCK_ENTRIES // m if m < BLOCK_ENTRIES else 1) * spread
-        return cls(
-            Ball(mean, error + gamma(0) * np.abs(mean)),
-            trace,
-            variances,
-            product,
-            gamma(m) * trace,
-            weight,
-            rows=rows,
-        )
-
-    @classmethod
-    def of_factor(cls, rows: GivenRows) -> Data:
-        """Return data of rows in memory with their triangular factor, which has all digits."""
-        with np.errstate(over="ignore", invalid="ignore"):
-            centred, mean = rows.centred(1.0)
-            factor, error = _triangle_of(centred)
-        n, given = rows.shape[0], rows.weights
-        weight = float(n) if given is None else float(np.sum(to_numpy(given)))
-        return cls._with_factor(mean, weight, factor, error, rows)
-
-    @classmethod
-    def _with_factor(
-        cls, mean: Ball, weight: float | None, factor: Vector, error: float, rows: Any
-    ) -> Data:
-        m = factor.shape[1]
-        with np.errstate(over="ignore", invalid="ignore"):
-            variances = np.einsum("ij,ij->j", factor, factor)
-            trace = float(np.sum(variances))
-        if not math.isfinite(trace * (weight or 1.0)):
-            raise OverflowError
-        matrix = factor.T @ factor if m <= DENSE_FEATURES else None
-        known = error * (2 * math.sqrt(trace) + error) + gamma(len(factor)) * trace
-        product = (
-            (lambda vectors: (vectors @ factor.T) @ factor)
-            if matrix is None
-            else (lambda vectors: vectors @ matrix)
-        )
-        return cls(
-            mean, trace, variances, product, known, weight, matrix, (factor, error), rows=rows
-        )
+        error = gamma(max(BLOCK_ENTRIES // m, 1)) * np.sqrt(variances + rest**2)
+        known = Ball(mean, error + gamma(0) * np.abs(mean))
+        return cls(known, trace, variances, product, gamma(m) * trace, weight, rows=rows)
 
     @classmethod
     def of_moment(
@@ -531,9 +431,10 @@ class Data:
 
     def beside_moment(self, covariance: Any) -> Data:
         """Return the same data, by which the covariance of a solver is tested as well."""
-        if self.matrix is None:
+        if self.factor is None or self.n_features > DENSE_FEATURES:
             return self
-        apart, trace = norm(to_numpy(covariance) - self.matrix), max(self.trace, TINY)
+        own = self.factor[0].T @ self.factor[0]
+        apart, trace = norm(to_numpy(covariance) - own), max(self.trace, TINY)
         return replace(self, moment=Ball(apart / trace, self.error / trace))
 
     @classmethod
@@ -546,41 +447,38 @@ class Data:
         def product(vectors: Vector) -> Vector:
             return np.asarray((vectors @ loadings) @ loadings.T + noise * vectors)
 
-        matrix = loadings @ loadings.T + noise * np.eye(m) if m <= DENSE_FEATURES else None
-        center = Ball(mean, gamma(0) * np.abs(mean))
-        known = gamma(m) * trace
+        matrix = product(np.eye(m)) if m <= DENSE_FEATURES else None
+        center, known = Ball(mean, gamma(0) * np.abs(mean)), gamma(m) * trace
         return cls(center, trace, variances, product, known, weight, matrix, origin="given")
 
     def about_zero(self) -> Data:
         """Return the second moment about zero, Σ + μμᵀ, of rows that are not centred."""
-        mean = self.mean.value
+        mean, factor = self.mean.value, self.factor
         with np.errstate(over="ignore"):
             trace = self.trace + float(mean @ mean)
         if not math.isfinite(trace):
             raise OverflowError
-        matrix = None if self.matrix is None else self.matrix + np.outer(mean, mean)
-        error = self.error + 2 * norm(mean) * norm(self.mean.error) + gamma(0) * trace
 
         def product(vectors: Vector) -> Vector:
             return np.asarray(self.product(vectors) + np.outer(vectors @ mean, mean))
 
+        apart = norm(self.mean.error)
         return replace(
             self,
             mean=Ball(0.0 * mean, 0.0 * mean),
             trace=trace,
             variances=self.variances + mean**2,
             product=product,
-            error=error,
+            error=self.error + 2 * norm(mean) * apart + gamma(0) * trace,
             weight=None,
-            matrix=matrix,
-            factor=None,
+            matrix=None if self.matrix is None else self.matrix + np.outer(mean, mean),
+            factor=None if factor is None else (np.vstack([factor[0], mean]), factor[1] + apart),
             rows=None,
         )
 
     def in_units(self, unit: float) -> Data:
         """Return the data divided by `unit`."""
-        square = unit * unit
-        factor = self.factor
+        square, factor = unit * unit, self.factor
         return replace(
             self,
             mean=Ball(self.mean.value / unit, self.mean.error / unit),
@@ -590,6 +488,7 @@ class Data:
             error=self.error / square,
             matrix=None if self.matrix is None else self.matrix / square,
             factor=None if factor is None else (factor[0] / unit, factor[1] / unit),
+            unit=self.unit * unit,
         )
 
     def remembering(self) -> Data:
@@ -598,20 +497,39 @@ class Data:
         A certificate needs the products of Σ with decoder, encoder and components, which have the
         same few directions: one pass over the rows serves for all of them.
         """
-        if self.matrix is not None:
+        if self.matrix is not None or self.factor is not None:
             return self
         return replace(self, product=_KnownProducts(self.product, self.n_features))
 
-    def refactored(self, unit: float) -> Data | None:
-        """Return the data with the triangular factor of their rows; None if it is not affordable.
+    def refactored(self) -> Data | None:
+        """Return the data with the triangular factor R of their rows; None if it takes too long.
 
-        The data were divided by `unit`.
+        R has all digits of the rows. Its first row contains the mean.
         """
         if self.factor is not None or self.rows is None or not self.rows.decomposable:
             return None
-        factor, error = self.rows.factor(self.mean.value * unit, unit)
-        found = self._with_factor(self.mean, self.weight, factor, error, self.rows)
-        return replace(found, moment=self.moment, peaks=self.peaks)
+        m, center = self.n_features, self.mean.value * self.unit
+        # In units of the deviations the column of ones has no larger error than the others.
+        unit = self.unit * math.sqrt(max(self.trace / m, TINY))
+        found, error = self.rows.total(CenteredTriangle(center, unit), 4 * m)
+        root = float(found[0, 0])
+        factor, offset = found[1:, 1:] * (unit / abs(root)), found[0, 1:] * (unit / root)
+        factor, offset = factor / self.unit, offset / self.unit
+        error = error * (unit / abs(root)) / self.unit
+        variances = np.einsum("ij,ij->j", factor, factor)
+        trace, mean = float(np.sum(variances)), self.mean.value + offset
+        known = error * (2 * math.sqrt(trace) + error) + gamma(len(factor)) * trace
+        spread = gamma(len(found)) * np.sqrt(variances + offset**2)
+        return replace(
+            self,
+            mean=Ball(mean, spread + gamma(0) * np.abs(mean)),
+            trace=trace,
+            variances=variances,
+            product=lambda vectors: (vectors @ factor.T) @ factor,
+            error=known,
+            matrix=None,
+            factor=(factor, error),
+        )
 
 
 class _KnownProducts:
@@ -624,15 +542,13 @@ class _KnownProducts:
     def __call__(self, vectors: Vector) -> Vector:
         lengths = _lengths(vectors)
         units = vectors / np.where(lengths > 0.0, lengths, 1.0)[:, None]
-        new = self._outside(units)
-        if np.any(new):
-            fresh = orthonormal(units[new], (self.basis,))
+        fresh = orthonormal(units[self._outside(units)], (self.basis,))
+        if len(fresh):
             self.basis = np.concatenate([self.basis, fresh])
             self.images = np.concatenate([self.images, self.product(fresh)])
-            new = self._outside(units)
-        images = (units @ self.basis.T) @ self.images
-        if np.any(new):  # nearly equal vectors, of which one direction was lost
-            images[new] = self.product(units[new])
+        images, lost = (units @ self.basis.T) @ self.images, self._outside(units)
+        if np.any(lost):  # nearly equal vectors, of which one direction is not in the basis
+            images[lost] = self.product(units[lost])
         return np.asarray(lengths[:, None] * images)
 
     def _outside(self, units: Vector) -> Vector:
@@ -681,112 +597,80 @@ class Leading:
 
     def alignment(self, chosen: Vector) -> Ball:
         """Return the mean misalignment of the chosen axes."""
-        found = Ball(self.misalignments.value[chosen], self.misalignments.error[chosen])
-        mean, error = float(np.mean(found.value)), float(np.mean(found.error))
-        high = mean + error
-        return Ball(mean, error) if self.complete else Ball.between(min(self.unaligned, high), high)
+        found = self.misalignments[chosen].sum() / float(len(chosen))
+        if self.complete:
+            return found
+        return Ball.between(min(self.unaligned, found.high), found.high)
 
     def times(self, factor: float) -> Leading:
         """Return the same for Σ multiplied by `factor`."""
-        values = Ball(factor * self.values.value, factor * self.values.error)
-        return replace(self, values=values, outside=factor * self.outside)
+        return replace(self, values=self.values * factor, outside=factor * self.outside)
 
 
-def find_leading(data: Data, atoms: Vector, unit: float) -> tuple[Data, Leading]:
+def find_leading(data: Data, atoms: Vector) -> tuple[Data, Leading]:
     """Return eigenvalues and distances for a decoder, and the data with all digits that it took.
 
-    `data` were divided by `unit`, and the rows of `atoms` are the columns of the decoder.
+    The rows of `atoms` are the columns of the decoder.
     """
-    k = len(atoms)
+    k, rows = len(atoms), data.rows
     if data.factor is not None:
-        return data, _of_factor(data, atoms)
+        return data, _of_all_axes(data, atoms)
     if data.matrix is not None:
-        found = _of_all_axes(atoms, *_eigenvalues(data), roots=False)
+        found = _of_all_axes(data, atoms)
     else:
         finite, zero = bool(np.all(np.isfinite(atoms))), not np.any(np.abs(atoms) > SHORTEST)
         if not finite or zero or not data.varies:
             return data, _unknown(k, data, 1.0 if finite else math.nan)
-        few = isinstance(data.rows, GivenRows) and _is_few(data.rows)
-        found = (_few_rows if few else _krylov)(data, atoms, unit)
+        dense = isinstance(rows, GivenRows) and isinstance(rows.X, np.ndarray)
+        few = dense and rows.shape[0] <= FEW_ROWS  # type: ignore[union-attr]
+        found = (_few_rows if few else _krylov)(data, atoms)
     # 1. Components of small variance: the rows have more digits than their second moment.
     lost = found.unidentifiable(k)
-    if data.rows is None and data.weight is not None:
+    if rows is None and data.weight is not None:
         lost = lost[lost + 2 <= data.weight]  # centred rows have a rank below their number
     small = bool(np.any(found.values.value[lost] < SMALL_VARIANCE * found.values.value[0]))
     # 2. Bounds that decide neither that the subspace is right nor that it is wrong.
     open_ended = not found.complete and found.subspace.low < FAR and found.subspace.high > NEAR / k
     if not small and not open_ended:
         return data, found
-    if data.rows is None:
+    if rows is None:
         return data, replace(found, hidden=small and found.complete)
-    if open_ended and not small and min(getattr(data.rows, "shape", (0,))) > DENSE_FEATURES:
-        proved = _cholesky(data, atoms, unit)
-        return data, (proved or found)
-    factored = data.refactored(unit)
+    if not small and min(getattr(rows, "shape", (0,))) > DENSE_FEATURES:
+        return data, (_cholesky(data, atoms) or found)
+    factored = data.refactored()
     if factored is None:
         return data, found
-    other = _of_factor(factored, atoms)
+    other = _of_all_axes(factored, atoms)
     better = other.subspace.error <= found.subspace.error
     return (factored, other) if better else (data, found)
 
 
-def _eigenvalues(data: Data) -> tuple[Vector, Vector, Vector]:
-    found = enclose_eigenvalues(np.asarray(data.matrix), data.error)
-    assert found.axes is not None
-    values = np.maximum(found.values, 0.0)
-    return values, found.axes, np.full(len(values), found.error)
-
-
-def _of_factor(data: Data, atoms: Vector) -> Leading:
-    assert data.factor is not None, "the caller has tested it"
-    factor, error = data.factor
-    k, m = atoms.shape
-    short = min(m, k + 1) - len(factor)
-    if short > 0:  # zeros, of which axes are needed as well
-        factor = np.vstack([factor, np.zeros((short, m))])
-    found = enclose_singular_values(factor, error)
-    assert found.axes is not None
-    values = np.append(found.values, np.zeros(m - len(found.values)))
-    leading = _of_all_axes(atoms, values, found.axes, np.full(m, found.error), roots=True)
-    return replace(leading, source="rows")
-
-
-def _of_all_axes(
-    atoms: Vector, values: Vector, axes: Vector, errors: Vector, *, roots: bool
-) -> Leading:
-    """Return the distances of a decoder to axes that belong to eigenvalues, or to their roots.
+def _of_all_axes(data: Data, atoms: Vector) -> Leading:
+    """Return the distances of a decoder to all eigenpairs of Σ, or all singular pairs of its root.
 
     An error turns an axis by at most the error divided by the distance of its value to the others,
     and the span of all by the error divided by the last distance (Davis & Kahan 1970 for
     eigenvalues, Wedin 1972 for singular values).
     """
     k, m = atoms.shape
-    axes, error = axes[:, :k], float(errors[0])
-    outside = float(values[k]) if m > k else 0.0
-    gaps = values[:k] - np.append(values[1:k], outside)
+    if data.factor is None:
+        found = enclose_eigenvalues(np.asarray(data.matrix), data.error)
+    else:  # zeros are appended to few rows, of which axes are needed as well
+        below = np.zeros((max(0, min(m, k + 1) - len(data.factor[0])), m))
+        found = enclose_singular_values(np.vstack([data.factor[0], below]), data.factor[1])
+    values = np.append(np.maximum(found.values, 0.0), np.zeros(m - len(found.values)))
+    axes, gaps = found.axes[:, :k], values[:k] - np.append(values, 0.0)[1 : k + 1]
     neighbours = np.minimum(gaps, np.append(math.inf, gaps[:-1]))
     span, basis_error = _column_space(atoms)
     # 1 − tr(UUᵀQQᵀ)/k as the mean of squared sines, which has no cancellation near 0.
-    missing = axes - span @ (span.T @ axes)
-    distance = float(np.sum(missing * missing)) / k
-    turns = np.array([turn(error, float(gap)) for gap in neighbours]) + gamma(m)
-    known = values
-    if roots:
-        known, errors = values**2, errors * (2 * values + errors)
-        outside = outside**2
-    return Leading(
-        Ball(known, errors),
-        outside,
-        _squared_sine(distance, turn(error, float(gaps[-1])) + basis_error),
-        _squared_sine(_misalignments(atoms, axes), turns),
-        complete=True,
-        axes=axes,
-    )
-
-
-def _squared_sine(square: Any, turned: Any) -> Ball:
-    """Return the square of a sine with the error that the error of its angle causes."""
-    return Ball(square, 2 * np.sqrt(square) * turned + turned**2)
+    distance = norm(axes - span @ (span.T @ axes)) / math.sqrt(k)
+    sine = Ball(distance, turn(found.error, gaps[-1]) + basis_error)
+    sines = Ball(np.sqrt(_misalignments(atoms, axes)), turn(found.error, neighbours) + gamma(m))
+    known = Ball(values, np.full(m, found.error))
+    known = known if data.factor is None else known * known
+    outside = float(np.append(known.value, 0.0)[k])
+    source = "eigenvalues" if data.factor is None else "rows"
+    return Leading(known, outside, sine * sine, sines * sines, True, source, axes)
 
 
 class _Span(NamedTuple):
@@ -810,7 +694,7 @@ class _Span(NamedTuple):
         return cls(basis, error, values, images, residual, size)
 
 
-def _krylov(data: Data, atoms: Vector, _unit: float) -> Leading:
+def _krylov(data: Data, atoms: Vector) -> Leading:
     """Enclose the eigenvalues by a bound on those outside of the span from a block Krylov space."""
     k, m = atoms.shape
     basis, basis_error = _column_space(atoms)
@@ -844,12 +728,7 @@ def _krylov(data: Data, atoms: Vector, _unit: float) -> Leading:
     return _of_residuals(data, atoms, span, rest.bound, rest.found, lower, "Krylov")
 
 
-def _is_few(rows: GivenRows) -> bool:
-    dense = not scipy.sparse.issparse(rows.X) and isinstance(rows.X, np.ndarray)
-    return dense and rows.shape[0] <= FEW_ROWS
-
-
-def _few_rows(data: Data, atoms: Vector, unit: float) -> Leading:
+def _few_rows(data: Data, atoms: Vector) -> Leading:
     """Enclose the eigenvalues by those of the Gram matrix of few rows.
 
     Let A be the centred and weighted rows. A matrix G that a solver claims to be AAᵀ is tested by
@@ -858,48 +737,42 @@ def _few_rows(data: Data, atoms: Vector, unit: float) -> Leading:
     span, none outside of the span exceeds λ_{r+1} + ‖R‖: otherwise r + 1 eigenvalues of the block
     diagonal part of Σ would, against Weyl's inequality.
     """
-    k, rows = len(atoms), data.rows
+    k, rows, unit = len(atoms), data.rows, data.unit
     assert isinstance(rows, GivenRows), "the caller has tested it"
     basis, basis_error = _column_space(atoms)
-    roots, mean = np.sqrt(rows.shares)[:, None] / unit, data.mean.value * unit
     plain = float(data.mean.value @ data.mean.value) <= LARGE_MEAN * data.trace
-    A = rows.X if plain else rows.centred(unit)[0]
-    checks = drawn_after((4, rows.shape[0]), data.variances, data.mean.value, basis).T
-    gram = None if rows.gram is None else to_numpy(rows.gram) / unit**2
-    error = math.inf
-    if gram is not None:
-        if plain:  # the mean is subtracted from the products
-            codes = checks * roots
-            back = codes.T @ A - np.outer(codes.sum(axis=0), mean)
-            again = (A @ back.T - back @ mean) * roots
-        else:
-            again = A @ (checks.T @ A).T
-        error = float(np.linalg.norm(gram @ checks - again)) / start_share(checks.shape[1])
-    if gram is None or not error <= TIED * data.trace:  # it is wrong, or none was given
-        A, _ = rows.centred(unit)
+    gram, error = None, math.inf
+    if rows.gram is not None:
+        gram, roots = to_numpy(rows.gram) / unit**2, np.sqrt(rows.shares)[:, None] / unit
+        checks = drawn_after((4, rows.shape[0]), data.variances, data.mean.value, basis).T
+        centred = Deviations(data.mean.value * unit, np.ones((1, rows.shape[1])), plain)
+        back = centred.sums(rows.X, checks * roots, None)[3]
+        again = replace(centred, vectors=back).codes(rows.X) * roots
+        error = norm(gram @ checks - again) / start_share(checks.shape[1])
+    if not error <= TIED * data.trace:  # it is wrong, or none was given
+        A = rows.centred(data)
         gram, error = A @ A.T, 0.0
-    rounding = gamma(rows.shape[1]) * (1.0 + plain * LARGE_MEAN) * data.trace
-    error += rounding
-    known = enclose_eigenvalues(gram, error, vectors=False)
-    values = np.append(np.maximum(known.values, 0.0), np.zeros(k + 1))[: k + 1]
+    error += gamma(rows.shape[1]) * (1.0 + plain * LARGE_MEAN) * data.trace
+    known = np.linalg.eigvalsh(np.asarray(gram))[::-1]
+    error += gamma(len(known)) * float(known[0])
+    values = np.append(np.maximum(known, 0.0), np.zeros(k + 1))
     span = _Span.of(data, basis, basis_error, data.product(basis.T))
-    found = float(np.append(known.values, 0.0)[min(len(span.values), len(known.values))])
-    bound = max(found, 0.0) + known.error + span.size
+    found = float(values[len(span.values)])
+    bound = found + error + span.size
     bound = bound if span.values[-1] > bound else math.inf
     bound = min(bound, max(data.trace - float(np.sum(span.values)), 0.0) + 4 * data.error)
-    lower = values[:k] - known.error
-    leading = _of_residuals(data, atoms, span, bound, found, lower, "Gram")
-    return replace(leading, values=Ball(values, np.full(k + 1, known.error)))
+    leading = _of_residuals(data, atoms, span, bound, found, values[:k] - error, "Gram")
+    return replace(leading, values=Ball(values[: k + 1], np.full(k + 1, error)))
 
 
-def _cholesky(data: Data, atoms: Vector, unit: float) -> Leading | None:
+def _cholesky(data: Data, atoms: Vector) -> Leading | None:
     """Prove by a factorisation that no eigenvalue outside of the decoder's span is larger.
 
     For the rows B without their parts in the span, ℓI − BᵀB (or ℓI − BBᵀ) has a Cholesky
     factorisation only if no eigenvalue outside of the span reaches ℓ, which is chosen just below
     the last one inside. In contrast to a Krylov space this decides flat spectra as well.
     """
-    rows, k = data.rows, len(atoms)
+    rows = data.rows
     if not isinstance(rows, GivenRows) or not isinstance(rows.X, np.ndarray | scipy.sparse.sparray):
         return None
     if min(rows.shape) > LARGEST_CHOLESKY or math.prod(rows.shape) > LARGEST_COPY:
@@ -910,15 +783,15 @@ def _cholesky(data: Data, atoms: Vector, unit: float) -> Leading | None:
     level = last - max(PROVED_GAP * span.size, 1e-6 * last)
     if not 0.0 < level < last:
         return None
-    A, _ = rows.centred(unit)
+    A = rows.centred(data)
     A -= (A @ span.basis) @ span.basis.T
     gram = A.T @ A if rows.shape[1] <= rows.shape[0] else A @ A.T
-    error = gamma(max(rows.shape)) * data.trace
     np.negative(gram, out=gram)
     gram[np.diag_indices_from(gram)] += level
-    if not is_positive_definite(gram.T, error):  # LAPACK overwrites columns without a copy
+    # LAPACK overwrites columns without a copy.
+    if not is_positive_definite(gram.T, gamma(max(rows.shape)) * data.trace):
         return None
-    lower = np.append(span.values, np.zeros(k))[:k] - data.error
+    lower = np.append(span.values, np.zeros(len(atoms)))[: len(atoms)] - data.error
     return _of_residuals(data, atoms, span, level, level, lower, "Cholesky")
 
 
@@ -1134,7 +1007,7 @@ def measure(
     objective, rule = objective.in_units(unit), rule.in_units(unit)
     # A figure of weights that overflow is infinite, and its claim fails.
     with np.errstate(over="ignore", invalid="ignore"):
-        scaled, leading = find_leading(scaled, weights.atoms, unit)
+        scaled, leading = find_leading(scaled, weights.atoms)
         terms = Terms(weights.encoder, weights.atoms, scaled)
         losses = objective.losses(weights, terms, scaled, leading)
         zero, uncertain = objective.zero_latents(leading.values)
