@@ -85,6 +85,11 @@ class Ball:
     def __getitem__(self, part: Any) -> Ball:
         return Ball(self.value[part], np.broadcast_to(self.error, np.shape(self.value))[part])
 
+    @property
+    def T(self) -> Ball:  # noqa: N802
+        """The transpose."""
+        return Ball(np.transpose(self.value), np.transpose(self.error))
+
     def verdict(self, limit: float) -> bool | None:
         """Tell whether the exact value is at most `limit`; None if the ball contains both cases.
 
@@ -103,19 +108,19 @@ class Ball:
     def __neg__(self) -> Ball:
         return Ball(-self.value, self.error)
 
-    def __add__(self, other: Ball | float) -> Ball:
+    def __add__(self, other: Any) -> Ball:
         other = _ball(other)
         return self._rounded(self.value + other.value, self.error + other.error)
 
     __radd__ = __add__
 
-    def __sub__(self, other: Ball | float) -> Ball:
+    def __sub__(self, other: Any) -> Ball:
         return self + -_ball(other)
 
-    def __rsub__(self, other: Ball | float) -> Ball:
-        return -self + other
+    def __rsub__(self, other: Any) -> Ball:
+        return _ball(other) + -self
 
-    def __mul__(self, other: Ball | float) -> Ball:
+    def __mul__(self, other: Any) -> Ball:
         other = _ball(other)
         error = (
             np.abs(self.value) * other.error
@@ -126,7 +131,7 @@ class Ball:
 
     __rmul__ = __mul__
 
-    def __truediv__(self, other: Ball | float) -> Ball:
+    def __truediv__(self, other: Any) -> Ball:
         """Return the quotient; its error is infinite if the divisor may be zero."""
         other = _ball(other)
         least = np.abs(other.value) - other.error

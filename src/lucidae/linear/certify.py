@@ -10,15 +10,14 @@ import inspect
 import math
 from dataclasses import replace
 from functools import partial
-from itertools import product
 from typing import Any
 
 import numpy as np
 
 from lucidae.arrays import Array, as_double, is_array, like, namespace, to_numpy
-from lucidae.certificates.bounds import TINY
+from lucidae.certificates.bounds import TINY, epsilon
 from lucidae.certificates.certify import certifies, check_settings
-from lucidae.certificates.claims import Certificate, Claim, at_most, does_not_apply
+from lucidae.certificates.claims import Certificate, Claim, at_most
 from lucidae.certificates.sketch import Sketch
 from lucidae.data import aligned_blocks, in_memory
 from lucidae.data.kinds import AlignedBlocks
@@ -57,13 +56,8 @@ It is compared with the difference of the mean of each feature, in its standard 
 with the relative differences of the other attributes. If the claim holds, it fails after one of
 these is changed by one part in a thousand."""
 
-MEASURED = (
-    "explained_variance_",
-    "explained_variance_ratio_",
-    "singular_values_",
-    "noise_variance_",
-)
-"""Attributes besides `mean_` that are compared with the data, if the subject has them."""
+SQUARED = ("singular_values_",)
+"""Attributes whose squares are compared with the data."""
 
 SUMMED = 1e4
 """Number of rounding errors that are granted to a mean of another library, of its own dtype."""
@@ -200,20 +194,13 @@ def data_of(
     """
     if isinstance(X, SecondMoment):
         return Data.of_moment(X.mean, X.covariance, X.weight, origin="given")
-    try:
-        if isinstance(X, AlignedBlocks):
-            if X.rows.n_features > EXACT_FEATURES:
-                return Data.of_rows(blocks_of(Passes(X, verbose)), center)
-            moment, sketch = read_sketched(X, verbose=verbose)
-            rows = blocks_of(Passes(X, verbose)) if X.repeatable else None
-            return Data.of_moment(moment.mean, moment.covariance, moment.weight, sketch, rows)
+    if not isinstance(X, AlignedBlocks):
         return data_of_rows(GivenRows(X, weights), center)
-    except OverflowError:
-        check_rows(X)
-        raise ValueError(
-            "the squares of X overflow double precision: divide X by a constant, and give the "
-            "result to both fit and certify."
-        ) from None
+    if X.rows.n_features > EXACT_FEATURES:
+        return Data.of_rows(blocks_of(Passes(X, verbose)), center)
+    moment, sketch = read_sketched(X, verbose=verbose)
+    rows = blocks_of(Passes(X, verbose)) if X.repeatable else None
+    return Data.of_moment(moment.mean, moment.covariance, moment.weight, sketch, rows)
 
 
 def data_of_rows(rows: GivenRows, center: Vector | None = None) -> Data:
@@ -291,7 +278,7 @@ def certify_components(subject: Any, X: Any, *, sample_weight: Any = None) -> Ce
         )
     check_latents(k, m, "components_")
     mean = getattr(subject, "mean_", None)
-    data = _about_zero(centred) if mean is None else centred
+    data = centred.about_zero() if mean is None else centred
     options = Options.of(k, method="rag")
     figures = figures_of(
         options.make(k, None, options.rng()), TiedWeights(components), data, options.training
@@ -319,164 +306,78 @@ def _numbers(values: Any, name: str) -> Vector:
     return to_numpy(as_double(rows))
 
 
-def _about_zero(data: Data) -> Data:
-    """Return the second moment about zero, for rows that are not centred."""
-    try:
-        return data.about_zero()
-    except OverflowError:
-        raise ValueError(
-            "the squares of X about zero overflow double precision: divide X by a constant, and "
-            "fit and certify again."
-        ) from None
-
-
 def _attributes_claim(subject: Any, components: Vector, mean: Any, data: Data) -> Claim:
     """Return the claim that the attributes of the subject besides `components_` agree with data."""
     statement = "the other attributes agree with the data (largest relative difference)"
-    reference = "definition of the attributes"
-    differences = {
-        name: difference
-        for name, difference in _differences(subject, components, mean, data).items()
-        if difference is not None
+    text = Claim("attributes", statement, "definition of the attributes")
+    found = {
+        name: _difference(given, candidates, data.n_features, 2 if name in SQUARED else 1)
+        for name, candidates in _expected(subject, components, mean, data).items()
+        if (given := getattr(subject, name, None)) is not None
     }
-    if not differences:
-        why = f"{type(subject).__name__} has neither mean_ nor variances of its components."
-        return does_not_apply("attributes", statement, reference, why)
-    wrong = max(differences, key=lambda name: differences[name])
-    advice = f"{wrong} does not agree with X: it was changed, or X is not the data passed to fit."
-    value = differences[wrong]
-    return at_most("attributes", statement, reference, value, ATTRIBUTES, advice)
-
-
-def _differences(
-    subject: Any, components: Vector, mean: Any, data: Data
-) -> dict[str, float | None]:
-    """Return the relative difference of each attribute of the subject to its definition.
-
-    It is None for attributes that the subject does not have, and for those whose definition needs
-    more than the data. For n rows, PCA divides sums of squares by n − 1 and TruncatedSVD by n, so
-    that both are tried.
-    """
-    given = {name: getattr(subject, name, None) for name in MEASURED}
-    along = _along(components, data)
-    rows = data.weight
-    unbiased = rows / (rows - 1.0) if rows is not None and rows > 1.0 else 1.0
-    factors = (1.0, unbiased)
-    found: dict[str, float | None] = dict.fromkeys((*MEASURED, "mean_"))
     if mean is not None:
-        found["mean_"] = _mean_apart(mean, data)
-    variances = given["explained_variance_"]
-    if variances is not None:
-        found["explained_variance_"] = _difference(variances, along, factors, data.n_features)
-    ratios = given["explained_variance_ratio_"]
-    if ratios is not None:
-        total = max(data.trace, TINY)
-        found["explained_variance_ratio_"] = _difference(
-            ratios, along / total, (1.0,), data.n_features
+        known = _finite(mean, data.mean.value.shape)
+        found["mean_"] = (
+            math.inf if known is None else mean_difference(known[0], data, SUMMED * known[1])
         )
-    singular = given["singular_values_"]
-    if singular is not None and rows is not None:
-        squares = along if mean is not None else _along(components, _about_zero(data))
-        found["singular_values_"] = _singular_difference(singular, rows * squares, data.n_features)
-    noise = given["noise_variance_"]
-    if noise is not None and rows is not None and not _is_incremental(subject, rows):
-        left = _left_variances(variances, along, factors, data)
-        found["noise_variance_"] = _noise_difference(noise, left, len(components), rows, data)
-    return found
+    if not found:
+        why = f"{type(subject).__name__} has neither mean_ nor variances of its components."
+        return replace(text, advice=why)
+    wrong = max(found, key=lambda name: found[name])
+    advice = f"{wrong} does not agree with X: it was changed, or X is not the data passed to fit."
+    return at_most(*(text.name, text.statement, text.reference), found[wrong], ATTRIBUTES, advice)
 
 
-def _along(components: Vector, data: Data) -> Vector:
-    """Return the variances of the data along the components; their divisor is the weight."""
-    return np.asarray(np.sum(data.product(components) * components, axis=1))
+def _expected(
+    subject: Any, components: Vector, mean: Any, data: Data
+) -> dict[str, list[tuple[Any, float]]]:
+    """Return what each attribute should be, with the size of its rounding errors.
 
-
-def _is_incremental(subject: Any, rows: float) -> bool:
-    """Tell whether the subject was fitted in several batches.
-
-    IncrementalPCA computes `noise_variance_` from what the last batch leaves unexplained, so that
-    it depends on the batches and not on the data alone.
+    There are several candidates. For n rows, PCA divides sums of squares by n − 1 and TruncatedSVD
+    by n. For the noise variance scikit-learn divides by min(n, m) − k, for m features and k
+    components, and Tipping & Bishop (1999) by m − k; the variances along the components are
+    subtracted from the total, or those that the subject states, because small errors of a
+    randomised solver would be large ones of what is left. IncrementalPCA computes it from what the
+    last batch leaves, so that it depends on the batches and not on the data alone.
     """
-    return hasattr(subject, "partial_fit") and not (getattr(subject, "batch_size_", 0) >= rows)
+    (k, m), n, total = components.shape, data.weight, max(data.trace, TINY)
+    along = np.sum(data.product(components) * components, axis=1)
+    unbiased = n / (n - 1.0) if n is not None and n > 1.0 else 1.0
+    expected = {
+        "explained_variance_": [(f * along, f * float(np.max(along))) for f in (1.0, unbiased)],
+        "explained_variance_ratio_": [(along / total, float(np.max(along)) / total)],
+    }
+    if n is None:
+        return expected
+    squares = along if mean is not None else along + (components @ data.mean.value) ** 2
+    expected["singular_values_"] = [(n * squares, n * float(np.max(squares)))]
+    if not hasattr(subject, "partial_fit") or getattr(subject, "batch_size_", 0) >= n:
+        stated = _finite(getattr(subject, "explained_variance_", None), along.shape)
+        expected["noise_variance_"] = [
+            (max(0.0, f * data.trace - float(np.sum(part))) / count, data.trace / count)
+            for f in (1.0, unbiased)
+            for part in ([f * along] if stated is None else [f * along, stated[0]])
+            for count in (min(n, m) - k, m - k)
+            if count > 0
+        ] or [(0.0, data.trace)]
+    return expected
 
 
-def _difference(given: Any, expected: Vector, factors: tuple[float, ...], n_features: int) -> float:
-    """Return the largest relative difference of `given` to `expected` times one of the factors.
+def _difference(given: Any, candidates: list[tuple[Any, float]], m: int, power: int) -> float:
+    """Return the relative difference of an attribute, to this power, to the nearest candidate.
 
-    Of several factors, that with the smallest difference is used.
+    Differences within the rounding errors of the candidate do not count. A relative difference d of
+    a singular value is one of about 2d of its square.
     """
-    found = _finite(given, expected.shape)
-    if found is None:
+    found = _finite(given, np.shape(candidates[0][0]))
+    if found is None or np.any(found[0] < 0.0):
         return math.inf
-    values, eps = found
-    return min(
-        _largest_difference(values, factor * expected, eps, n_features) for factor in factors
-    )
-
-
-def _largest_difference(values: Vector, expected: Vector, eps: float, n_features: int) -> float:
-    """Return the largest relative difference of two vectors of variances.
-
-    Differences within the rounding errors of the largest variance do not count; `eps` is the
-    machine epsilon of `values`.
-    """
-    roundings = 4 * max(n_features, ROUNDINGS) * eps * float(np.max(expected))
-    apart = np.maximum(np.abs(values - expected) - roundings, 0.0)
-    with np.errstate(over="ignore"):  # of a direction without variance
-        return float(np.max(apart / np.maximum(expected, TINY)))
-
-
-def _singular_difference(given: Any, squares: Vector, n_features: int) -> float:
-    """Return the largest relative difference of singular values to the roots of `squares`.
-
-    The squares are compared, since the rounding errors are those of the squares.
-    """
-    found = _finite(given, squares.shape)
-    if found is None or np.any(found[0] < 0):
-        return math.inf
-    # A relative difference d of a singular value is one of about 2d of its square.
-    return _largest_difference(found[0] ** 2, squares, found[1], n_features) / 2
-
-
-def _left_variances(
-    variances: Any, along: Vector, factors: tuple[float, ...], data: Data
-) -> list[float]:
-    """Return what the components leave of the total variance, for each divisor of the variances.
-
-    The variances along the components are subtracted from the total, or those that the subject
-    states: small errors of a randomised solver would be large ones of what is left.
-    """
-    stated = None if variances is None else _finite(variances, along.shape)
-    left = []
-    for factor in factors:
-        subtracted = [factor * along] if stated is None else [factor * along, stated[0]]
-        left += [max(0.0, factor * data.trace - float(np.sum(part))) for part in subtracted]
-    return left
-
-
-def _noise_difference(given: Any, left: list[float], k: int, rows: float, data: Data) -> float:
-    """Return the relative difference of `noise_variance_` to the mean of the variances left.
-
-    scikit-learn divides by min(n, m) − k, for n rows, m features and k components, and Tipping &
-    Bishop (1999) by m − k; the smaller difference is returned.
-    """
-    found = _finite(given, ())
-    if found is None:
-        return math.inf
-    value, eps = float(found[0]), found[1]
-    counts = [min(rows, data.n_features) - k, data.n_features - k]
-    differences = []
-    for total, count in product(left, counts):
-        level = total / count if count > 0 else 0.0
-        roundings = 4 * max(data.n_features, ROUNDINGS) * eps * data.trace
-        apart = max(0.0, abs(value - level) - roundings / max(count, 1.0))
-        differences.append(apart / max(level, TINY))
-    return min(differences)
-
-
-def _mean_apart(given: Any, data: Data) -> float:
-    """Return the largest difference of `given` to the mean of the rows, in standard deviations."""
-    found = _finite(given, data.mean.value.shape)
-    return math.inf if found is None else mean_difference(found[0], data, SUMMED * found[1])
+    roundings, differences = 4 * max(m, ROUNDINGS) * found[1], []
+    for expected, size in candidates:
+        apart = np.maximum(np.abs(found[0] ** power - expected) - roundings * size, 0.0)
+        with np.errstate(over="ignore"):  # of a direction without variance
+            differences.append(float(np.max(apart / np.maximum(expected, TINY))))
+    return min(differences) / power
 
 
 def _finite(given: Any, shape: tuple[int, ...]) -> tuple[Vector, float] | None:
@@ -488,4 +389,4 @@ def _finite(given: Any, shape: tuple[int, ...]) -> tuple[Vector, float] | None:
         return None
     if found.shape != shape or not np.all(np.isfinite(found)):
         return None
-    return found, float(np.finfo(host.dtype if host.dtype.kind == "f" else float).eps)
+    return found, epsilon(host.dtype if host.dtype.kind == "f" else float)

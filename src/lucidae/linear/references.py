@@ -43,20 +43,20 @@ class Reference(ABC):
     independent = True  # false if the formulas are those of the solvers
 
     @abstractmethod
-    def direction(self, weights: Any, terms: Terms, data: Data) -> tuple[Ball, ...]:
+    def direction(self, terms: Terms) -> tuple[Ball, ...]:
         """Return the update direction, up to its sign, one array per field of the weights."""
 
-    def scale(self, leading: Leading, data: Data) -> float:  # noqa: ARG002
-        """Return the bound 4σ₁² on the curvature, by which the direction's norm is divided."""
-        return 4 * float(leading.values.value[0])
+    def scale(self, terms: Terms, top: float) -> float:  # noqa: ARG002
+        """Return the bound 4σ₁² on the curvature for σ₁² = `top`, which divides the direction."""
+        return 4 * top
 
-    def sensitivity(self, weights: Any, data: Data) -> float | None:  # noqa: ARG002
+    def sensitivity(self, terms: Terms) -> float | None:
         """Return by how much the direction changes with Σ, per norm of the weights.
 
         A change E of Σ changes 2(W₂ᵀW₂W₁ − W₂ᵀ)Σ by at most 2(1 + ‖W₂‖²)‖W‖‖E‖. None if the
         direction has no correct digits.
         """
-        return 4 * (1.0 + norm(weights.atoms @ weights.atoms.T))
+        return 4 * (1.0 + norm(terms.gram.value))
 
     def in_units(self, unit: float) -> Reference:  # noqa: ARG002
         """Return the reference for data divided by `unit`."""
@@ -66,33 +66,66 @@ class Reference(ABC):
 class ObjectiveReference(Reference):
     """Reference formulas of an objective, whose update direction is its gradient.
 
-    The defaults are those of a loss tr Σ + tr NΣ plus terms without Σ, where N depends on the
-    weights; for the reconstruction loss, N = PᵀP − P − Pᵀ with P = W₂W₁.
+    The defaults are those of the loss tr Σ + tr NΣ plus terms without Σ, where
+    N = W₁ᵀ(K∘W₂ᵀW₂)W₁ − W₂DW₁ − (W₂DW₁)ᵀ with D = diag(d) and Kᵢⱼ = d_max(i,j) for the
+    probabilities d with which latents are kept. For the reconstruction loss all of them are 1.
     """
-
-    @abstractmethod
-    def loss(self, weights: Any, terms: Terms, data: Data) -> Ball | None:
-        """Return the loss; None if it is not finite."""
 
     @abstractmethod
     def minimum(self, values: Vector, rest: float, m: int) -> float:
         """Return the global minimum for the k leading eigenvalues, and the sum of the others."""
 
+    def keep(self, k: int) -> Vector:
+        """Return the probabilities d with which the latents are kept."""
+        return np.ones(k)
+
+    def loss(self, terms: Terms) -> Ball | None:
+        """Return the residual variance tr((I − W₂W₁)Σ(I − W₂W₁)ᵀ); None if it is not finite.
+
+        It is computed from R with Σ = RᵀR or from Σ itself, if they are known, which lose no digits
+        if it is small beside tr Σ.
+        """
+        data, encoder, atoms = terms.data, terms.encoder, terms.atoms
+        if data.factor is not None:
+            root = Ball(data.factor[0])
+            rest = root - (root @ encoder.T) @ atoms
+            return (rest * rest).sum()
+        if data.matrix is not None:
+            whole = Ball(data.matrix)
+            rest = whole - (whole @ encoder.T) @ atoms  # Σ(I − W₂W₁)ᵀ
+            return rest[np.diag_indices(len(data.matrix))].sum() - (atoms * (encoder @ rest)).sum()
+        return self.expanded_loss(terms)
+
+    def expanded_loss(self, terms: Terms) -> Ball:
+        """Return tr Σ + tr NΣ."""
+        keep = self.keep(len(terms.encoder.value))
+        total = Ball(terms.data.trace, gamma(terms.data.n_features) * terms.data.trace)
+        cross = terms.encoded * terms.atoms * keep[:, None]
+        squares = terms.gram * terms.code_moment * _pairs(keep)
+        return total - 2.0 * cross.sum() + squares.sum()
+
+    def gradients(self, terms: Terms) -> tuple[Ball, Ball]:
+        """Return the gradients of tr NΣ for both layers."""
+        keep = self.keep(len(terms.encoder.value))
+        pairs, kept = _pairs(keep), keep[:, None]
+        encoder = 2.0 * ((terms.gram * pairs) @ terms.encoded - terms.decoded * kept)
+        atoms = 2.0 * ((terms.code_moment * pairs) @ terms.atoms - terms.encoded * kept)
+        return encoder, atoms
+
+    def direction(self, terms: Terms) -> tuple[Ball, ...]:
+        """Return the gradient."""
+        return terms.gathered(*self.gradients(terms))
+
     def size(self, data: Data) -> float:
         """Return the total variance, by which loss minus minimum is divided."""
         return max(data.trace, TINY)
-
-    def form(self, encoder: Vector, atoms: Vector) -> Vector:
-        """Return the matrix N of the loss."""
-        product = atoms.T @ encoder
-        return np.asarray(product.T @ product - product - product.T)
 
     def optimal_form(self, values: Ball, unsure: float) -> tuple[Vector, float]:  # noqa: ARG002
         """Return the coefficients of N at the optimum, one for each of the k leading axes.
 
         The second result bounds how much they change if the eigenvalues change by `unsure`.
         """
-        return -np.ones(len(values.value)), 0.0
+        return -self.keep(len(values.value)), 0.0
 
     def latent_order(self, k: int) -> Vector:
         """Return the latents, sorted by descending variance at the optimum."""
@@ -111,35 +144,32 @@ class ObjectiveReference(Reference):
         """Return a loss for data that were divided by `unit` in the unit of the data."""
         return loss * unit * unit
 
-    def losses(self, weights: Any, terms: Terms, data: Data, leading: Leading) -> Losses:
+    def losses(self, terms: Terms, leading: Leading) -> Losses:
         """Return the loss of the weights and its global minimum with their errors."""
-        (k, m), values = weights.encoder.shape, leading.values
-        size, value = self.size(data), self.loss(weights, terms, data)
+        data, k, values = terms.data, len(terms.encoder.value), leading.values
+        m, size, value = data.n_features, self.size(data), self.loss(terms)
 
         def minimum(known: Vector) -> float:
             return self.minimum(known, max(data.trace - float(np.sum(known)), 0.0), m)
 
+        known, error = values.value[:k], values.error[:k]
+        if leading.complete:  # of Σ̃ itself they are known up to the rounding errors of LAPACK
+            error = np.maximum(error - data.error, 0.0) + gamma(m) * values.value[0]
         # The minimum decreases with every leading eigenvalue while the trace is fixed.
-        high = values.value[:k] + values.error[:k]
-        low = np.maximum(values.value[:k] - values.error[:k], 0.0)
+        high = known + error
+        if not leading.complete:  # the sum of the eigenvalues is at most the trace
+            high = np.minimum(high, np.maximum(data.trace - (np.cumsum(high) - high), 0.0))
+        most, least = minimum(np.maximum(known - error, 0.0)), minimum(high)
+        best = Ball.between(least, most)
         if leading.complete:
-            # Of Σ̃ itself the eigenvalues are known up to the rounding errors of LAPACK.
-            own = np.maximum(values.error[:k] - data.error, 0.0) + gamma(m) * values.value[0]
-            low, high = np.maximum(values.value[:k] - own, 0.0), values.value[:k] + own
-            known = self.minimum(values.value[:k], float(np.sum(values.value[k:])), m)
-            most, least = minimum(low), minimum(high)
-            best = Ball(known, max(abs(most - known), abs(known - least)))
-        else:
-            # The sum of the eigenvalues is at most the trace.
-            left = np.maximum(data.trace - (np.cumsum(high) - high), 0.0)
-            most, least = minimum(low), minimum(np.minimum(high, left))
-            best = Ball.between(least, most)
+            own = self.minimum(known, float(np.sum(values.value[k:])), m)
+            best = Ball(own, max(abs(most - own), abs(own - least)))
         if value is None or not all(map(math.isfinite, (most, best.value, least))):
             return Losses(None, None, size)
-        rounding = gamma(8 * m) * (abs(best.value) + size) + self.gap_error(weights, leading, data)
+        rounding = gamma(8 * m) * (abs(best.value) + size) + self.gap_error(terms, leading)
         return Losses(value, Ball(best.value, best.error + rounding), size)
 
-    def gap_error(self, weights: Any, leading: Leading, data: Data) -> float:
+    def gap_error(self, terms: Terms, leading: Leading) -> float:
         """Return how much the unknown part E of Σ may change the loss minus its minimum.
 
         The Frobenius norm of E is at most u = `data.error`. The minimum for Σ + E is at most the
@@ -149,29 +179,33 @@ class ObjectiveReference(Reference):
         from the true one: the projection on the first i axes by at most 2√2·u/(λᵢ − λᵢ₊₁) (Yu,
         Wang & Samworth 2015), and the coefficients by at most their derivative times u.
         """
-        unsure, encoder, atoms = data.error, weights.encoder, weights.atoms
+        unsure, encoder, atoms = terms.data.error, terms.encoder.value, terms.atoms.value
         if leading.axes is None:
-            return unsure * sum(self.separate_sizes(weights))
+            return unsure * sum(self.separate_sizes(terms))
         k = len(encoder)
-        known = Ball(leading.values.value[:k], leading.values.error[:k])
-        coefficients, moved = self.optimal_form(known, unsure)
+        coefficients, moved = self.optimal_form(leading.values[:k], unsure)
         # N − N* vanishes outside of the span of encoder, decoder and axes.
         span = np.linalg.qr(np.concatenate([encoder, atoms, leading.axes.T]).T)[0]
-        axes = span.T @ leading.axes
-        optimum = (axes * coefficients) @ axes.T
+        inner, outer, axes = encoder @ span, atoms @ span, span.T @ leading.axes
+        product = (outer.T * self.keep(k)) @ inner
+        form = inner.T @ (_pairs(self.keep(k)) * (outer @ outer.T)) @ inner - product - product.T
         steps = np.abs(np.diff(np.append(coefficients, 0.0)))
-        gaps, _ = leading.steps(k)
-        turned = 2 * math.sqrt(2) * unsure / np.maximum(gaps, TINY)
+        turned = 2 * math.sqrt(2) * unsure / np.maximum(leading.steps(k)[0], TINY)
         turned = np.minimum(turned, np.sqrt(2.0 * np.arange(1, k + 1)))
-        apart = norm(self.form(encoder @ span, atoms @ span) - optimum)
+        apart = norm(form - (axes * coefficients) @ axes.T)
         return unsure * (apart + float(steps @ turned) + moved)
 
-    def separate_sizes(self, weights: Any) -> tuple[float, float]:
+    def separate_sizes(self, terms: Terms) -> tuple[float, float]:
         """Return how much tr NΣ with its minimum, and tr W₁ΣW₁ᵀ, change with Σ on their own."""
         # ‖N‖ ≤ ‖P‖² + 2‖P‖ for P = W₂W₁, whose norm needs no m × m matrix.
-        codes, gram = (part @ part.T for part in (weights.encoder, weights.atoms))
-        size = math.sqrt(max(float(np.sum(codes * gram)), 0.0))
+        codes = terms.encoder.value @ terms.encoder.value.T
+        size = math.sqrt(max(float(np.sum(codes * terms.gram.value)), 0.0))
         return size * size + 2 * size + math.sqrt(len(codes)), norm(codes)
+
+
+def _pairs(keep: Vector) -> Vector:
+    """Return the matrix of d_max(i,j) for descending d."""
+    return np.minimum.outer(keep, keep)
 
 
 class SelfJudged(ObjectiveReference):
@@ -183,18 +217,19 @@ class SelfJudged(ObjectiveReference):
     def __init__(self, rule: Any) -> None:
         self.rule = rule
 
-    def direction(self, weights: Any, terms: Terms, data: Data) -> tuple[Ball, ...]:  # noqa: ARG002
+    def direction(self, terms: Terms) -> tuple[Ball, ...]:
         """Return what the method `direction` returns."""
-        return tuple(Ball(to_numpy(part)) for part in self.rule.direction(weights, _Known(data)))
+        found = self.rule.direction(terms.weights, _Known(terms.data))
+        return tuple(Ball(to_numpy(part)) for part in found)
 
-    def scale(self, leading: Leading, data: Data) -> float:
+    def scale(self, terms: Terms, top: float) -> float:
         """Return what the method `scale` returns."""
-        return float(self.rule.scale(_spectrum(leading.values.value, data)))
+        return float(self.rule.scale(_spectrum(np.array([top]), terms.data)))
 
-    def loss(self, weights: Any, terms: Terms, data: Data) -> Ball:  # noqa: ARG002
+    def loss(self, terms: Terms) -> Ball:
         """Return what the method `value` returns."""
-        m, found = data.n_features, float(to_numpy(self.rule.value(weights, _Known(data))))
-        return Ball(found, gamma(8 * m) * (abs(found) + data.trace) + math.sqrt(m) * data.error)
+        found = float(to_numpy(self.rule.value(terms.weights, _Known(terms.data))))
+        return Ball(found, gamma(8 * terms.data.n_features) * (abs(found) + terms.data.trace))
 
     def minimum(self, values: Vector, rest: float, m: int) -> float:
         """Return what the method `minimum` returns; infinity if it is not known."""
@@ -202,16 +237,13 @@ class SelfJudged(ObjectiveReference):
         best = self.rule.minimum(known, len(values))
         return math.inf if best is None else float(best)
 
-    def losses(self, weights: Any, terms: Terms, data: Data, leading: Leading) -> Losses:
-        """Return what the methods `value` and `minimum` return."""
-        (k, m), values = weights.encoder.shape, leading.values
-        size = float(self.rule.size(_spectrum(values.value, data)))
-        known = values.value[:k]
-        best = self.minimum(known, max(data.trace - float(np.sum(known)), 0.0), m)
-        if not math.isfinite(best) or not leading.complete:
-            return Losses(None, None, size)
-        error = float(np.sum(values.error[:k])) + gamma(8 * m) * abs(best)
-        return Losses(self.loss(weights, terms, data), Ball(best, error), size)
+    def size(self, data: Data) -> float:
+        """Return what the method `size` returns."""
+        return float(self.rule.size(_spectrum(np.empty(0), data)))
+
+    def gap_error(self, terms: Terms, leading: Leading) -> float:  # noqa: ARG002
+        """Return the error of a trace."""
+        return math.sqrt(terms.data.n_features) * terms.data.error
 
     def latent_order(self, k: int) -> Vector:
         """Return what the method `latent_order` returns."""
@@ -247,53 +279,7 @@ class _Known(NamedTuple):
 
 def _spectrum(values: Vector, data: Data) -> Spectrum:
     """Return known eigenvalues, with zeros as eigenvectors, in the form that objectives take."""
-    m = data.n_features
-    return Spectrum(values[:m], np.zeros((m, min(len(values), m))), data.trace)
-
-
-def _reconstruction(terms: Terms, b: int, data: Data) -> Ball:
-    """Return the reconstruction loss tr Σ − 2tr(W₂W₁Σ) + tr(W₂ᵀW₂W₁ΣW₁ᵀ) of the first b latents."""
-    total = Ball(data.trace, gamma(data.n_features) * data.trace)
-    square = _first(terms.gram, b, b) * _first(terms.code_moment, b, b)
-    return total - 2.0 * _first(terms.cross, b).sum() + square.sum()
-
-
-def _residual_variance(weights: Any, terms: Terms, data: Data) -> Ball:
-    """Return tr((I − W₂W₁)Σ(I − W₂W₁)ᵀ) = ‖R − RW₁ᵀW₂ᵀ‖² for Σ = RᵀR.
-
-    It is computed from R or from Σ itself, which lose no digits if it is small beside tr Σ.
-    """
-    encoder, atoms = weights.encoder, Ball(weights.atoms)
-    if data.factor is not None:
-        root = Ball(data.factor[0])
-        rest = root - (root @ Ball(encoder.T)) @ atoms
-        return (rest * rest).sum()
-    if data.matrix is not None:
-        whole = Ball(data.matrix)
-        rest = whole - (whole @ Ball(encoder.T)) @ atoms  # Σ(I − W₂W₁)ᵀ
-        error = np.broadcast_to(rest.error, rest.value.shape)
-        own = Ball(np.diag(rest.value), np.diag(error))
-        return own.sum() - (atoms * (Ball(encoder) @ rest)).sum()
-    return _reconstruction(terms, len(encoder), data)
-
-
-def _first(ball: Ball, *counts: int) -> Ball:
-    """Return the first entries of a ball along each axis."""
-    part = tuple(slice(count) for count in counts)
-    return Ball(ball.value[part], np.broadcast_to(ball.error, ball.value.shape)[part])
-
-
-def _gradient(weights: Any, terms: Terms, b: int) -> tuple[Ball, Ball]:
-    """Return the gradients of the reconstruction loss of the first b latents for both layers."""
-    encoded, decoded = _first(terms.encoded, b), _first(terms.decoded, b)
-    encoder = 2.0 * (_first(terms.gram, b, b) @ encoded - decoded)
-    atoms = 2.0 * (_first(terms.code_moment, b, b) @ Ball(weights.atoms[:b]) - encoded)
-    return encoder, atoms
-
-
-def _gathered(weights: Any, encoder: Ball, atoms: Ball) -> tuple[Ball, ...]:
-    """Return the gradients of both layers for untied weights, their mean for tied ones."""
-    return (encoder, atoms) if len(weights) == 2 else ((encoder + atoms) * 0.5,)
+    return Spectrum(values, np.zeros((data.n_features, len(values))), data.trace)
 
 
 class ReconstructionReference(ObjectiveReference):
@@ -301,17 +287,9 @@ class ReconstructionReference(ObjectiveReference):
 
     citation = "Baldi & Hornik 1989"
 
-    def loss(self, weights: Any, terms: Terms, data: Data) -> Ball:
-        """Return the residual variance."""
-        return _residual_variance(weights, terms, data)
-
     def minimum(self, values: Vector, rest: float, m: int) -> float:  # noqa: ARG002
         """Return the sum of the eigenvalues after the first k."""
         return rest
-
-    def direction(self, weights: Any, terms: Terms, data: Data) -> tuple[Ball, ...]:  # noqa: ARG002
-        """Return the gradient."""
-        return _gathered(weights, *_gradient(weights, terms, len(weights.encoder)))
 
 
 @dataclass(frozen=True)
@@ -326,31 +304,27 @@ class NonUniformL2Reference(ObjectiveReference):
         """Return the objective with penalties in the new unit of variance."""
         return NonUniformL2Reference(self.penalties / unit**2)
 
-    def loss(self, weights: Any, terms: Terms, data: Data) -> Ball:
+    def loss(self, terms: Terms) -> Ball | None:
         """Return the residual variance plus penalties."""
-        squares = np.sum(weights.encoder**2, axis=1) + np.sum(weights.atoms**2, axis=1)
-        decay = float(self.penalties @ squares)
-        return _residual_variance(weights, terms, data) + Ball(decay, gamma(squares.size) * decay)
+        squares = terms.encoder * terms.encoder + terms.atoms * terms.atoms
+        misfit = super().loss(terms)
+        return None if misfit is None else misfit + (squares * self.penalties[:, None]).sum()
 
     def minimum(self, values: Vector, rest: float, m: int) -> float:  # noqa: ARG002
         """Return the sum of the minima of single latents, the smallest penalty first."""
         # A latent of squared length a on its axis has the loss σ²(1 − a)² + 2λa.
         penalties = np.sort(self.penalties)
-        safe = np.where(values > 0.0, values, 1.0)
-        length = np.where(values > 0.0, np.maximum(1 - penalties / safe, 0.0), 0.0)
+        length = np.maximum(1 - penalties / np.maximum(values, TINY), 0.0) * (values > 0.0)
         return float(np.sum(values * (1 - length) ** 2 + 2 * penalties * length)) + rest
 
-    def direction(self, weights: Any, terms: Terms, data: Data) -> tuple[Ball, ...]:  # noqa: ARG002
+    def direction(self, terms: Terms) -> tuple[Ball, ...]:
         """Return the gradient."""
-        encoder, atoms = _gradient(weights, terms, len(weights.encoder))
-        decay = 2 * self.penalties[:, None]
-        return _gathered(
-            weights, encoder + Ball(decay * weights.encoder), atoms + Ball(decay * weights.atoms)
-        )
+        decay, (encoder, atoms) = 2 * self.penalties[:, None], self.gradients(terms)
+        return terms.gathered(encoder + terms.encoder * decay, atoms + terms.atoms * decay)
 
-    def scale(self, leading: Leading, data: Data) -> float:
+    def scale(self, terms: Terms, top: float) -> float:
         """Return 4(σ₁² + λ) for the largest penalty λ."""
-        return super().scale(leading, data) + 4 * float(np.max(self.penalties))
+        return super().scale(terms, top) + 4 * float(np.max(self.penalties))
 
     def optimal_form(self, values: Ball, unsure: float) -> tuple[Vector, float]:
         """Return a² − 2a for the squared lengths a = 1 − λ/σ² of the latents."""
@@ -370,12 +344,11 @@ class NonUniformL2Reference(ObjectiveReference):
         It is not known if the difference is smaller than the error of the eigenvalue.
         """
         penalties, k = self.penalties, len(self.penalties)
-        order = self.latent_order(k)
-        low, high, known = np.empty(k), np.empty(k), np.empty(k)
-        low[order], high[order], known[order] = values.low[:k], values.high[:k], values.value[:k]
+        # Latent i belongs to the component that is the rank of its penalty.
+        own = values[np.argsort(self.latent_order(k))]
         free = penalties == 0.0  # without a penalty a latent is zero only if there is no variance
-        zero = np.where(free, known <= 0.0, penalties >= high)
-        nonzero = np.where(free, known > 0.0, penalties < low)
+        zero = np.where(free, own.value <= 0.0, penalties >= own.high)
+        nonzero = np.where(free, own.value > 0.0, penalties < own.low)
         return np.flatnonzero(zero), np.flatnonzero(~zero & ~nonzero)
 
     def evidence(self) -> dict[str, Any]:
@@ -391,50 +364,22 @@ class ExpectedNestedDropoutReference(ObjectiveReference):
 
     citation = "Rippel et al. 2014; Bao et al. 2020, Section 5"
 
-    def loss(self, weights: Any, terms: Terms, data: Data) -> Ball:  # noqa: ARG002
+    def keep(self, k: int) -> Vector:  # noqa: ARG002
+        """Return the probabilities that b is at least 1, …, k."""
+        return np.cumsum(self.prior[::-1])[::-1]
+
+    def loss(self, terms: Terms) -> Ball:
         """Return the mean over b."""
-        parts = [
-            float(p) * _reconstruction(terms, b, data) for b, p in enumerate(self.prior, start=1)
-        ]
-        return sum(parts[1:], start=parts[0])
+        return self.expanded_loss(terms)
 
     def minimum(self, values: Vector, rest: float, m: int) -> float:  # noqa: ARG002
         """Return the mean, over b, of the total variance minus the first b eigenvalues."""
         left = rest + float(np.sum(values)) - np.cumsum(values)
         return float(self.prior @ left)
 
-    def direction(self, weights: Any, terms: Terms, data: Data) -> tuple[Ball, ...]:  # noqa: ARG002
-        """Return the mean of the gradients for the first b latents."""
-        shape = weights.encoder.shape
-        encoder, atoms = Ball(np.zeros(shape)), Ball(np.zeros(shape))
-        for b, p in enumerate(self.prior, start=1):
-            first, second = (
-                _padded(float(p) * part, shape) for part in _gradient(weights, terms, b)
-            )
-            encoder, atoms = encoder + first, atoms + second
-        return _gathered(weights, encoder, atoms)
-
-    def form(self, encoder: Vector, atoms: Vector) -> Vector:
-        """Return the mean of N for the first b latents."""
-        one = super().form
-        return np.asarray(
-            sum(p * one(encoder[:b], atoms[:b]) for b, p in enumerate(self.prior, start=1))
-        )
-
-    def optimal_form(self, values: Ball, unsure: float) -> tuple[Vector, float]:  # noqa: ARG002
-        """Return minus the probabilities with which the latents are kept."""
-        return -np.cumsum(self.prior[::-1])[::-1], 0.0
-
     def evidence(self) -> dict[str, Any]:
         """Return the probabilities."""
         return {"prior": self.prior}
-
-
-def _padded(ball: Ball, shape: tuple[int, int]) -> Ball:
-    """Return a ball with rows of zeros added."""
-    below = ((0, shape[0] - len(ball.value)), (0, 0))
-    error = np.broadcast_to(ball.error, ball.value.shape)
-    return Ball(np.pad(ball.value, below), np.pad(error, below))
 
 
 @dataclass(frozen=True)
@@ -456,24 +401,24 @@ class LinearVAEReference(ObjectiveReference):
         """Return the loss by −log p(sx) = −log p(x) + m log s."""
         return loss + m * math.log(unit)
 
-    def _noise(self, weights: Any) -> float:
+    def _noise(self, terms: Terms) -> float:
         given = self.noise
-        return math.exp(float(weights.log_noise[0, 0])) if given is None else float(given)
+        return math.exp(float(terms.weights.log_noise[0, 0])) if given is None else float(given)
 
-    def loss(self, weights: Any, terms: Terms, data: Data) -> Ball | None:
+    def loss(self, terms: Terms) -> Ball | None:
         """Return −ELBO; None if the noise variance is 0."""
-        k, m = weights.encoder.shape
-        noise, logs = self._noise(weights), weights.log_variances[:, 0]
-        if not noise > 0.0:
+        k, m = terms.encoder.value.shape
+        noise, logs = self._noise(terms), terms.weights.log_variances[:, 0]
+        misfit = super().loss(terms)
+        if not noise > 0.0 or misfit is None:
             return None
-        log_noise = float(weights.log_noise[0, 0]) if self.noise is None else math.log(self.noise)
+        log_noise = float(terms.weights.log_noise[0, 0]) if self.noise is None else math.log(noise)
         variances = np.exp(logs)
         spread = float(variances @ np.diag(terms.gram.value))
         divergence = float(np.sum(np.diag(terms.code_moment.value) + variances - logs)) - k
         constant = m * math.log(2 * math.pi) + m * log_noise + spread / noise + divergence
         rounding = m * abs(log_noise) + m + abs(spread) / noise + abs(divergence) + k
-        misfit = _residual_variance(weights, terms, data) / noise
-        return (misfit + Ball(constant, gamma(8 * m) * rounding)) * 0.5
+        return (misfit / noise + Ball(constant, gamma(8 * m) * rounding)) * 0.5
 
     def minimum(self, values: Vector, rest: float, m: int) -> float:
         """Return the smallest negative log-likelihood per row of probabilistic PCA.
@@ -490,46 +435,46 @@ class LinearVAEReference(ObjectiveReference):
         spread = np.append(values, np.full(m - k, others))
         return float(m * math.log(2 * math.pi) + np.sum(np.log(model) + spread / model)) / 2
 
-    def direction(self, weights: Any, terms: Terms, data: Data) -> tuple[Ball, ...]:
+    def direction(self, terms: Terms) -> tuple[Ball, ...]:
         """Return the gradient for encoder, decoder, log posterior variances and log s²."""
-        noise, variances = self._noise(weights), np.exp(weights.log_variances)
+        noise, variances = self._noise(terms), np.exp(terms.weights.log_variances)
         lengths = np.diag(terms.gram.value)[:, None]
-        encoder, atoms = _gradient(weights, terms, len(weights.encoder))
+        (encoder, atoms), misfit = self.gradients(terms), super().loss(terms)
         slope = Ball(0.0)
-        if self.noise is None:
-            misfit = _residual_variance(weights, terms, data) + float(np.sum(variances * lengths))
-            slope = float(data.n_features) - misfit / noise
+        if self.noise is None and misfit is not None:
+            misfit = misfit + float(np.sum(variances * lengths))
+            slope = float(terms.data.n_features) - misfit / noise
         return (
             encoder / (2.0 * noise) + terms.encoded,
-            (atoms * 0.5 + Ball(variances * weights.atoms)) / noise,
+            (atoms * 0.5 + terms.atoms * variances) / noise,
             Ball((variances * (1 + lengths / noise) - 1) / 2),
             slope * 0.5,
         )
 
-    def scale(self, leading: Leading, data: Data) -> float:  # noqa: ARG002
+    def scale(self, terms: Terms, top: float) -> float:  # noqa: ARG002
         """Return the number of features."""
-        return float(data.n_features)
+        return float(terms.data.n_features)
 
-    def sensitivity(self, weights: Any, data: Data) -> float | None:
+    def sensitivity(self, terms: Terms) -> float | None:
         """Return the change per change of Σ; None if the gradient is rounding errors alone.
 
         The gradient contains 1/s². Without variance a learned s² tends to zero, and no weights are
         stationary.
         """
-        noise = self._noise(weights)
+        noise, data = self._noise(terms), terms.data
         unknown = self.noise is None and not data.varies
         if unknown or not noise > gamma(data.n_features) * data.trace:
             return None
-        return (super().sensitivity(weights, data) or 0.0) / noise
+        return (super().sensitivity(terms) or 0.0) / noise
 
     def size(self, data: Data) -> float:
         """Return the number of features."""
         return float(data.n_features)
 
-    def gap_error(self, weights: Any, leading: Leading, data: Data) -> float:  # noqa: ARG002
+    def gap_error(self, terms: Terms, leading: Leading) -> float:  # noqa: ARG002
         """Return the errors of loss and minimum on their own, which contain Σ divided by s²."""
-        fit, codes = self.separate_sizes(weights)
-        return data.error * (fit / self._noise(weights) + codes)
+        fit, codes = self.separate_sizes(terms)
+        return terms.data.error * (fit / self._noise(terms) + codes)
 
 
 class RotationAugmentedReference(Reference):
@@ -537,14 +482,12 @@ class RotationAugmentedReference(Reference):
 
     citation = "Bao et al. 2020, Theorem 5"
 
-    def direction(self, weights: Any, terms: Terms, data: Data) -> tuple[Ball, ...]:  # noqa: ARG002
+    def direction(self, terms: Terms) -> tuple[Ball, ...]:
         """Return the direction of Bao et al. 2020, Algorithm 1."""
-        encoder, atoms = _gradient(weights, terms, len(weights.encoder))
+        encoder, atoms = ReconstructionReference().gradients(terms)
         moment = terms.code_moment
         turn = Ball((np.triu(moment.value, 1) - np.tril(moment.value, -1)) / 2, moment.error)
-        return _gathered(
-            weights, encoder - turn @ Ball(weights.encoder), atoms - turn @ Ball(weights.atoms)
-        )
+        return terms.gathered(encoder - turn @ terms.encoder, atoms - turn @ terms.atoms)
 
 
 class GeneralizedHebbianReference(Reference):
@@ -552,14 +495,14 @@ class GeneralizedHebbianReference(Reference):
 
     citation = "Sanger 1989"
 
-    def direction(self, weights: Any, terms: Terms, data: Data) -> tuple[Ball, ...]:  # noqa: ARG002
+    def direction(self, terms: Terms) -> tuple[Ball, ...]:
         """Return tril(WΣWᵀ)W − WΣ."""
         lower = Ball(np.tril(terms.code_moment.value), terms.code_moment.error)
-        return (lower @ Ball(weights.encoder) - terms.encoded,)
+        return (lower @ terms.encoder - terms.encoded,)
 
-    def scale(self, leading: Leading, data: Data) -> float:
+    def scale(self, terms: Terms, top: float) -> float:
         """Return 2σ₁²."""
-        return super().scale(leading, data) / 2
+        return super().scale(terms, top) / 2
 
 
 @dataclass(frozen=True)
@@ -570,15 +513,15 @@ class BrockettReference(Reference):
 
     citation = "Brockett 1991; Bao et al. 2020, eq. 51"
 
-    def direction(self, weights: Any, terms: Terms, data: Data) -> tuple[Ball, ...]:  # noqa: ARG002
+    def direction(self, terms: Terms) -> tuple[Ball, ...]:
         """Return 2DWΣ − (DM + MD)W with M = WΣWᵀ."""
-        ranks = Ball(self.ranks[:, None])
-        both = Ball(self.ranks[:, None] + self.ranks[None, :])
-        return (2.0 * (ranks * terms.encoded) - (both * terms.code_moment) @ Ball(weights.encoder),)
+        both = self.ranks[:, None] + self.ranks[None, :]
+        straight = terms.encoded * (2.0 * self.ranks[:, None])
+        return (straight - (terms.code_moment * both) @ terms.encoder,)
 
-    def scale(self, leading: Leading, data: Data) -> float:
+    def scale(self, terms: Terms, top: float) -> float:
         """Return 4σ₁² times the largest entry of D."""
-        return super().scale(leading, data) * float(np.max(self.ranks))
+        return super().scale(terms, top) * float(np.max(self.ranks))
 
 
 REFERENCES: dict[type, Any] = {

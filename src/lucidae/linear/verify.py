@@ -124,6 +124,12 @@ ZERO_GAIN = 1e-7
 """A latent without a component must have at most this effect on the reconstruction."""
 
 
+OVERFLOW = (
+    "the squares of X overflow double precision: divide X by a constant, and give the result to "
+    "both fit and certify."
+)
+
+
 # The rows ----------------------------------------------------------------------------------------
 
 
@@ -249,7 +255,7 @@ class GivenRows:
         if scipy.sparse.issparse(self.X) or getattr(leaf, "plain", False):
             return leaf(self.X, None, self.weights)
         step = max(least, BLOCK_ENTRIES // m)
-        parts = (slice(start, start + step) for start in range(0, n, step))
+        parts = (slice(start, min(start + step, n)) for start in range(0, n, step))
         w = self.weights
         return reduce(
             leaf.merge,
@@ -372,8 +378,8 @@ class Data:
             center = center + rest
         trace, mean = float(np.sum(variances)), center + rest
         if not math.isfinite(trace * weight):
-            raise OverflowError
-        plain = float(np.sum((mean / math.sqrt(max(trace, TINY))) ** 2)) <= LARGE_MEAN
+            raise ValueError(OVERFLOW)
+        plain = norm(mean) <= math.sqrt(LARGE_MEAN * trace)
         plain = plain and isinstance(rows, GivenRows) and str(rows.X.dtype).endswith("float64")
 
         def product(vectors: Vector) -> Vector:
@@ -457,7 +463,7 @@ class Data:
         with np.errstate(over="ignore"):
             trace = self.trace + float(mean @ mean)
         if not math.isfinite(trace):
-            raise OverflowError
+            raise ValueError(OVERFLOW)
 
         def product(vectors: Vector) -> Vector:
             return np.asarray(self.product(vectors) + np.outer(vectors @ mean, mean))
@@ -510,7 +516,7 @@ class Data:
             return None
         m, center = self.n_features, self.mean.value * self.unit
         # In units of the deviations the column of ones has no larger error than the others.
-        unit = self.unit * math.sqrt(max(self.trace / m, TINY))
+        unit = self.unit * math.sqrt(max(self.trace / m, self.rounding, TINY))
         found, error = self.rows.total(CenteredTriangle(center, unit), 4 * m)
         root = float(found[0, 0])
         factor, offset = found[1:, 1:] * (unit / abs(root)), found[0, 1:] * (unit / root)
@@ -931,17 +937,22 @@ def _lengths(rows: Vector) -> Vector:
 
 
 class Terms:
-    """Products of weights with Σ, and the terms of the reconstruction loss, as balls."""
+    """Weights, their products with Σ, and the terms of the reconstruction loss, as balls."""
 
-    def __init__(self, encoder: Vector, atoms: Vector, data: Data) -> None:
-        k, both = len(encoder), np.concatenate([encoder, atoms])
-        images = data.product(both)
-        error = gamma(data.n_features) * data.trace * _lengths(both)[:, None]
-        self.encoded = Ball(images[:k], np.broadcast_to(error[:k], images[:k].shape))
-        self.decoded = Ball(images[k:], np.broadcast_to(error[k:], images[k:].shape))
-        self.code_moment = self.encoded @ Ball(encoder.T)
-        self.gram = Ball(atoms) @ Ball(atoms.T)
-        self.cross = self.encoded * Ball(atoms)  # (k, m), whose entries are summed
+    def __init__(self, weights: Any, data: Data) -> None:
+        self.weights, self.data = weights, data
+        self.encoder, self.atoms = Ball(weights.encoder), Ball(weights.atoms)
+        k, both = len(weights.encoder), np.concatenate([weights.encoder, weights.atoms])
+        images = Ball(
+            data.product(both), gamma(data.n_features) * data.trace * _lengths(both)[:, None]
+        )
+        self.encoded, self.decoded = images[:k], images[k:]
+        self.code_moment = self.encoded @ self.encoder.T
+        self.gram = self.atoms @ self.atoms.T
+
+    def gathered(self, encoder: Ball, atoms: Ball) -> tuple[Ball, ...]:
+        """Return the gradients of both layers for untied weights, their mean for tied ones."""
+        return (encoder, atoms) if len(self.weights) == 2 else ((encoder + atoms) * 0.5,)
 
 
 class Losses(NamedTuple):
@@ -1008,17 +1019,17 @@ def measure(
     # A figure of weights that overflow is infinite, and its claim fails.
     with np.errstate(over="ignore", invalid="ignore"):
         scaled, leading = find_leading(scaled, weights.atoms)
-        terms = Terms(weights.encoder, weights.atoms, scaled)
-        losses = objective.losses(weights, terms, scaled, leading)
+        terms = Terms(weights, scaled)
+        losses = objective.losses(terms, leading)
         zero, uncertain = objective.zero_latents(leading.values)
         order = objective.latent_order(k)
         known = scaled.in_units(1.0 / unit)
         return WeightFigures(
             leading.times(unit * unit),
-            _rise(order, weights, terms, scaled),
-            _stationarity(rule, weights, terms, scaled, leading),
+            _rise(order, terms),
+            _stationarity(rule, terms, leading),
             losses,
-            _imbalance(weights),
+            _imbalance(terms),
             zero,
             uncertain,
             None if model is None else check_attributes(model, weights, known, unit, running),
@@ -1040,9 +1051,10 @@ def _in_unit(
     return value, minimum, size
 
 
-def _rise(order: Vector, weights: Any, terms: Terms, data: Data) -> Ball:
-    lengths = np.maximum(_lengths(weights.atoms), TINY)[:, None]
-    variances = np.sum((terms.decoded.value / lengths) * (weights.atoms / lengths), axis=1)[order]
+def _rise(order: Vector, terms: Terms) -> Ball:
+    atoms, data = terms.atoms.value, terms.data
+    lengths = np.maximum(_lengths(atoms), TINY)[:, None]
+    variances = np.sum((terms.decoded.value / lengths) * (atoms / lengths), axis=1)[order]
     top = max(float(np.max(variances)), TINY)
     rise = float(np.max(np.diff(variances), initial=-top))
     # Variances that differ by more than the error of Σ keep their order.
@@ -1050,31 +1062,30 @@ def _rise(order: Vector, weights: Any, terms: Terms, data: Data) -> Ball:
     return _finite(Ball(max(rise, 0.0) / top, gamma(4 * data.n_features) + unsure / top))
 
 
-def _imbalance(weights: Any) -> Ball:
-    atoms, encoder = Ball(weights.atoms), Ball(weights.encoder)
-    gram = atoms @ Ball(weights.atoms.T)
-    apart, size = (encoder @ Ball(weights.encoder.T) - gram), norm(gram.value)
-    error = norm(np.broadcast_to(apart.error, apart.value.shape))
-    return _finite(Ball(norm(apart.value), error) / max(size, TINY))
+def _imbalance(terms: Terms) -> Ball:
+    apart = terms.encoder @ terms.encoder.T - terms.gram
+    return _finite(_norm(apart) / max(norm(terms.gram.value), TINY))
 
 
-def _stationarity(
-    rule: Any, weights: Any, terms: Terms, data: Data, leading: Leading
-) -> Ball | None:
+def _stationarity(rule: Any, terms: Terms, leading: Leading) -> Ball | None:
     """Return the norm of the update direction, divided by the curvature and the weights' norm.
 
     A norm of the weights below 1e-8 is replaced by 1e-8. The result is None if the direction would
     consist of rounding errors.
     """
-    sensitivity = rule.sensitivity(weights, data)
+    sensitivity = rule.sensitivity(terms)
     if sensitivity is None:
         return None
-    size = max(norm(np.array([norm(part) for part in weights])), 1e-8)
-    parts = rule.direction(weights, terms, data)
-    length = norm(np.array([norm(np.asarray(part.value)) for part in parts]))
-    errors = (np.broadcast_to(part.error, np.shape(part.value)) for part in parts)
-    error = norm(np.array([norm(part) for part in errors])) + sensitivity * data.error * size
-    return _finite(Ball(length, error) / (max(rule.scale(leading, data), TINY) * size))
+    size = max(norm(np.array([norm(part) for part in terms.weights])), 1e-8)
+    found = _norm(*rule.direction(terms)) + Ball(0.0, sensitivity * terms.data.error * size)
+    top = float(leading.values.value[0])
+    return _finite(found / (max(rule.scale(terms, top), TINY) * size))
+
+
+def _norm(*parts: Ball) -> Ball:
+    """Return the Frobenius norm of balls together; no square overflows."""
+    errors = [norm(np.broadcast_to(part.error, np.shape(part.value))) for part in parts]
+    return Ball(norm(np.array([norm(np.asarray(p.value)) for p in parts])), norm(np.array(errors)))
 
 
 def _finite(figure: Ball) -> Ball:
