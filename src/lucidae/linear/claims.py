@@ -487,7 +487,7 @@ def _eigengap(text: Claim, figures: LinearFigures) -> Claim:
         why = f"Method {figures.method.name!r} finds the principal subspace but not its axes."
         return replace(text, advice=why)
     leading, k = figures.leading, figures.k
-    unit = max(float(leading.values.value[0]), TINY)
+    unit = max(float(leading.values.high[0]), TINY)
     apart, needed = leading.steps(k)
     shared = leading.unidentifiable(k)
     least = int(np.argmin(apart / needed if len(shared) else apart))
