@@ -148,7 +148,8 @@ class Deviations:
 
     def __call__(self, X: Any, _targets: Any, weights: Any) -> tuple[Any, ...]:
         """Return the sums over a block of rows with all columns."""
-        return self.sums(X, self.codes(X), weights)
+        parts = self._parts(X)
+        return self._sums(*parts, self._codes(*parts), weights)
 
     def columns(self, part: slice) -> Deviations:
         """Return the same function of the columns `part`."""
@@ -156,13 +157,18 @@ class Deviations:
 
     def codes(self, X: Any) -> Vector:
         """Return ⟨v, d⟩ for each row and each vector v, (n, q)."""
-        rows, left = self._parts(X)
+        return self._codes(*self._parts(X))
+
+    def _codes(self, rows: Any, left: Vector) -> Vector:
         V = self.vectors if scipy.sparse.issparse(rows) else like(self.vectors, rows)
         return np.asarray(to_numpy(rows @ V.T) - self.vectors @ left)
 
     def sums(self, X: Any, codes: Vector, weights: Any) -> tuple[Any, ...]:
         """Return the four sums, of the columns in X."""
-        (rows, left), sparse = self._parts(X), scipy.sparse.issparse(X)
+        return self._sums(*self._parts(X), codes, weights)
+
+    def _sums(self, rows: Any, left: Vector, codes: Vector, weights: Any) -> tuple[Any, ...]:
+        sparse = scipy.sparse.issparse(rows)
         w = np.ones(rows.shape[0]) if weights is None else to_numpy(weights).astype(float)
         both, squares = np.vstack([codes.T * w, w]), 0.0 * left
         found = np.asarray(both @ rows) if sparse else to_numpy(like(both, rows) @ rows)
@@ -185,10 +191,11 @@ class Deviations:
             if self.plain:
                 return rows, self.center
             return rows - like(self.center, rows), 0.0 * self.center
-        rows = scipy.sparse.csr_array(X, dtype=np.float64, copy=True)
-        rows.sum_duplicates()
+        rows = _canonical(X)
         full = np.bincount(rows.indices, minlength=rows.shape[1]) == rows.shape[0]
-        rows.data -= np.where(full, self.center, 0.0)[rows.indices]
+        if full.any():
+            rows = rows.copy()
+            rows.data -= np.where(full, self.center, 0.0)[rows.indices]
         return rows, np.where(full, 0.0, self.center)
 
     @staticmethod
@@ -202,6 +209,15 @@ class Deviations:
     def joined(parts: list[tuple[Any, ...]]) -> tuple[Any, ...]:
         """Return the sums of all columns, from those of chunks of columns."""
         return parts[0][0], *(np.concatenate([p[i] for p in parts], axis=-1) for i in (1, 2, 3))
+
+
+def _canonical(X: Any) -> Any:
+    """Return sparse rows in float64 without duplicate entries; X itself if it is so."""
+    rows = X.tocsr().astype(np.float64, copy=False)
+    if not rows.has_canonical_format:
+        rows = rows.copy()
+        rows.sum_duplicates()
+    return rows
 
 
 @dataclass(frozen=True)
@@ -249,11 +265,16 @@ class GivenRows:
         w = np.ones(n) if self.weights is None else to_numpy(self.weights).astype(float)
         return np.asarray(w / w.sum())
 
+    @cached_property
+    def _sparse(self) -> Any:
+        """The rows as they are multiplied, if they are sparse: converted once; otherwise None."""
+        return _canonical(self.X) if scipy.sparse.issparse(self.X) else None
+
     def total(self, leaf: Any, least: int = 1) -> Any:
         """Return the results of `leaf` for blocks of at least so many rows, joined by its merge."""
         n, m = self.shape
-        if scipy.sparse.issparse(self.X) or getattr(leaf, "plain", False):
-            return leaf(self.X, None, self.weights)
+        if self._sparse is not None or getattr(leaf, "plain", False):
+            return leaf(self.X if self._sparse is None else self._sparse, None, self.weights)
         step = max(least, BLOCK_ENTRIES // m)
         parts = (slice(start, min(start + step, n)) for start in range(0, n, step))
         w = self.weights
