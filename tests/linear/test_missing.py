@@ -22,6 +22,7 @@ from linear.observed_likelihood import (
 )
 from lucidae import LinearAutoencoder, SecondMoment, certify, load, save
 from lucidae.linear import METHODS
+from lucidae.metrics import subspace_distance
 
 
 def em(k=2, **settings):
@@ -674,6 +675,18 @@ def test_mirror_images_never_hold(complete):
         certificate = em().fit(X).certificate_
         assert not certificate["identifiability"].holds
         assert not certificate.holds
+
+
+@pytest.mark.parametrize(("links", "seed"), [(3, 30), (4, 22), (4, 34)])
+def test_a_local_maximum_near_a_mirror_image_does_not_hold(links, seed):
+    """Links of rank k determine the loadings, but EM ended at a mirror image of the optimum."""
+    rng = np.random.default_rng(seed)
+    W = rng.standard_normal((6 + links, 2)) * [2, 1]
+    X = rng.standard_normal((300, 2)) @ W.T + 0.5 * rng.standard_normal((300, 6 + links))
+    X[:150, :3] = X[150:, 3 + links :] = np.nan
+    model = em(tol=1e-5).fit(X)
+    assert subspace_distance(model.decoder_, np.linalg.svd(W, full_matrices=False)[0]) > 0.4
+    assert model.certificate_["identifiability"].undecided
 
 
 def test_links_of_as_many_loadings_as_latents_hold():

@@ -242,7 +242,7 @@ def evidence(figures: LinearFigures) -> dict[str, Any]:
 
 def claims(figures: LinearFigures) -> tuple[Claim, ...]:
     """Return all claims about a linear autoencoder, the most important ones first."""
-    found = (judge(_text(name, figures), figures) for name, (judge, *_) in CLAIMS.items())
+    found = (one(_text(name, figures), figures) for name, (one, *_) in CLAIMS.items())
     return tuple(claim for claim in found if claim is not None)
 
 
@@ -252,12 +252,12 @@ def _text(name: str, figures: LinearFigures) -> Claim:
     The reference of a method without reference formulas says that it judges itself.
     """
     statement, reference = CLAIMS[name][1:]
-    judge = reference_of(figures.rule)
+    rule = reference_of(figures.rule)
     if name == "gap":
         objective = figures.method.objective
         statement, reference = objective.gap_statement, reference_of(objective).citation
-    elif (name == "order" and figures.rule.orders) or (name in _THEORY and not judge.independent):
-        reference = judge.citation
+    elif (name == "order" and figures.rule.orders) or (name in _THEORY and not rule.independent):
+        reference = rule.citation
     return Claim(name, statement, reference)
 
 
@@ -285,7 +285,8 @@ _NO_NOISE = (
 )
 
 
-def _judge(text: Claim, figure: Ball, threshold: float, advice: str) -> Claim:
+def judge(text: Claim, figure: Ball, threshold: float, advice: str) -> Claim:
+    """Return the claim that a figure is at most `threshold`."""
     value, error = float(figure.value), float(figure.error)
     told = text.name, text.statement, text.reference
     return at_most(*told, value, threshold, advice, error=error)
@@ -320,7 +321,7 @@ def _enclosed(claim: Claim, figures: LinearFigures) -> Claim:
 def _subspace(text: Claim, figures: LinearFigures) -> Claim:
     k, leading, found = figures.k, figures.leading, figures.leading.subspace
     if not leading.complete or leading.determined(k):
-        claim = _judge(text, found, min(DISTANCE, 0.5 / k), _distance_advice(figures))
+        claim = judge(text, found, min(DISTANCE, 0.5 / k), _distance_advice(figures))
         return _enclosed(claim, figures)
     bound = float(leading.steps(k)[1][-1])
     why = (
@@ -356,7 +357,7 @@ def _alignment(text: Claim, figures: LinearFigures) -> Claim:
         )
         return _not_decided(text, why, figures)
     bound, found = min(DISTANCE, 0.5 / len(identifiable)), leading.alignment(identifiable)
-    claim = _enclosed(_judge(text, found, bound, _distance_advice(figures)), figures)
+    claim = _enclosed(judge(text, found, bound, _distance_advice(figures)), figures)
     if not len(shared):
         return claim
     why = f"{_components(shared)} not determined by these data and left out of the mean."
@@ -417,7 +418,7 @@ def _order(text: Claim, figures: LinearFigures) -> Claim:
     advice = "Sort the latents by their variance, largest first."
     if figures.fitted:
         advice = f"{_more_training(figures)} Or sort the latents by their variance."
-    return _judge(text, figures.measured.rise, RISE, advice)
+    return judge(text, figures.measured.rise, RISE, advice)
 
 
 def _stationarity(text: Claim, figures: LinearFigures) -> Claim:
@@ -425,7 +426,7 @@ def _stationarity(text: Claim, figures: LinearFigures) -> Claim:
     if found is None:
         return replace(text, advice=_NO_NOISE, undecided=True)
     bound = float(np.clip(10 * figures.training.tol, *STATIONARITY))
-    return _judge(text, found, bound, _training_advice(figures))
+    return judge(text, found, bound, _training_advice(figures))
 
 
 def _gap(text: Claim, figures: LinearFigures) -> Claim:
@@ -436,13 +437,13 @@ def _gap(text: Claim, figures: LinearFigures) -> Claim:
         if not reference_of(figures.method.objective).independent:
             why = "The global minimum of this objective is not known: the gap cannot be computed."
         return replace(text, advice=why, undecided=True)
-    claim = _judge(text, found, GAP, _training_advice(figures))
+    claim = judge(text, found, GAP, _training_advice(figures))
     if found.value < -GAP:
         advice = (
             "The loss is below the global minimum that theory gives for these data, which is "
             "impossible: the weights do not belong to these data."
         )
-        claim = replace(_judge(text, -found, GAP, advice), value=found.value, threshold=-GAP)
+        claim = replace(judge(text, -found, GAP, advice), value=found.value, threshold=-GAP)
     return replace(claim, headline=text.headline)
 
 
@@ -454,7 +455,7 @@ def _balance(text: Claim, figures: LinearFigures) -> Claim:
         "Gradient steps on untied weights disturb the balance in proportion to the learning rate: "
         "set tied=True, or lower learning_rate."
     )
-    return _judge(text, figures.measured.balance, BALANCE, advice)
+    return judge(text, figures.measured.balance, BALANCE, advice)
 
 
 def _nonzero(text: Claim, figures: LinearFigures) -> Claim:
@@ -478,7 +479,7 @@ def _nonzero(text: Claim, figures: LinearFigures) -> Claim:
         f"{_zero_sentence(figures)}: the smallest possible value of the claim subspace is "
         f"{zero}/{figures.k} = {zero / figures.k:.3g}."
     )
-    return _judge(text, Ball(float(zero)), 0.0, advice)
+    return judge(text, Ball(float(zero)), 0.0, advice)
 
 
 def _eigengap(text: Claim, figures: LinearFigures) -> Claim:
@@ -646,7 +647,7 @@ def _attributes(text: Claim, figures: LinearFigures) -> Claim:
     known = data.error / max(data.trace, TINY) if data.trace > 0.0 else 0.0
     error = gamma(8 * data.n_features) + max(min(known, 1.0), figures.fit_rounding)
     # With products in single precision the errors are half of the threshold and more.
-    return _judge(text, Ball(value, error), max(ATTRIBUTES, 2 * error), advice)
+    return judge(text, Ball(value, error), max(ATTRIBUTES, 2 * error), advice)
 
 
 def _is_wanted_number(figures: LinearFigures) -> bool:
@@ -680,7 +681,7 @@ def _moment(text: Claim, figures: LinearFigures) -> Claim:
     if data.moment is None:
         return replace(text, advice=_UNTESTED[data.origin], undecided=data.origin == "lost")
     advice = "The covariance was changed after it had been computed, or was computed wrongly."
-    return _judge(text, data.moment, max(MOMENT, SINGLE * figures.fit_rounding), advice)
+    return judge(text, data.moment, max(MOMENT, SINGLE * figures.fit_rounding), advice)
 
 
 _UNTESTED = {

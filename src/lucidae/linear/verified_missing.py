@@ -17,16 +17,9 @@ import numpy as np
 from scipy.sparse.csgraph import connected_components
 
 from lucidae.arrays import as_double, to_numpy
-from lucidae.certificates.bounds import EPS
-from lucidae.certificates.claims import (
-    Certificate,
-    Claim,
-    at_most,
-    does_not_apply,
-    reported,
-    undecided,
-)
-from lucidae.linear.claims import STATIONARITY, LinearFigures, claims
+from lucidae.certificates.bounds import EPS, Ball
+from lucidae.certificates.claims import Certificate, Claim
+from lucidae.linear.claims import STATIONARITY, LinearFigures, claims, judge
 from lucidae.linear.claims import evidence as evidence_of
 from lucidae.linear.observed_gaussian import ObservedGaussian
 from lucidae.linear.verify import Data
@@ -200,11 +193,12 @@ def _linked(
 
     Loadings of features that are all observed together are determined up to a common rotation, if
     there are more of them than latents. A further feature j is determined by its covariances
-    w_jᵀW_N with determined features N if the loadings W_N have rank k. The other features form
-    groups, and if the features of a group are observed together only with features whose loadings
-    have a lower rank, the group has a mirror image of the same likelihood: with v orthogonal to
-    these loadings, W(I − 2vvᵀ) in place of the group's loadings W. Its likelihood is computed;
-    `value` is that of the parameters. The last result is the smallest difference.
+    w_jᵀW_N with determined features N if the loadings W_N have rank k. If the features of a group
+    are observed together only with features whose loadings have a lower rank, the group has a
+    mirror image of the same likelihood: with v orthogonal to these loadings, W(I − 2vvᵀ) in place
+    of the group's loadings W. If the rank is k, the fit may still be a local maximum, near the
+    mirror image of the global one. The likelihood of the images is computed; `value` is that of the
+    parameters. The last result is the smallest difference.
     """
     m, (W, noise) = rows.shape[1], (model.loadings, model.noise)
     if m > PAIRED_FEATURES:
@@ -237,9 +231,9 @@ def _linked(
             break
         found |= new
     # 3) Mirror each group of other features along the direction in which its links are weakest.
-    loose, mirror = np.flatnonzero(~found), math.inf
-    _, group = connected_components(known[np.ix_(loose, loose)], directed=False)
-    for part in (loose[group == g] for g in range(min(MIRRORED, np.max(group, initial=-1) + 1))):
+    mirror, rest = math.inf, np.setdiff1d(np.arange(m), first)
+    _, group = connected_components(known[np.ix_(rest, rest)], directed=False)
+    for part in (rest[group == g] for g in range(min(MIRRORED, np.max(group, initial=-1) + 1))):
         others = np.setdiff1d(np.arange(m), part)
         links = apart[np.ix_(part, others)].sum(axis=0)
         if not links.any():
@@ -252,7 +246,7 @@ def _linked(
         image[part] -= 2 * np.outer(W[part] @ v, v)
         other = _derivatives(model._replace(loadings=image), rows, mass).value
         mirror = min(mirror, value - other)
-    return never, loose, mirror
+    return never, np.flatnonzero(~found), mirror
 
 
 _NOT_STORED = "The rows were not stored: call lucidae.certify(estimator, X) with all rows X."
@@ -278,12 +272,6 @@ def observed_certificate(
     If it did not converge, claims that would hold are undecided.
     """
     figures = replace(figures, observed=True)
-    own = claims(figures)
-    added = (
-        _likelihood_claim(seen, figures.training.tol, fitted),
-        _identifiability_claim(seen),
-        _missing_claim(seen),
-    )
     evidence = evidence_of(figures) | {"noise_variance": fitted.noise}
     if seen is not None:
         evidence |= {
@@ -293,92 +281,95 @@ def observed_certificate(
             "never_observed_together": seen.never,
             "lost_code_variance": seen.lost,
         }
-    judged = (*own, *added)
+    added = (
+        _likelihood(seen, figures.training.tol, fitted),
+        _identifiability(seen),
+        _missing_information(seen),
+    )
+    judged = (*claims(figures), *added)
     if not converged:
-        unclear: dict[str, Any] = {"holds": None, "undecided": True, "advice": _NOT_CONVERGED}
+        unclear: Any = {"holds": None, "undecided": True, "advice": _NOT_CONVERGED}
         judged = tuple(replace(claim, **unclear) if claim.holds else claim for claim in judged)
     return Certificate(title, judged, evidence)
 
 
-def _likelihood_claim(
-    seen: ObservedFigures | None, tolerance: float, fitted: ObservedGaussian
-) -> Claim:
-    name, reference = "likelihood", "Tipping & Bishop 1999; Rubin 1976 (missing at random)"
-    statement = (
+def _likelihood(seen: ObservedFigures | None, tolerance: float, fitted: ObservedGaussian) -> Claim:
+    text = Claim(
+        "likelihood",
         "the parameters are a stationary point of the likelihood of the observed entries (norm of "
-        "the gradient per row)"
+        "the gradient per row)",
+        "Tipping & Bishop 1999; Rubin 1976 (missing at random)",
     )
     if seen is None:
-        return undecided(name, statement, reference, _NOT_STORED)
-    value = seen.gradient
+        return replace(text, advice=_NOT_STORED, undecided=True)
     if not fitted.bounded:
-        return undecided(name, statement, reference, _NO_MAXIMUM, value)
+        return replace(text, value=seen.gradient, advice=_NO_MAXIMUM, undecided=True)
+    value = math.inf if math.isnan(seen.gradient) else seen.gradient
     bound = float(np.clip(10 * tolerance, *STATIONARITY))
     advice = (
         "Train longer (increase max_iter). If X is not the data that was passed to fit, this "
         "result is expected."
     )
-    value = math.inf if math.isnan(value) else value
-    return at_most(name, statement, reference, value, bound, advice, error=seen.error)
+    return judge(text, Ball(value, seen.error), bound, advice)
 
 
-def _identifiability_claim(seen: ObservedFigures | None) -> Claim:
-    name, reference = "identifiability", "linear algebra of WWᵀ + γI"
-    statement = (
+def _identifiability(seen: ObservedFigures | None) -> Claim:
+    text = Claim(
+        "identifiability",
         "the covariances of features that were observed together determine the loadings (number "
-        "of features that are linked to the others by fewer than k independent loadings)"
+        "of features that are linked to the others by fewer than k independent loadings)",
+        "linear algebra of WWᵀ + γI",
     )
     if seen is None:
-        return undecided(name, statement, reference, _NOT_STORED)
+        return replace(text, advice=_NOT_STORED, undecided=True)
     if seen.never is None:
         why = f"Pairs of features are not examined for more than {PAIRED_FEATURES} features."
-        return does_not_apply(name, statement, reference, why)
-    named = _named_pairs(seen.never)
+        return replace(text, advice=why)
+    named = ""
+    if len(seen.never):
+        shown = ", ".join(f"{i} and {j}" for i, j in seen.never[:3])
+        more = "" if len(seen.never) <= 3 else f" and {len(seen.never) - 3} other pairs"
+        named = f" (columns {shown}{more}, counted from 0, were never observed together)"
     if seen.loose is None:
         why = f"No more than k features were all observed together{named}."
-        return undecided(name, statement, reference, why)
+        return replace(text, advice=why, undecided=True)
+    mirrored, count = seen.mirror <= EVIDENCE, float(len(seen.loose))
+    other = (
+        "Other loadings, with other covariances between these groups of columns, have the same "
+        "likelihood (mirror images). Choose a smaller n_components, or collect rows in which "
+        "columns of both groups are observed."
+    )
+    if not count and mirrored:
+        why = f"{other} Or this fit is a local maximum{named}."
+        return replace(text, value=count, threshold=0.0, advice=why, undecided=True)
+    if not count:
+        confirmed = f"The covariance of these columns follows from the model alone{named}."
+        claim = judge(text, Ball(count), 0.0, "")
+        return replace(claim, advice=confirmed) if named else claim
     columns = ", ".join(map(str, seen.loose[:10])) + (" …" if len(seen.loose) > 10 else "")
     why = (
         f"Columns {columns}, counted from 0, are linked to the others by fewer than k independent "
         f"loadings{named}. "
     )
-    count = float(len(seen.loose))
-    if count and seen.mirror > EVIDENCE:
-        why += "Whether the observed covariances determine their loadings is not known."
-        return undecided(name, statement, reference, why, count, 0.0)
-    why += (
-        "Other loadings, with other covariances between these groups of columns, have the same "
-        "likelihood (mirror images). Choose a smaller n_components, or collect rows in which "
-        "columns of both groups are observed."
-    )
-    claim = at_most(name, statement, reference, count, 0.0, why)
-    if claim.holds and len(seen.never):
-        confirmed = f"The covariance of these columns follows from the model alone{named}."
-        return replace(claim, advice=confirmed)
-    return claim
+    if mirrored:
+        return judge(text, Ball(count), 0.0, why + other)
+    why += "Whether the observed covariances determine their loadings is not known."
+    return replace(text, value=count, threshold=0.0, advice=why, undecided=True)
 
 
-def _named_pairs(never: Vector) -> str:
-    """Return a clause that names up to three pairs of columns that were never observed together."""
-    if not len(never):
-        return ""
-    shown = ", ".join(f"{i} and {j}" for i, j in never[:3])
-    more = "" if len(never) <= 3 else f" and {len(never) - 3} other pairs"
-    return f" (columns {shown}{more}, counted from 0, were never observed together)"
-
-
-def _missing_claim(seen: ObservedFigures | None) -> Claim:
-    name, reference = "missing_information", "law of total variance"
-    statement = (
+def _missing_information(seen: ObservedFigures | None) -> Claim:
+    text = Claim(
+        "missing_information",
         "largest share of the variance of a code that the missing entries leave undetermined, on "
-        "average over the rows"
+        "average over the rows",
+        "law of total variance",
     )
     if seen is None:
-        return does_not_apply(name, statement, reference, _NOT_STORED)
+        return replace(text, advice=_NOT_STORED)
     shares = ", ".join(f"{100 * share:.2g} %" for share in seen.lost[:10])
     more = " …" if len(seen.lost) > 10 else ""
     advice = (
         f"{100 * seen.missing:.2g} % of the entries are missing, in {seen.patterns} patterns. By "
         f"component, this share of the variance is lost: {shares}{more}."
     )
-    return reported(name, statement, reference, float(np.max(seen.lost)), advice)
+    return replace(text, value=float(np.max(seen.lost)), advice=advice)
