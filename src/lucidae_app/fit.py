@@ -401,7 +401,7 @@ def complete(model: Any, job: Job, prepared: Prepared) -> None:
     ``--missing mean`` or ``--standardize`` the saved model is a pipeline.
     """
     table = prepared.table
-    job.check_outputs(("predictions", "coefficients") if table.target_names else ("codes",))
+    job.check_outputs(_names_of_sheets(model, prepared))
     y = table.target
     if isinstance(y, np.ndarray) and y.ndim == 2 and y.shape[1] == 1:
         y = y[:, 0]  # scikit-learn expects a vector for one target
@@ -452,12 +452,21 @@ def prefix_of(out: str, name: str) -> Path:
     return Path(out) / name if is_folder else Path(out)
 
 
+def _names_of_sheets(model: Any, prepared: Prepared) -> list[str]:
+    """Return the names of the output tables of a model."""
+    names = ["predictions", "coefficients"] if prepared.table.target_names else ["codes"]
+    if isinstance(model, LinearAutoencoder):
+        names.append("components")
+    return [*names, "filled"] if prepared.has_gaps else names
+
+
 def sheets_of(whole: Any, rows: Any, prepared: Prepared) -> dict[str, Sheet | StreamedSheet]:
     """Return the output tables by name, computed by a fitted model from the `rows` of a table.
 
-    They are "codes" if the table has no target, otherwise "predictions" and "coefficients". Codes
-    and predictions of a table that is read in blocks are computed when they are written; those of
-    rows that were left out are missing.
+    They are "codes" (and "components") if the table has no target, otherwise "predictions" and
+    "coefficients", and the "filled" rows if values were missing. Codes and predictions of a table
+    that is read in blocks are computed when they are written; those of rows that were left out are
+    missing.
     """
     table = prepared.table
     model = whole[-1] if isinstance(whole, Pipeline) else whole
@@ -468,15 +477,29 @@ def sheets_of(whole: Any, rows: Any, prepared: Prepared) -> dict[str, Sheet | St
             return Sheet(prepared.spread(found), columns)
         return StreamedSheet(results_of(method, rows, len(columns)), columns, n_rows_of(rows))
 
+    def filled(rows: Any) -> Any:
+        if isinstance(model, LinearAutoencoder) and prepared.preparation.missing == "em":
+            found = whole.inverse_transform(whole.transform(rows))
+            return np.where(np.isnan(table.values), found, table.values)
+        return whole[0].transform(rows)  # the imputer
+
+    def by_feature(values: Any, columns: tuple[str, ...]) -> Sheet:
+        return Sheet(values, columns, table.columns, "feature")
+
+    found: dict[str, Sheet | StreamedSheet] = {}
     if not table.target_names:
         names = tuple(map(str, model.get_feature_names_out()))
-        return {"codes": of_rows(whole.transform, names)}
-    columns, values = table.target_names, np.atleast_2d(model.coef_).T
-    if isinstance(model, SparseVAE):
-        chosen = np.isin(np.arange(len(values)), model.support_)
-        values = np.column_stack([chosen, model.relevance_, values])
-        columns = ("in support", "relevance", *columns)
-    return {
-        "predictions": of_rows(whole.predict, table.target_names),
-        "coefficients": Sheet(values, columns, table.columns, "feature"),
-    }
+        found["codes"] = of_rows(whole.transform, names)
+        if isinstance(model, LinearAutoencoder):
+            found["components"] = by_feature(np.asarray(model.components_).T, names)
+    else:
+        columns, values = table.target_names, np.atleast_2d(model.coef_).T
+        if isinstance(model, SparseVAE):
+            chosen = np.isin(np.arange(len(values)), model.support_)
+            values = np.column_stack([chosen, model.relevance_, values])
+            columns = ("in support", "relevance", *columns)
+        found["predictions"] = of_rows(whole.predict, table.target_names)
+        found["coefficients"] = by_feature(values, columns)
+    if prepared.has_gaps:
+        found["filled"] = of_rows(filled, table.columns)
+    return found

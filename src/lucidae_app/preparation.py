@@ -272,10 +272,16 @@ class Prepared:
     kept: Matrix | None = None  # whether each row of the file is in the table; None if all are
     notes: tuple[str, ...] = ()  # what was done with missing values
 
+    @property
+    def has_gaps(self) -> bool:
+        """Whether values of the table are missing, which are filled in."""
+        values: Any = self.table.values  # blocks of a large file have no known gaps
+        return isinstance(values, np.ndarray) and bool(np.isnan(values).any())
+
     def steps(self, model: Any) -> list[Any]:
         """Return what a pipeline does before the model: fills in missing values, and scales."""
         chosen, found = self.preparation, []
-        if chosen.missing in ("mean", "em") and np.isnan(self.table.values).any():
+        if self.has_gaps:
             if chosen.missing == "mean":
                 found.append(SimpleImputer())
             elif not isinstance(model, LinearAutoencoder):

@@ -92,8 +92,10 @@ def test_linear_codes_and_model_are_those_of_the_estimator(run, folder, samples)
     assert np.array_equal(numbers_of("X-linear-codes.npz").values, expected.transform(X))
     assert sorted(path.name for path in folder.glob("X-*")) == [
         "X-linear-codes.npz",
+        "X-linear-components.npz",
         "X-linear-model.npz",
     ]
+    assert np.array_equal(numbers_of("X-linear-components.npz").values, expected.components_.T)
 
 
 @pytest.mark.parametrize(
@@ -253,7 +255,8 @@ def test_out_names_a_folder(run, folder, out):
 def test_out_names_a_prefix_and_printed_paths_exist(run, folder):
     _, out, _ = run("fit", "linear", "X.npy", "--out", "deep/mine.1")
     written = [line.removeprefix("Written: ") for line in out.splitlines() if "Written" in line]
-    assert written == [str(folder / "deep" / f"mine.1-{name}.npz") for name in ("model", "codes")]
+    names = ("model", "codes", "components")
+    assert written == [str(folder / "deep" / f"mine.1-{name}.npz") for name in names]
     assert sorted(map(str, (folder / "deep").iterdir())) == sorted(written)
 
 
@@ -553,6 +556,7 @@ def test_what_was_done_to_the_table_is_part_of_the_saved_model(run, messy):
     np.testing.assert_allclose(model.transform(messy), expected, atol=1e-8)
     codes = pandas.read_csv("messy-linear-codes.csv")
     np.testing.assert_allclose(codes, expected, atol=1e-8)
+    np.testing.assert_allclose(pandas.read_csv("messy-linear-filled.csv"), filled, atol=1e-8)
 
 
 def test_observed_values_are_used_by_maximum_likelihood(run, messy):
@@ -563,6 +567,12 @@ def test_observed_values_are_used_by_maximum_likelihood(run, messy):
     assert "likelihood" in out
     model = lucidae.load("messy-linear-model.npz")
     assert np.isfinite(model.transform(messy)).all()
+    filled = pandas.read_csv("messy-linear-filled.csv")
+    seen = messy[filled.columns].notna()
+    np.testing.assert_allclose(filled[seen], messy[filled.columns][seen])
+    far = (filled - messy.mean()).abs() / messy.std()
+    assert np.isfinite(filled).all(axis=None)
+    assert far[~seen].max(axis=None) < 4
     for family in ("sparse", "dropout"):  # gaps are filled by such a model first
         code, _, err = run("fit", family, "messy.csv", "--target", "a", "--missing", "em")
         assert code == 0, err

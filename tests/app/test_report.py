@@ -4,6 +4,7 @@ import csv
 import html
 import io
 import re
+from dataclasses import replace
 from html.parser import HTMLParser
 from urllib.parse import unquote
 
@@ -227,6 +228,18 @@ def test_rows_of_high_leverage_are_named_and_left_out_for_comparison():
     assert described[0] == "75"  # of the four columns, d is noise
     assert re.search(r"d [+−]0\.[01]\d$", described[1])
     assert "Without it, 2 components stand out of noise" in part
+
+
+def test_an_outlier_is_named_that_makes_a_component_below_those_of_the_answer():
+    rng = np.random.default_rng(2)
+    values = rng.normal(size=(500, 2)) @ rng.normal(size=(2, 6)) + 0.1 * rng.normal(size=(500, 6))
+    values = np.column_stack([values, rng.normal(size=500), np.ones(500)])
+    values[17, 6] = 1e4
+    table = random_table(values=values, columns=tuple("abcdefgh"))
+    chosen = Preparation(ReadOptions(), standardize=True)
+    page = chapters(Prepared(replace(table, name="t.csv"), chosen), "answer")
+    assert "Look at row 17" in page
+    assert "--target g " in page  # not the constant column
 
 
 def test_only_observed_values_are_called_far_from_the_median():

@@ -36,7 +36,7 @@ from lucidae.validation import warn_user
 CHECK_EVERY = 20
 """Number of steps between two evaluations of the stopping rule."""
 
-UNEQUAL = 3.0
+UNEQUAL = 5.0
 """Factor by which quantiles of the features' variances differ more than those of equal noise, from
 which on the noise counts as unequal; parallel analysis then finds 3 components in independent
 features of which 3 have 5, 3 and 2 times the standard deviation of 17 others."""
@@ -225,8 +225,8 @@ def _warn_of_unequal_noise(count: ComponentCount, spectrum: Spectrum) -> None:
             f"{count.summary()} This assumes noise of the same variance in every feature, but "
             f"without the first {k} components the variances of the features differ by a factor of "
             f"{high / max(low, np.finfo(float).tiny):.2g} (10 % and 90 % quantiles), so that the "
-            "number may be far too large. Standardise the features, or give n_components as an "
-            "integer or as a share of the variance."
+            "number may be far too large. Standardise the features if they are not, or give "
+            "n_components as an integer or as a share of the variance."
         )
 
 

@@ -113,11 +113,12 @@ class Study:
     @cached_property
     def influential(self) -> dict[int, float]:
         """Rows that the claim `leverage` of the certificate names, and their largest shares."""
-        model = self.exact
         if self.table.moment is not None:  # only a sample of the rows is known
             return {}
-        if np.isnan(self.prepared.table.values).any():  # of rows with gaps nothing is claimed
-            model = LinearAutoencoder(model.n_components_).fit(self.table.values)
+        # An outlier may make a component of its own, below those that stand out of noise.
+        variances, _ = self.moment.spectrum()
+        number = max(self.exact.n_components_, int(np.sum(variances > np.mean(variances))))
+        model = LinearAutoencoder(number).fit(self.table.values)
         evidence = model.certificate_.evidence
         rows, shares = evidence.get("leverage_rows", ()), evidence.get("leverage_shares", ())
         return dict(zip(map(int, rows), map(float, shares), strict=True))
@@ -299,9 +300,12 @@ def _advice(study: Study) -> list[tuple[str, str]]:
     if constant := [table.columns[at] for at in np.flatnonzero(study.spread == 0)]:
         found.append((f"Constant, hence in no component: {some(constant, 8)}.", ""))
     command = study.command(f"fit linear FILE --components {max(study.n_components, 1)}")
-    found.append(("Save the components and the codes of all rows:", command))
+    found.append(
+        (f"Save components, codes{' and filled rows' * study.prepared.has_gaps}:", command)
+    )
     if table.target is None:
-        column = quote(table.columns[-1]) if study.is_file else "price"
+        last = int(np.flatnonzero(study.spread > 0)[-1])
+        column = quote(table.columns[last]) if study.is_file else "price"
         command = study.command(f"report FILE --target {column}")
         found.append(("Find the columns that explain one of them:", command))
     return found
