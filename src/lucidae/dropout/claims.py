@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -13,6 +13,7 @@ import scipy.sparse
 from scipy.stats import chi2
 
 from lucidae.arrays import as_double, is_array, to_numpy
+from lucidae.certificates.bounds import Ball
 from lucidae.certificates.certify import certifies
 from lucidae.certificates.claims import (
     Certificate,
@@ -77,21 +78,6 @@ INFLUENTIAL = 0.1
 
 _EXACT = "solver='exact' computes the optimum from one decomposition."
 
-_NO_DROPOUT = (
-    "Without dropout the loss depends on the product U Vᵀ alone, not on the norms of single units."
-)
-
-_CORRELATED = (
-    "Theorems 3.3 and 3.4 of Mianjy et al. 2018 hold for separate layers, and for tied layers with "
-    "white inputs. With tied layers and correlated inputs the hidden units of the optimum have in "
-    "general unequal norms."
-)
-
-_WEAK = (
-    "Dropout is so weak, or the fit so small, that a loss within the tolerance of its minimum says "
-    "nothing about the norms of single units."
-)
-
 _REMEDY = (
     "Call lucidae.certify with all rows at once: the rows lose fewer digits to rounding than their "
     "second moment."
@@ -114,6 +100,85 @@ _OTHER_WEIGHTS = (
     "were changed. Call fit again."
 )
 
+_BELOW = "The loss is below its lower bound, so one of them was computed wrongly."
+
+_PART = "the part of E‖y‖² that least squares explains"
+
+_THEOREM = "Mianjy et al. 2018, Theorem 3.6"
+
+STATEMENTS = {
+    "gap": ("the expected dropout loss equals its global minimum", _THEOREM),
+    "subgradient": (
+        "the weights' product U Vᵀ meets the optimality conditions of the convex relaxation",
+        f"{_THEOREM} (Cavazza et al. 2018)",
+    ),
+    "product": (
+        "the weights' product U Vᵀ is optimal: least squares with reduced singular values",
+        _THEOREM,
+    ),
+    "equalized": (
+        "all hidden units have equal importance scores: their relative variance is zero",
+        "Mianjy et al. 2018, Theorem 3.4",
+    ),
+    "path_norm": (
+        "no weights with the same product U Vᵀ have a smaller path norm",
+        "Mianjy et al. 2018, Theorems 3.3 and 3.4",
+    ),
+    "rank": (
+        "the weights' product U Vᵀ has the rank of the optimum with {width} hidden units",
+        _THEOREM,
+    ),
+    "stationarity": (
+        "the gradient of the expected dropout loss is zero",
+        "Mianjy et al. 2018, eq. 2",
+    ),
+    "curvature": (
+        "the Hessian of the loss has no negative eigenvalue, so this is not a strict saddle",
+        "Mianjy et al. 2018, Definition 4.2",
+    ),
+    "attributes": ("the fitted attributes agree with the weights and the data", _THEOREM),
+    "conditioning": (
+        "rounding errors of the loss minus its minimum are below the tolerance",
+        "Higham 2002, sections 10.3 and 19.4",
+    ),
+    "sampling": (
+        "number of leading singular directions of the data that exceed sampling noise",
+        "Bunea, She & Wegkamp 2011 (regression); Johnstone 2001 (autoencoder)",
+    ),
+    "leverage": (
+        "largest share of the squared deviations of all rows that one row has",
+        "Cook 1977; Huber 1981",
+    ),
+}
+"""Statement and reference of the claims about a network with dropout."""
+
+_LOW_RANK = "Eckart & Young 1936; Izenman 1975"
+
+_LANDSCAPE = "Baldi & Hornik 1989"
+
+REDUCED_RANK = STATEMENTS | {
+    "gap": ("no coefficients of rank at most {width} have a smaller squared error", _LOW_RANK),
+    "subgradient": (
+        "least squares minus fit is orthogonal to the fit, whose singular values are larger",
+        "Eckart & Young 1936",
+    ),
+    "product": (
+        "for white inputs, the fit has the {width} leading singular triples of least squares",
+        _LOW_RANK,
+    ),
+    "rank": ("the coefficients have the rank of the optimum, at most {width}", _LOW_RANK),
+    "stationarity": (
+        "the gradient of the squared error is zero for both factors of the coefficients",
+        _LANDSCAPE,
+    ),
+    "curvature": (
+        "the Hessian of the squared error has no negative eigenvalue: no strict saddle",
+        _LANDSCAPE,
+    ),
+    "attributes": (STATEMENTS["attributes"][0], "Izenman 1975"),
+}
+"""Statement and reference of the claims without dropout, in words of Eckart and Young."""
+
 
 @dataclass(frozen=True)
 class Context:
@@ -123,122 +188,172 @@ class Context:
     shrink: bool = True  # whether they are those of dropout, not of reduced-rank regression
     alpha: float = 0.0  # ridge penalty
 
+    def named(self, name: str, width: int = 0) -> tuple[str, str, str]:
+        """Return name, statement and reference of a claim."""
+        statement, reference = (STATEMENTS if self.shrink else REDUCED_RANK)[name]
+        if self.alpha and name == "gap":
+            statement += f", with the ridge penalty alpha={self.alpha:g} included"
+            reference += "; Mukherjee & Zhu 2011"
+        shown = "orthogonality" if name == "subgradient" and not self.shrink else name
+        return shown, statement.format(width=width), reference
+
 
 def claims(
     figures: DropoutFigures, tolerance: float, context: Context = Context()
 ) -> tuple[Claim, ...]:
     """Return the claims that the measured values support, most important first."""
+    level = math.sqrt(tolerance)
     gap = _gap(figures, tolerance, context)
-    compared: tuple[Claim, ...] = (
-        _subgradient(figures, tolerance),
-        _product(figures, tolerance),
-        _equalized(figures, tolerance),
-        _path_norm(figures, tolerance),
-        _rank(figures, tolerance),
-        _stationarity(figures, tolerance, context),
-        _curvature(figures, tolerance, decided=gap.holds is not None),
-        *_attributes(figures),
-    )
+
+    def compare(name: str, ball: Ball | None, limit: float, advice: str, why: str) -> Claim:
+        described = context.named(name, figures.width)
+        if why or ball is None:
+            return does_not_apply(*described, why or _NOT_KNOWN)
+        advice = advice if context.shrink else _OTHER
+        return at_most(*described, ball.value, limit, advice, error=ball.error)
+
+    # The thresholds are implied by the tolerance of the gap: see `lucidae.dropout.verify`.
+    far, uneven = level * max(figures.far, 1.0), tolerance * max(figures.unequal, 1.0)
+    tie = (_NOT_UNIQUE if context.shrink else _TIED_VALUES) if far >= 1.0 else ""
+    why = _NO_DROPOUT if figures.strength == 0 else _WEAK if uneven >= 1.0 else ""
+    why = _CORRELATED if figures.strength > 0 and figures.tied and not figures.white else why
+    same = "without changing the product U Vᵀ."
+    spectrum = f"Some singular value of the product U Vᵀ differs from the optimal one. {_EXACT}"
+    differs = f"The product U Vᵀ differs from the optimal one. {_EXACT}"
+    scores = f"lucidae.equalize_pair makes the scores equal {same}"
+    shorter = f"lucidae.equalize_pair minimises the path norm {same}"
+    longer = _OTHER_WEIGHTS if context.exact else f"Training has not converged. {_EXACT}"
+    compared = [
+        compare("subgradient", figures.subgradient, level, spectrum, ""),
+        compare("product", figures.product, far, differs, tie if figures.known else ""),
+        compare("equalized", figures.equalized, uneven, scores, why),
+        compare("path_norm", figures.path, uneven, shorter, why),
+        _rank(figures, level, context),
+        compare("stationarity", figures.stationarity, level, longer, ""),
+        _curvature(figures, level, context, decided=gap.holds is not None),
+        *_attributes(figures, context),
+    ]
+    compared = [claim for claim in compared if context.shrink or claim.name not in _OF_DROPOUT]
     if figures.missed + figures.lost > tolerance or (figures.known and gap.holds is None):
         # Neither the optimum nor the distance to it is known, so nothing can be compared with it.
-        compared = tuple(
+        compared = [
             claim
             if claim.name == "attributes" and claim.holds is False
             else undecided(claim.name, claim.statement, claim.reference, _SEE)
             for claim in compared
-        )
+        ]
     elif gap.holds:
         # These follow from a minimal loss, and their own figures may have larger errors.
-        compared = tuple(
+        compared = [
             does_not_apply(claim.name, claim.statement, claim.reference, _COARSE)
-            if claim.undecided
-            and claim.name in ("subgradient", "product", "stationarity", "curvature")
+            if claim.undecided and claim.name not in (*_OF_DROPOUT, "rank", "attributes")
             else claim
             for claim in compared
-        )
-    found = (
+        ]
+    return (
         gap,
         *compared,
         _conditioning(figures, tolerance),
         *_small_dropout(figures),
-        _sampling(figures),
+        _sampling(figures, context),
         _leverage(figures),
     )
-    return ridge_claims(found if context.shrink else _reduced_rank(found, figures), context.alpha)
 
 
-_PART = "the part of E‖y‖² that least squares explains"
+_OF_DROPOUT = ("equalized", "path_norm")
 
-_MINIMUM = "the expected dropout loss equals its global minimum"
+_NO_DROPOUT = (
+    "Without dropout the loss depends on the product U Vᵀ alone, not on the norms of single units."
+)
 
-_HEADLINE = "global minimum of the loss"
+_CORRELATED = (
+    "Theorems 3.3 and 3.4 of Mianjy et al. 2018 hold for separate layers, and for tied layers with "
+    "white inputs. With tied layers and correlated inputs the hidden units of the optimum have in "
+    "general unequal norms."
+)
+
+_WEAK = (
+    "Dropout is so weak, or the fit so small, that a loss within the tolerance of its minimum says "
+    "nothing about the norms of single units."
+)
+
+_NOT_UNIQUE = (
+    "The optimal function is not unique: the last singular value of the least-squares map that the "
+    "hidden units can represent equals the next one within the tolerance."
+)
+
+_TIED_VALUES = (
+    "The optimal coefficients are not unique: the last singular value of the least-squares map "
+    "that the rank allows equals the next one within the tolerance."
+)
+
+_OTHER = (
+    "These are not the coefficients of reduced-rank least squares for these rows: they belong to "
+    "other rows or another rank, or were changed. Call fit again."
+)
 
 
 def _gap(figures: DropoutFigures, tolerance: float, context: Context) -> Claim:
     """Return the claim that the loss equals its global minimum.
 
-    A loss below it by more than the tolerance is refuted too: one of them was computed wrongly.
+    A loss below it by more than the tolerance is refuted too: one of them was computed wrongly. For
+    tied weights and inputs that are not white, the minimum for separate layers bounds the unknown
+    one from below, and a loss that a descent reached from above.
     """
+    name, statement, reference = context.named("gap", figures.width)
+    ball, least, why, holds = figures.gap, figures.decrease, "", None
+    if figures.tied:
+        reference = "Mianjy et al. 2018, Theorem 2.4"
     if not figures.known:
-        return _bounded_gap(figures, tolerance)
-    reference = f"Mianjy et al. 2018, Theorem {'2.4' if figures.tied else '3.6'}"
-    gap, error = figures.gap.value, figures.gap.error
-    described = ("gap", _MINIMUM, reference, gap, tolerance)
-    if gap + error < -tolerance:
-        why = "The loss is below its lower bound, so one of them was computed wrongly."
-        return Claim(*described, False, why, error, headline=_HEADLINE)
-    if gap < -tolerance or error > tolerance:
-        # If the error exceeds the tolerance, a smaller loss is possible, however small the gap is.
+        reference = f"{_THEOREM}, as a bound for tied layers"
+    below = ball.high < -tolerance
+    # If the error exceeds the tolerance, a smaller loss is possible, however small the gap is.
+    if not below and figures.known and (ball.value < -tolerance or ball.error > tolerance):
         # Singular values that were not computed can only make the minimum smaller.
-        if gap - (error - figures.missed - figures.lost) > tolerance:
-            missed = figures.missed > error / 2
-            why = _training(figures, context) if figures.from_rows or missed else _REMEDY
-            return Claim(*described, False, why, error, headline=_HEADLINE)
-        why = _lost(figures)
-        return replace(
-            undecided(*described[:3], why, gap, tolerance, error=error), headline=_HEADLINE
-        )
-    at_saddle = figures.curvature is not None and figures.curvature < -math.sqrt(tolerance)
-    advice = _saddle_advice(figures) if at_saddle else _training(figures, context)
-    return replace(at_most(*described, advice, error=error), headline=_HEADLINE)
+        if ball.value - (ball.error - figures.missed - figures.lost) > tolerance:
+            missed = figures.missed > ball.error / 2
+            holds, why = False, _advice(figures, level=0.0, context=context)
+            why = why if figures.from_rows or missed else _REMEDY
+        else:
+            why = _lost(figures)
+    elif not below and not figures.known and abs(ball.value) + ball.error > tolerance:
+        if least - ball.error > tolerance:
+            ball, holds = Ball(least, ball.error), False
+            why = (
+                "L-BFGS from these weights finds a loss that is smaller by "
+                f"{least:.2g} times {_PART}."
+            )
+        else:
+            why = (
+                f"{_NOT_KNOWN} The loss minus the optimum lies between 0 and {ball.value:.2g} "
+                f"times {_PART}: the optimum of separate layers is smaller by that much, but "
+                "L-BFGS from these weights found no smaller loss of tied layers."
+            )
+    else:
+        value = ball.value if figures.known or below else abs(ball.value)
+        ball, holds = Ball(value, ball.error), False if below else ball.verdict(tolerance)
+        why = _BELOW if below else _advice(figures, math.sqrt(tolerance), context)
+        why = "" if holds else why
+    if holds is False and not context.shrink and not below:
+        why = _OTHER
+    headline = "global minimum of the loss" if figures.known else ""
+    described = (name, statement, reference, ball.value, tolerance, holds, why, ball.error)
+    return Claim(*described, undecided=holds is None, headline=headline)
 
 
-def _bounded_gap(figures: DropoutFigures, tolerance: float) -> Claim:
-    """Return the claim that tied weights are optimal, from bounds on the unknown minimum.
-
-    The minimum for separate layers bounds it from below, a loss that a descent reached from above.
-    """
-    reference = "Mianjy et al. 2018, Theorem 3.6, as a bound for tied layers"
-    most, error = figures.gap.value, figures.gap.error
-    if most + error < -tolerance or abs(most) + error <= tolerance:
-        why = "The loss is below its lower bound, so one of them was computed wrongly."
-        return at_most("gap", _MINIMUM, reference, abs(most), tolerance, why, error=error)
-    least = figures.decrease
-    if least - error > tolerance:
-        why = (
-            f"L-BFGS from these weights finds a loss that is smaller by {least:.2g} times {_PART}."
-        )
-        return Claim("gap", _MINIMUM, reference, least, tolerance, False, why, error)
-    why = (
-        f"{_NOT_KNOWN} The loss minus the optimum lies between 0 and {most:.2g} times {_PART}: the "
-        "optimum of separate layers is smaller by that much, but L-BFGS from these weights found "
-        "no smaller loss of tied layers."
-    )
-    return undecided("gap", _MINIMUM, reference, why, most, tolerance, error=error)
-
-
-def _training(figures: DropoutFigures, context: Context) -> str:
+def _advice(figures: DropoutFigures, level: float, context: Context) -> str:
     """Return the advice for weights that are not optimal."""
+    if level > 0 and figures.curvature is not None and figures.curvature < -level:
+        return f"The weights are at a strict saddle. {figures.reason}"
     rounded = figures.precision > SINGLE
     hint = " The weights are rounded to float32: give the rows as float64." if rounded else ""
-    if context.exact:
-        return f"{_OTHER_WEIGHTS}{hint}"
-    return f"Train longer with a decreasing learning rate; {_EXACT}{hint}"
+    longer = f"Train longer with a decreasing learning rate; {_EXACT}"
+    return (_OTHER_WEIGHTS if context.exact else longer) + hint
 
 
 def _lost(figures: DropoutFigures) -> str:
     """Return why it could not be decided whether the loss is minimal."""
-    error = figures.gap.error
+    error, dropped = figures.gap.error, figures.dropped
     if error > math.sqrt(UNKNOWN):
         return (
             "The second moment that fit computed could not be confirmed by the sketch of the rows "
@@ -252,14 +367,11 @@ def _lost(figures: DropoutFigures) -> str:
             "can represent are too close to each other. More dropout, or another number of hidden "
             "units, separates them."
         )
-    dropped = (
-        f" Number of directions in which the inputs are constant up to rounding errors: "
-        f"{figures.dropped}."
-        if figures.dropped
-        else ""
+    directions = (
+        f" Number of directions in which the inputs are constant up to rounding errors: {dropped}."
     )
     remedy = "" if figures.from_rows else f" {_REMEDY}"
-    if figures.dropped and figures.precision > SINGLE:
+    if dropped and figures.precision > SINGLE:
         remedy = (
             " The inputs were rounded to float32, which gives them a spurious variance in these "
             "directions: give the rows as float64."
@@ -270,194 +382,82 @@ def _lost(figures: DropoutFigures) -> str:
         f"float64 is not precise enough: rounding errors may change the loss minus its minimum by "
         f"{error:.1g} times {_PART} ({figures.unexplained:.1g} times smaller "
         "than E‖y‖² itself), and the second moment of the standardised inputs has the condition "
-        f"number {figures.condition:.1g}.{dropped}{remedy}"
+        f"number {figures.condition:.1g}.{directions if dropped else ''}{remedy}"
     )
 
 
-def _saddle_advice(figures: DropoutFigures) -> str:
-    """Return the advice for weights at a strict saddle."""
-    return f"The weights are at a strict saddle. {figures.reason}"
-
-
-def _subgradient(figures: DropoutFigures, tolerance: float) -> Claim:
-    """Return the claim on the first-order conditions of the convex relaxation in U Vᵀ."""
-    statement = "the weights' product U Vᵀ meets the optimality conditions of the convex relaxation"
-    reference = "Mianjy et al. 2018, Theorem 3.6 (Cavazza et al. 2018)"
-    if figures.subgradient is None:
-        return does_not_apply("subgradient", statement, reference, _NOT_KNOWN)
-    return at_most(
-        "subgradient",
-        statement,
-        reference,
-        figures.subgradient.value,
-        math.sqrt(tolerance),
-        f"Some singular value of the product U Vᵀ differs from the optimal one. {_EXACT}",
-        error=figures.subgradient.error,
-    )
-
-
-_NOT_UNIQUE = (
-    "The optimal function is not unique: the last singular value of the least-squares map that the "
-    "hidden units can represent equals the next one within the tolerance."
-)
-
-
-def _product(figures: DropoutFigures, tolerance: float) -> Claim:
-    """Return the claim that the product U Vᵀ of the weights equals the optimal product.
-
-    The threshold is implied by the tolerance of the gap: see `lucidae.dropout.verify`.
-    """
-    statement = "the weights' product U Vᵀ is optimal: least squares with reduced singular values"
-    reference = "Mianjy et al. 2018, Theorem 3.6"
-    limit = math.sqrt(tolerance) * max(figures.far, 1.0)
-    if figures.product is None or limit >= 1.0:
-        why = _NOT_UNIQUE if figures.known else _NOT_KNOWN
-        return does_not_apply("product", statement, reference, why)
-    return at_most(
-        "product",
-        statement,
-        reference,
-        figures.product.value,
-        limit,
-        f"The product U Vᵀ differs from the optimal one. {_EXACT}",
-        error=figures.product.error,
-    )
-
-
-def _equalized(figures: DropoutFigures, tolerance: float) -> Claim:
-    """Return the claim that all hidden units have equal importance scores ‖uᵢ‖ √(vᵢᵀC vᵢ)."""
-    statement = "all hidden units have equal importance scores: their relative variance is zero"
-    reference = "Mianjy et al. 2018, Theorem 3.4"
-    limit = tolerance * max(figures.unequal, 1.0)
-    why = _why_not_equalized(figures, limit)
-    if why:
-        return does_not_apply("equalized", statement, reference, why)
-    advice = "lucidae.equalize_pair makes the scores equal without changing the product U Vᵀ."
-    value, error = figures.equalized.value, figures.equalized.error
-    return at_most("equalized", statement, reference, value, limit, advice, error=error)
-
-
-def _path_norm(figures: DropoutFigures, tolerance: float) -> Claim:
-    """Return the claim that no weights with the same product have a smaller path norm."""
-    statement = "no weights with the same product U Vᵀ have a smaller path norm"
-    reference = "Mianjy et al. 2018, Theorems 3.3 and 3.4"
-    limit = tolerance * max(figures.unequal, 1.0)
-    why = _why_not_equalized(figures, limit)
-    if why:
-        return does_not_apply("path_norm", statement, reference, why)
-    advice = "lucidae.equalize_pair minimises the path norm without changing the product U Vᵀ."
-    value, error = figures.path.value, figures.path.error
-    return at_most("path_norm", statement, reference, value, limit, advice, error=error)
-
-
-def _why_not_equalized(figures: DropoutFigures, limit: float) -> str:
-    """Return why the hidden units of an optimum may have unequal norms, or ""."""
-    if figures.strength == 0:
-        return _NO_DROPOUT
-    if figures.tied and not figures.white:
-        return _CORRELATED
-    return _WEAK if limit >= 1.0 else ""
-
-
-def _rank(figures: DropoutFigures, tolerance: float) -> Claim:
+def _rank(figures: DropoutFigures, level: float, context: Context) -> Claim:
     """Return the claim that the product U Vᵀ of the weights has the rank of the optimal product."""
-    statement = (
-        f"the weights' product U Vᵀ has the rank of the optimum with {figures.width} hidden units"
-    )
-    reference = "Mianjy et al. 2018, Theorem 3.6"
+    described = context.named("rank", figures.width)
     rank, optimal, (lowest, highest) = figures.rank, figures.optimal_rank, figures.rank_band
     if optimal is None:
-        return does_not_apply("rank", statement, reference, _NOT_KNOWN)
+        return does_not_apply(*described, _NOT_KNOWN)
     if rank != optimal and lowest <= rank <= highest:
         why = (
             "The rank is not defined at this tolerance: a singular value of the optimal product is "
-            f"so close to {math.sqrt(tolerance):.1g} times the largest, the limit below which it "
+            f"so close to {level:.1g} times the largest, the limit below which it "
             "counts as zero, that weights whose loss is minimal may have either rank."
         )
-        return does_not_apply("rank", statement, reference, why)
-    advice = "" if rank == optimal else _rank_advice(rank > optimal)
-    return Claim("rank", statement, reference, float(rank), float(optimal), not advice, advice)
+        return does_not_apply(*described, why)
+    has = "has singular directions that the optimum does not have"
+    words = has if rank > optimal else "lacks singular directions that the optimum has"
+    advice = f"The product U Vᵀ {words}. {_EXACT}" if context.shrink else _OTHER
+    same = rank == optimal
+    return Claim(*described, float(rank), float(optimal), same, "" if same else advice)
 
 
-def _rank_advice(too_large: bool) -> str:
-    """Return the advice for a product of the weights whose rank is too large, or too small."""
-    if too_large:
-        return f"The product U Vᵀ has singular directions that the optimum does not have. {_EXACT}"
-    return f"The product U Vᵀ lacks singular directions that the optimum has. {_EXACT}"
-
-
-def _stationarity(figures: DropoutFigures, tolerance: float, context: Context) -> Claim:
-    """Return the claim that the gradient of the expected dropout loss is zero at the weights."""
-    return at_most(
-        "stationarity",
-        "the gradient of the expected dropout loss is zero",
-        "Mianjy et al. 2018, eq. 2",
-        figures.stationarity.value,
-        math.sqrt(tolerance),
-        _OTHER_WEIGHTS if context.exact else f"Training has not converged. {_EXACT}",
-        error=figures.stationarity.error,
-    )
-
-
-def _curvature(figures: DropoutFigures, tolerance: float, *, decided: bool) -> Claim:
+def _curvature(figures: DropoutFigures, level: float, context: Context, *, decided: bool) -> Claim:
     """Return the claim that the Hessian of the loss has no negative eigenvalue.
 
     If it was not measured, it does not apply where the gap is `decided`, and is undecided
     otherwise.
     """
-    statement = "the Hessian of the loss has no negative eigenvalue, so this is not a strict saddle"
-    reference = f"Mianjy et al. 2018, {'Theorem 4.3' if figures.tied else 'Definition 4.2'}"
+    name, statement, reference = context.named("curvature")
+    reference = "Mianjy et al. 2018, Theorem 4.3" if figures.tied else reference
     if figures.curvature is None:
         state = does_not_apply if decided else undecided
-        return state("curvature", statement, reference, figures.reason)
-    level, advice = -math.sqrt(tolerance), _saddle_advice(figures)
+        return state(name, statement, reference, figures.reason)
+    advice = f"The weights are at a strict saddle. {figures.reason}"
     error = UNCERTAIN_CURVATURE * figures.stationarity.value + figures.stationarity.error
     return at_least(
-        "curvature", statement, reference, figures.curvature, level, advice, error=error
+        name,
+        statement,
+        reference,
+        figures.curvature,
+        -level,
+        advice if context.shrink else _OTHER,
+        error=error,
     )
 
 
-ATTRIBUTES_CLAIM = (
-    "attributes",
-    "the fitted attributes agree with the weights and the data",
-    "Mianjy et al. 2018, Theorem 3.6",
-)
-"""Name, statement and reference of the claim about the fitted attributes."""
-
-
-def _attributes(figures: DropoutFigures) -> tuple[Claim, ...]:
+def _attributes(figures: DropoutFigures, context: Context) -> tuple[Claim, ...]:
     """Return the claim that the fitted attributes agree with weights and data, if compared."""
     if figures.attributes is None:
         return ()
     value, error = figures.attributes.value, figures.attributes.error
+    described = context.named("attributes")
     why = (
         f"{figures.attribute} belongs to other weights or data, or was assigned after the fit. "
         "Call fit again."
     )
     if math.isfinite(value) and error > 1.0:
         why = f"Rounding errors are too large to judge {figures.attribute}. {_REMEDY}"
-        return (undecided(*ATTRIBUTES_CLAIM, why, value, ATTRIBUTES),)
-    claim = at_most(*ATTRIBUTES_CLAIM, value, ATTRIBUTES, why, error=error)
-    return (
-        replace(claim, advice=f"{figures.attribute}: {claim.advice}") if claim.undecided else claim,
-    )
+        return (undecided(*described, why, value, ATTRIBUTES),)
+    claim = at_most(*described, value, ATTRIBUTES, why, error=error)
+    advice = f"{figures.attribute}: {claim.advice}"
+    return (replace(claim, advice=advice) if claim.undecided else claim,)
 
 
 def _conditioning(figures: DropoutFigures, tolerance: float) -> Claim:
     """Return the claim that rounding errors change the gap by less than the tolerance."""
-    statement = "rounding errors of the loss minus its minimum are below the tolerance"
-    reference = "Higham 2002, sections 10.3 and 19.4"
-    share = figures.gap.error
+    described, share = Context().named("conditioning"), figures.gap.error
     if share > tolerance:
-        why = _lost(figures)
-        return undecided("conditioning", statement, reference, why, share, tolerance)
+        return undecided(*described, _lost(figures), share, tolerance)
     note = (
         f"Number of directions in which the inputs count as constant: {figures.dropped}. Their "
         "standard deviation in these directions is as small as rounding errors."
-        if figures.dropped
-        else ""
     )
-    return Claim("conditioning", statement, reference, share, tolerance, True, note)
+    return Claim(*described, share, tolerance, True, note if figures.dropped else "")
 
 
 def _small_dropout(figures: DropoutFigures) -> tuple[Claim, ...]:
@@ -470,23 +470,20 @@ def _small_dropout(figures: DropoutFigures) -> tuple[Claim, ...]:
         f"{'below' if inside else 'above'} this limit. In both cases every local minimum of the "
         "loss is global (proof in the docstring of lucidae.dropout.theory)."
     )
-    return (
-        reported(
-            "small_dropout",
-            "value of dropout/(1 − dropout) below which the optimal product U Uᵀ of tied weights U "
-            "has full rank",
-            "Mianjy et al. 2018, Theorem 4.3",
-            figures.paper_bound,
-            advice,
-        ),
+    statement = (
+        "value of dropout/(1 − dropout) below which the optimal product U Uᵀ of tied weights U has "
+        "full rank"
     )
+    reference = "Mianjy et al. 2018, Theorem 4.3"
+    return (reported("small_dropout", statement, reference, figures.paper_bound, advice),)
 
 
-def _sampling(figures: DropoutFigures) -> Claim:
+def _sampling(figures: DropoutFigures, context: Context) -> Claim:
     """Return a claim that reports how many singular values of the data exceed sampling noise."""
-    statement = "number of leading singular directions of the data that exceed sampling noise"
-    reference = "Bunea, She & Wegkamp 2011 (regression); Johnstone 2001 (autoencoder)"
-    n_rows, n_inputs = figures.n_rows, figures.n_inputs
+    described, n_rows, n_inputs = context.named("sampling"), figures.n_rows, figures.n_inputs
+    # With a ridge penalty the level of the noise is that without.
+    fewer = " With a ridge penalty the number of components above the noise may be larger."
+    fewer = fewer if context.alpha else ""
     why = ""
     if n_rows is None:
         why = (
@@ -501,7 +498,7 @@ def _sampling(figures: DropoutFigures) -> Claim:
             f"estimate the effects of {n_inputs} inputs and the variance of the noise."
         )
     if why or n_rows is None or figures.spectrum is None:
-        return does_not_apply("sampling", statement, reference, why)
+        return does_not_apply(*described, why + fewer)
     judged = min(figures.width, len(figures.spectrum))
     if figures.residual is None:
         count = int(separated_components(figures.spectrum**2, n_rows, judged).sum())
@@ -511,7 +508,7 @@ def _sampling(figures: DropoutFigures) -> Claim:
     sentence = (
         f"{count} of the {judged} leading components exceed the sampling noise of {n_rows:g} rows."
     )
-    claim = reported("sampling", statement, reference, float(count), sentence)
+    claim = reported(*described, float(count), sentence + fewer)
     return replace(claim, headline=f"sampling: {count} of {judged}")
 
 
@@ -539,11 +536,10 @@ def noise_level(residual: Matrix, n_inputs: int, n_rows: float) -> float:
 
 def _leverage(figures: DropoutFigures) -> Claim:
     """Return a claim that names the rows that have more than their share of the energy."""
-    statement = "largest share of the squared deviations of all rows that one row has"
-    reference = "Cook 1977; Huber 1981"
+    described = Context().named("leverage")
     if figures.peaks is None or not figures.peaks.size or figures.n_rows is None:
         why = "A matrix is given, not rows: every row counts."
-        return does_not_apply("leverage", statement, reference, why)
+        return does_not_apply(*described, why)
     rows, shares = figures.peaks
     most = float(shares[0])
     limit = max(INFLUENTIAL, min(20.0 / (figures.n_rows + 1.0), 0.5))
@@ -551,14 +547,14 @@ def _leverage(figures: DropoutFigures) -> Claim:
     figures.evidence["leverage_rows"] = [int(row) for row in named]
     figures.evidence["leverage_shares"] = [float(share) for share in shares if share > limit]
     if not named:
-        return reported("leverage", statement, reference, most)
+        return reported(*described, most)
     words = f"row{'s' if len(named) > 1 else ''} {', '.join(named)}"
     advice = (
         f"{words[0].upper()}{words[1:]} (counted from 0) {'have' if len(named) > 1 else 'has'} up "
         f"to {most:.0%} of the squared deviations of all rows, so that the fit depends on "
         f"{'them' if len(named) > 1 else 'it'}: check for errors, and compare with a fit without."
     )
-    claim = reported("leverage", statement, reference, most, advice)
+    claim = reported(*described, most, advice)
     return replace(claim, headline=f"influence: {words}")
 
 
@@ -741,78 +737,11 @@ def _layer(weights: Any, name: str) -> Matrix:
     return np.asarray(check_rows(host, accept_sparse=False, name=name), dtype=np.float64)
 
 
-_LOW_RANK = "Eckart & Young 1936; Izenman 1975"
+_DUALITY = "Rockafellar 1970, Theorem 31.1 (Fenchel duality)"
 
-_LANDSCAPE = "Baldi & Hornik 1989"
+_AGAIN = "The iteration has not converged, or the factors belong to other data. Call fit again."
 
-REDUCED_RANK_ATTRIBUTES = (*ATTRIBUTES_CLAIM[:2], "Izenman 1975")
-"""Name, statement and reference of the claim about the fitted attributes without shrinkage."""
-
-_TIED_VALUES = (
-    "The optimal coefficients are not unique: the last singular value of the least-squares map "
-    "that the rank allows equals the next one within the tolerance."
-)
-
-_OTHER = (
-    "These are not the coefficients of reduced-rank least squares for these rows: they belong to "
-    "other rows or another rank, or were changed. Call fit again."
-)
-
-
-def _reduced_rank(claims: tuple[Claim, ...], figures: DropoutFigures) -> tuple[Claim, ...]:
-    """Return the claims of a network without dropout, in words of Eckart and Young."""
-    rank = figures.width
-    words = {
-        "gap": (f"no coefficients of rank at most {rank} have a smaller squared error", _LOW_RANK),
-        "subgradient": (
-            "least squares minus fit is orthogonal to the fit, whose singular values are larger",
-            "Eckart & Young 1936",
-        ),
-        "product": (
-            f"for white inputs, the fit has the {rank} leading singular triples of least squares",
-            _LOW_RANK,
-        ),
-        "rank": (f"the coefficients have the rank of the optimum, at most {rank}", _LOW_RANK),
-        "stationarity": (
-            "the gradient of the squared error is zero for both factors of the coefficients",
-            _LANDSCAPE,
-        ),
-        "curvature": (
-            "the Hessian of the squared error has no negative eigenvalue: no strict saddle",
-            _LANDSCAPE,
-        ),
-        "attributes": REDUCED_RANK_ATTRIBUTES[1:],
-    }
-    found = []
-    for claim in claims:
-        if claim.name in ("equalized", "path_norm"):
-            continue  # properties of dropout
-        statement, reference = words.get(claim.name, (claim.statement, claim.reference))
-        name = "orthogonality" if claim.name == "subgradient" else claim.name
-        trained = claim.name in words and claim.name != "attributes"
-        advice = _OTHER if claim.holds is False and trained else claim.advice
-        advice = _TIED_VALUES if advice == _NOT_UNIQUE else advice
-        found.append(
-            replace(claim, name=name, statement=statement, reference=reference, advice=advice)
-        )
-    return tuple(found)
-
-
-def ridge_claims(found: tuple[Claim, ...], alpha: float) -> tuple[Claim, ...]:
-    """Return the claims `found`, with the ridge penalty `alpha` mentioned if it is not zero."""
-    if alpha == 0.0:
-        return found
-    included = f", with the ridge penalty alpha={alpha:g} included"
-    fewer = " With a ridge penalty the number of components above the noise may be larger."
-    changes: dict[str, Callable[[Claim], Claim]] = {
-        "gap": lambda claim: replace(
-            claim,
-            statement=claim.statement + included,
-            reference=f"{claim.reference}; Mukherjee & Zhu 2011",
-        ),
-        "sampling": lambda claim: replace(claim, advice=claim.advice + fewer),
-    }
-    return tuple(changes[c.name](c) if c.name in changes else c for c in found)
+_OBSERVED = "‖P_Ω M‖², the sum of squares of the observed entries"
 
 
 def completion_claims(figures: CompletionFigures, tolerance: float) -> tuple[Claim, ...]:
@@ -821,25 +750,70 @@ def completion_claims(figures: CompletionFigures, tolerance: float) -> tuple[Cla
     The tolerance is increased for factors of type float32, whose rounding changes the residual.
     """
     tolerance = max(tolerance, 64 * figures.precision)
-    rows, columns = figures.empty_rows, figures.empty_columns
-    note = (
-        f"{rows} rows and {columns} columns have no observed entry: the completed matrix is zero "
-        "there."
-        if rows or columns
-        else ""
+    level, error, width = math.sqrt(tolerance), figures.error, figures.width
+    known = "(λ = dropout / (1 − dropout), r columns)"
+    # The lower bound on the loss holds for matrices of any rank, so that factors with a limited
+    # number of columns may be optimal without attaining it. If a column were zero, the loss could
+    # be decreased by this column, unless the bound is attained.
+    limited = figures.rank >= width and figures.stationarity <= level
+    gap = (
+        "gap",
+        "the loss exceeds its smallest value over all matrices by at most the tolerance",
+        _DUALITY,
+    )
+    spectral = (
+        "spectral_norm",
+        "the residual's largest singular value is at most λ/r times the nuclear norm of U Vᵀ "
+        + known,
+        _DUALITY,
+    )
+    why = too_large = ""
+    if figures.gap > tolerance >= figures.smallest_gap:
+        why = (
+            "The bound on the spectral norm of the residual is not tight enough. The loss exceeds "
+            f"the minimum by at most {figures.gap:.2g} times {_OBSERVED}."
+        )
+    elif figures.gap > tolerance and limited:
+        why = (
+            f"The factors use all of their {width} columns and are a stationary point, but "
+            "the lower bound, which is that of matrices of any rank, is not attained: its minimum "
+            "has a larger rank, or there are better factors (with a limited rank the problem is "
+            f"not convex). At most {figures.gap:.2g} times {_OBSERVED}, could be gained. Increase "
+            "n_components or dropout."
+        )
+    if figures.spectral > level and limited:
+        too_large = (
+            "All columns of the factors are used. The best factors with this number of columns "
+            "need not meet this condition; it is meant for matrices of any rank."
+        )
+    elif figures.spectral > level >= figures.smallest_spectral:
+        too_large = (
+            "Only a bound on the spectral norm of the residual is known, and it is too large."
+        )
+    value = figures.spectral if math.isfinite(figures.spectral) else math.inf
+    all_used = (
+        f"All {width} columns of the factors are used; matrices of a larger rank are excluded."
+    )
+    empty = (
+        f"{figures.empty_rows} rows and {figures.empty_columns} columns have no observed entry: "
+        "the completed matrix is zero there."
     )
     return (
-        _completion_gap(figures, tolerance),
-        _spectral(figures, tolerance),
+        undecided(*gap, why, figures.gap, tolerance)
+        if why
+        else at_most(*gap, figures.gap, tolerance, _AGAIN, error=error),
+        undecided(*spectral, too_large, value, level)
+        if too_large
+        else at_most(*spectral, value, level, _AGAIN),
         at_most(
             "complementarity",
             "the inner product of residual and U Vᵀ is λ/r times the squared nuclear norm of U Vᵀ "
-            "(λ = dropout / (1 − dropout), r columns)",
+            + known,
             _DUALITY,
             figures.complementarity,
-            math.sqrt(tolerance),
+            level,
             _AGAIN,
-            error=figures.error,
+            error=error,
         ),
         at_most(
             "equalized",
@@ -847,26 +821,32 @@ def completion_claims(figures: CompletionFigures, tolerance: float) -> tuple[Cla
             "Σ‖uᵢ‖²‖vᵢ‖²",
             "Srebro, Rennie & Jaakkola 2004, and the Cauchy–Schwarz inequality",
             figures.excess_penalty,
-            math.sqrt(tolerance),
+            level,
             "lucidae.equalize_pair makes the norms equal without changing the product U Vᵀ.",
-            error=figures.error,
+            error=error,
         ),
         at_most(
             "stationarity",
             "the gradient of the loss on the observed entries is zero",
             "derivatives of the loss with respect to U and V",
             figures.stationarity,
-            math.sqrt(tolerance),
+            level,
             _AGAIN,
-            error=figures.error,
+            error=error,
         ),
-        _completion_rank(figures),
+        reported(
+            "rank",
+            f"rank of the completed matrix, which is at most {width}",
+            "singular values of U Vᵀ",
+            float(figures.rank),
+            all_used if figures.rank >= width else "",
+        ),
         reported(
             "observed_share",
             "share of the entries of the matrix that are observed",
             "number of observed entries divided by the number of all entries",
             figures.share,
-            note,
+            empty if figures.empty_rows or figures.empty_columns else "",
         ),
         at_most(
             "attributes",
@@ -878,77 +858,6 @@ def completion_claims(figures: CompletionFigures, tolerance: float) -> tuple[Cla
             "fit. Call fit again.",
         ),
     )
-
-
-_DUALITY = "Rockafellar 1970, Theorem 31.1 (Fenchel duality)"
-
-_AGAIN = "The iteration has not converged, or the factors belong to other data. Call fit again."
-
-
-def _limited(figures: CompletionFigures, tolerance: float) -> bool:
-    """Tell whether the factors are stationary and use all columns, so that more may be needed.
-
-    The lower bound on the loss holds for matrices of any rank, so that factors with a limited
-    number of columns may be optimal without attaining it. If a column were zero, the loss could be
-    decreased by this column, unless the bound is attained.
-    """
-    return figures.rank >= figures.width and figures.stationarity <= math.sqrt(tolerance)
-
-
-def _completion_gap(figures: CompletionFigures, tolerance: float) -> Claim:
-    """Return the claim that loss minus a lower bound of its minimum is at most the tolerance."""
-    statement = "the loss exceeds its smallest value over all matrices by at most the tolerance"
-    if figures.gap > tolerance >= figures.smallest_gap:
-        why = (
-            "The bound on the spectral norm of the residual is not tight enough. The loss exceeds "
-            f"the minimum by at most {figures.gap:.2g} times ‖P_Ω M‖², the sum of squares of the "
-            "observed entries."
-        )
-        return undecided("gap", statement, _DUALITY, why, figures.gap, tolerance)
-    if figures.gap > tolerance and _limited(figures, tolerance):
-        why = (
-            f"The factors use all of their {figures.width} columns and are a stationary point, but "
-            "the lower bound, which is that of matrices of any rank, is not attained: its minimum "
-            "has a larger rank, or there are better factors (with a limited rank the problem is "
-            f"not convex). At most {figures.gap:.2g} times ‖P_Ω M‖², the sum of squares of the "
-            "observed entries, could be gained. Increase n_components or dropout."
-        )
-        return undecided("gap", statement, _DUALITY, why, figures.gap, tolerance)
-    return at_most("gap", statement, _DUALITY, figures.gap, tolerance, _AGAIN, error=figures.error)
-
-
-def _spectral(figures: CompletionFigures, tolerance: float) -> Claim:
-    """Return the claim that the spectral norm of the residual is at most (λ/r)‖X‖*."""
-    statement = (
-        "the residual's largest singular value is at most λ/r times the nuclear norm of U Vᵀ "
-        "(λ = dropout / (1 − dropout), r columns)"
-    )
-    level = math.sqrt(tolerance)
-    value = figures.spectral
-    if value > level and _limited(figures, tolerance):
-        why = (
-            "All columns of the factors are used. The best factors with this number of columns "
-            "need not meet this condition; it is meant for matrices of any rank."
-        )
-        return undecided("spectral_norm", statement, _DUALITY, why, value, level)
-    if value > level >= figures.smallest_spectral:
-        why = "Only a bound on the spectral norm of the residual is known, and it is too large."
-        return undecided("spectral_norm", statement, _DUALITY, why, value, level)
-    if not math.isfinite(value):
-        value = math.inf
-    return at_most("spectral_norm", statement, _DUALITY, value, level, _AGAIN)
-
-
-def _completion_rank(figures: CompletionFigures) -> Claim:
-    """Return a claim that reports the rank of the completed matrix."""
-    note = (
-        f"All {figures.width} columns of the factors are used; matrices of a larger rank are "
-        "excluded."
-        if figures.rank >= figures.width
-        else ""
-    )
-    statement = f"rank of the completed matrix, which is at most {figures.width}"
-    return reported("rank", statement, "singular values of U Vᵀ", float(figures.rank), note)
 
 
 def completion_certificate(title: str, figures: CompletionFigures, tolerance: float) -> Certificate:

@@ -27,7 +27,6 @@ from lucidae.base import (
 )
 from lucidae.certificates.claims import Certificate, Claim
 from lucidae.dropout.claims import (
-    ATTRIBUTES_CLAIM,
     CERTIFIED,
     LARGEST_GAP,
     Context,
@@ -660,7 +659,7 @@ class DropoutFactorization(
         # The matrix is not stored, so that changed factors cannot be judged by their loss.
         kept = [claim for claim in certificate if claim.name != "attributes"]
         why = "Attributes were changed after the fit: call lucidae.certify(model, X) instead."
-        named = ATTRIBUTES_CLAIM
+        named = Context().named("attributes")
         if "attributes" in certificate:
             known = certificate["attributes"]
             named = (known.name, known.statement, known.reference)

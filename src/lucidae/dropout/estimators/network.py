@@ -33,7 +33,6 @@ from lucidae.certificates.sketch import Sketch
 from lucidae.data import aligned_blocks, store_features, store_targets
 from lucidae.data.passes import Passes, check_start, given_moment, load_rows
 from lucidae.dropout.claims import (
-    ATTRIBUTES_CLAIM,
     CERTIFIED,
     LARGEST_GAP,
     Context,
@@ -307,11 +306,6 @@ class NetworkState(FittedState):
     def penalty(self) -> float:
         """Factor of ‖coefficients‖² in the ridge penalty on the sum of squared errors."""
         return 0.0
-
-    @property
-    def attributes_claim(self) -> tuple[str, str, str]:
-        """Name, statement and reference of the claim about the fitted attributes."""
-        return ATTRIBUTES_CLAIM
 
     @property
     def context(self) -> Context:
@@ -608,7 +602,7 @@ class NetworkMixin(CertifiedMixin):
 
 def _changed_claim(state: NetworkState, why: str) -> Claim:
     """Return the failed claim about attributes that were changed after the fit."""
-    return Claim(*state.attributes_claim, math.inf, ATTRIBUTES, False, why)
+    return Claim(*state.context.named("attributes"), math.inf, ATTRIBUTES, False, why)
 
 
 def merges_moments(estimator: Any) -> bool:

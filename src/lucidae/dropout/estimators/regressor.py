@@ -36,7 +36,7 @@ from lucidae.certificates.claims import Certificate
 from lucidae.certificates.sketch import Sketch, column_scales, sketch_pairs
 from lucidae.data import by_blocks, in_memory, loaded, store_targets
 from lucidae.data.kinds import by_chunks, check_batch
-from lucidae.dropout.claims import REDUCED_RANK_ATTRIBUTES, Context, given_rows
+from lucidae.dropout.claims import Context, given_rows
 from lucidae.dropout.estimators.network import (
     NetworkMixin,
     NetworkState,
@@ -151,11 +151,6 @@ class RegressionState(NetworkState):
         if not self.shrink:
             return exact_network(solve_reduced_rank(self.problem, self.width))
         return exact_network(solve(self.problem, self.strength, self.width))
-
-    @property
-    def attributes_claim(self) -> tuple[str, str, str]:
-        """Name, statement and reference of the claim about the fitted attributes."""
-        return super().attributes_claim if self.shrink else REDUCED_RANK_ATTRIBUTES
 
     @property
     def context(self) -> Context:
