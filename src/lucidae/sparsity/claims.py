@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import scipy.sparse
@@ -32,7 +32,7 @@ from lucidae.sparsity.theory import (
     uniqueness_bound,
     uniqueness_of,
 )
-from lucidae.sparsity.verify import FINEST, EnergyKind, Figures, Fit, Sample, measure
+from lucidae.sparsity.verify import FINEST, HELD_OUT, EnergyKind, Figures, Fit, Sample, measure
 from lucidae.validation import check_number, check_rows
 
 __all__ = ["certify_coefficients"]
@@ -63,20 +63,144 @@ OUT_OF_REACH = (
     "in float64 are then accurate to ±{reach:.1g} only, and the measured value exceeds the "
     "threshold by no more than that, so the claim is not decided."
 )
-STILL_LEARNING = (
+TRUST = (
+    "If the dictionary fits the data only roughly, as an approximate forward model does, trust "
+    "the solutions at larger noise variances more: see lucidae.sparsity.noise_path."
+)
+
+
+class SparseClaim(NamedTuple):
+    """A claim that a measured value is at most a limit: what it says, and what to do if it fails.
+
+    It is undecided if it fails by no more than `reach`, the accuracy of solvers in float64: the
+    verifier is accurate to ε√cond(Σ), so that what holds does hold, but solvers that form Σ are
+    accurate to ε cond(Σ), and a distance within that may be as small as they can make it.
+    """
+
+    name: str
+    statement: str
+    reference: str
+    value: Callable[[Figures], Ball | None]
+    limit: Callable[[Figures], float]
+    advice: str
+    without: str = NO_NOISE  # why nothing was measured
+    reach: Callable[[Figures], float] = lambda _: 0.0
+    headline: str = ""
+
+    def claim(self, figures: Figures) -> Claim:
+        """Return the claim about a fit."""
+        words, measured = self[:3], self.value(figures)
+        if measured is None:
+            return does_not_apply(*words, self.without)
+        limit, reach = self.limit(figures), self.reach(figures)
+        value, error = measured.value, measured.error
+        found = at_most(*words, value, limit, self.advice, error=error)
+        if found.holds is False and value - limit <= reach:
+            why = OUT_OF_REACH.format(reach=reach)
+            found = undecided(*words, why, value, limit, error=reach)
+        return replace(found, headline=self.headline)
+
+
+def _reach(figures: Figures) -> float:
+    return figures.reach
+
+
+STATIONARITY, MEAN, ENERGIES, VARIANCE, SUPPORT = (
+    SparseClaim(
+        "stationarity", "the energy is stationary in the relevances (KKT conditions)",
+        f"{WIPF}, eq. 18 and 21", lambda of: of.violation, lambda of: of.tolerance,
+        "Raise max_iter, or raise tol if this accuracy is enough.", NO_NOISE, _reach,
+        "stationary point of the loss",
+    ),
+    SparseClaim(
+        "posterior_mean",
+        "the coefficients are the posterior mean, and predictions are computed from it",
+        f"{WIPF}, eq. 18", lambda of: of.mean, lambda of: of.mean_tolerance,
+        "The coefficients, the intercept and the relevances do not fit together or do not belong "
+        "to these data. Fit again.", NO_NOISE, _reach,
+    ),
+    SparseClaim(
+        "energy", "the reported energy is the energy at the fitted relevances and noise variance",
+        f"{WIPF}, eq. 18, 48 and 50", lambda of: of.energy, lambda _: ENERGY,
+        "The reported energy (loss) belongs to other relevances (prior variances) or to other "
+        "data. Fit again.",
+        "No energy was reported, or the verifier does not know the formula of this energy.", _reach,
+    ),
+    SparseClaim(
+        "predictive_variance",
+        "the variances of predictions follow from the relevances and the noise variance",
+        f"{WIPF}, eq. 18", lambda of: of.variance, lambda _: FINEST,
+        "The relevances (prior variances), the noise variance or the data have changed. Fit again.",
+        "Coefficients alone have no predictive variance.",
+        # Variances are differences of numbers of the size of γ cond(Σ).
+        lambda of: min(float(of.evidence.get("reach", 0.0)), 1.0),
+    ),
+    SparseClaim(
+        "support", "support_ contains exactly the statistically significant columns", "Wilks 1938",
+        lambda of: of.support, lambda _: 0,
+        "The value is the number of columns that support_ lacks or contains wrongly. Fit again.",
+        "Coefficients alone have no support with a test of significance.",
+    ),
+)  # fmt: skip
+
+COVARIANCES = SparseClaim(
+    "group_covariances",
+    "the covariances of the groups are symmetric and positive semi-definite, and their diagonals "
+    "are the relevances", f"{WIPF}, eq. 18",
+    lambda of: None if of.covariance is None else Ball(of.covariance), lambda _: FINEST,
+    "group_covariances_ or relevance_ were changed. Fit again.",
+)  # fmt: skip
+
+LEARNED = SparseClaim(
+    "noise_variance", "the energy is stationary in the noise variance", "Wipf & Rao 2007",
+    lambda of: of.noise, lambda of: of.tolerance,
     "Raise max_iter. If the noise variance then falls further, towards zero, these data do not "
     "determine it (too few rows for so many columns, or no noise): use noise_variance='cv' or give "
-    "a number."
-)
-LEARNED = ("learn", "floor", "learn_diagonal")
-HELD_OUT = ("cv", "cv_1se")
-NOISE_STATEMENTS = {
-    "learn": "the energy is stationary in the noise variance",
-    "floor": "the energy is stationary in the noise variance",
-    "learn_diagonal": "the energy is stationary in the noise variance of every row",
-    "cv": "the noise variance is the mean squared error of predicting held-out rows",
-    "cv_1se": "held-out rows are predicted within one standard error of the best noise variance",
+    "a number.",
+    "The noise variance was given with the coefficients, and nothing was fitted.", _reach,
+)  # fmt: skip
+ASKED = LEARNED._replace(
+    statement="the noise variance is the one that was given", limit=lambda _: GIVEN,
+    advice="The noise variance was changed. Fit again.", reach=lambda _: 0.0,
+)  # fmt: skip
+HELD = ASKED._replace(without="Held-out rows are predicted only during fit.")
+NOISE_RULES = {
+    "learn": LEARNED,
+    "floor": LEARNED,
+    "learn_diagonal": LEARNED._replace(
+        statement="the energy is stationary in the noise variance of every row"
+    ),
+    "cv": HELD._replace(
+        statement="the noise variance is the mean squared error of predicting held-out rows"
+    ),
+    "cv_1se": HELD._replace(
+        statement="held-out rows are predicted within one standard error of the best noise variance"
+    ),
 }
+"""The claim about the noise variance, by the rule by which it was found."""
+
+NOT_REPEATED = {
+    **dict.fromkeys(
+        HELD_OUT, "Held-out rows are predicted during fit; the certificate does not repeat this."
+    ),
+    "floor": "Learning ended at the smallest noise variance that is allowed. The energy has no "
+    "minimum: it falls without limit as the noise variance tends to zero.",
+}
+"""Why a noise variance that is the one of its rule is not claimed to be right."""
+
+RESPONSE_RULES = {
+    "given": SparseClaim(
+        "response_covariance", "the covariance of the responses is the one that was given",
+        "Zhang & Rao 2011", lambda of: Ball(of.response[1]), lambda _: GIVEN,  # type: ignore[index]
+        "The covariance of the responses was changed. Fit again.",
+    ),
+    "learn": SparseClaim(
+        "response_covariance",
+        "no nearby correlation of successive responses lowers the energy per response",
+        "Zhang & Rao 2011", lambda of: Ball(of.response[1]), lambda _: ENERGY, "Raise max_iter.",  # type: ignore[index]
+    ),
+}  # fmt: skip
+
 JOINT_STATEMENTS = {
     "stationarity": "the energy of all parts is stationary in the relevances (KKT conditions)",
     "posterior_mean": "the coefficients of every part are the posterior mean",
@@ -94,25 +218,15 @@ def certificate_of(figures: Figures, title: str, unique: Uniqueness | None = Non
         unique = uniqueness_of(
             rows.dictionary, rows.responses, figures.used, figures.relative_error
         )
+    first, last = _claims(figures), figures.response
+    at = [claim.name for claim in first].index("row_scales")
     found = (
-        *_claims(figures),
-        _unique_in_general_position(figures, unique),
-        _unique_by_coherence(figures, unique),
-        *_path(figures),
-        *_covariances(figures),
-    )
-    order = {name: place for place, name in enumerate(ORDER)}
-    found = tuple(sorted(found, key=lambda claim: order[claim.name]))
+        *first[:at], _unique_in_general_position(figures, unique),
+        _unique_by_coherence(figures, unique), *first[at:], *_path(figures),
+        *_noise_covariance(figures),
+        *(() if last is None else (RESPONSE_RULES[last[0]].claim(figures),)),
+    )  # fmt: skip
     return Certificate(title, found, figures.evidence | unique.evidence)
-
-
-ORDER = (
-    "stationarity", "group_covariances", "posterior_mean", "noise_variance", "energy",
-    "predictive_variance", "support", "reconstruction", "active_dimensions",
-    "unique_in_general_position", "unique_by_coherence", "row_scales", "posterior_collapse",
-    "leverage", "path_stability", "strongest_column", "noise_covariance", "response_covariance",
-)  # fmt: skip
-"""Names of all claims, the most important first."""
 
 
 def joint_certificate(figures: Figures) -> Certificate:
@@ -144,77 +258,33 @@ def with_changes(found: Certificate, changed: Mapping[str, float]) -> Certificat
     return Certificate(found.title, (*found, failed), found.evidence)
 
 
-def _judged(
-    words: tuple[str, str, str], measured: Ball | None, threshold: float, advice: str, why: str,
-    reach: float = 0.0, headline: str = "",
-) -> Claim:  # fmt: skip
-    """Return the claim that a measured value is at most `threshold`; `why` if nothing was measured.
-
-    It is undecided if it fails by no more than `reach`, the accuracy of solvers in float64: the
-    verifier is accurate to ε√cond(Σ), so that what holds does hold, but solvers that form Σ are
-    accurate to ε cond(Σ), and a distance within that may be as small as they can make it.
-    """
-    if measured is None:
-        return does_not_apply(*words, why)
-    value, error = measured.value, measured.error
-    claim = at_most(*words, value, threshold, advice, error=error)
-    if claim.holds is False and value - threshold <= reach:
-        why = OUT_OF_REACH.format(reach=reach)
-        claim = undecided(*words, why, value, threshold, error=reach)
-    return replace(claim, headline=headline)
-
-
 def _claims(figures: Figures) -> tuple[Claim, ...]:
     """Return the claims that fits of one and of several dictionaries share."""
-    reach = figures.reach
-    matrices = " covariances of the groups" if figures.full_groups else " relevances"
-    covariances = () if figures.covariance is None else (
-        at_most(
-            "group_covariances",
-            "the covariances of the groups are symmetric and positive semi-definite, and their "
-            "diagonals are the relevances", f"{WIPF}, eq. 18", figures.covariance, FINEST,
-            "group_covariances_ or relevance_ were changed. Fit again.",
-        ),
-    )  # fmt: skip
+    stationarity, rule = STATIONARITY.claim(figures), figures.noise_rule
+    if figures.full_groups:
+        words = stationarity.statement.replace("relevances", "covariances of the groups")
+        stationarity = replace(stationarity, statement=words)
+    noise = NOISE_RULES.get(rule, ASKED)
+    noise = noise if figures.violation is not None else noise._replace(without=NO_NOISE)
+    variance = noise.claim(figures)
+    if variance.holds and rule in NOT_REPEATED:
+        variance = does_not_apply(*noise[:3], NOT_REPEATED[rule])
+    support = SUPPORT.claim(figures)
+    if figures.tied and support.holds is not None:
+        sets = "; ".join(" or ".join(map(str, found)) for found in figures.tied)
+        alternatives = (
+            "Some columns are proportional to others, so that the data cannot tell them apart, and "
+            f"support_ has one of each set. Alternatives: {sets}."
+        )
+        support = replace(support, advice=f"{support.advice} {alternatives}".strip())
     return (
-        _judged(
-            ("stationarity", f"the energy is stationary in the{matrices} (KKT conditions)",
-             f"{WIPF}, eq. 18 and 21"),
-            figures.violation, figures.tolerance,
-            "Raise max_iter, or raise tol if this accuracy is enough.", NO_NOISE, reach,
-            "stationary point of the loss",
-        ),
-        *covariances,
-        _judged(
-            ("posterior_mean",
-             "the coefficients are the posterior mean, and predictions are computed from it",
-             f"{WIPF}, eq. 18"),
-            figures.mean, figures.mean_tolerance,
-            "The coefficients, the intercept and the relevances do not fit together or do not "
-            "belong to these data. Fit again.", NO_NOISE, reach,
-        ),
-        _noise_variance(figures),
-        _judged(
-            ("energy",
-             "the reported energy is the energy at the fitted relevances and noise variance",
-             f"{WIPF}, eq. 18, 48 and 50"),
-            figures.energy, ENERGY,
-            "The reported energy (loss) belongs to other relevances (prior variances) or to other "
-            "data. Fit again.",
-            "No energy was reported, or the verifier does not know the formula of this energy.",
-            reach,
-        ),
-        _judged(
-            ("predictive_variance",
-             "the variances of predictions follow from the relevances and the noise variance",
-             f"{WIPF}, eq. 18"),
-            figures.variance, FINEST,
-            "The relevances (prior variances), the noise variance or the data have changed. Fit "
-            "again.", "Coefficients alone have no predictive variance.",
-            # Variances are differences of numbers of the size of γ cond(Σ).
-            min(float(figures.evidence.get("reach", 0.0)), 1.0),
-        ),
-        _support(figures),
+        stationarity,
+        *(() if figures.covariance is None else (COVARIANCES.claim(figures),)),
+        MEAN.claim(figures),
+        variance,
+        ENERGIES.claim(figures),
+        VARIANCE.claim(figures),
+        support,
         reported(
             "reconstruction", "relative error of the reconstructed responses",
             f"{WIPF}, Theorem 4.1 (ii)", figures.relative_error,
@@ -227,50 +297,6 @@ def _claims(figures: Figures) -> tuple[Claim, ...]:
         _posterior_collapse(figures),
         _leverage(figures),
     )  # fmt: skip
-
-
-def _noise_variance(figures: Figures) -> Claim:
-    """Return the claim that the noise variance is what the rule by which it was found gives."""
-    rule = figures.noise_rule
-    statement = NOISE_STATEMENTS.get(rule, "the noise variance is the one that was given")
-    words = "noise_variance", statement, "Wipf & Rao 2007"
-    why = "The noise variance was given with the coefficients, and nothing was fitted."
-    why = "Held-out rows are predicted only during fit." if rule in HELD_OUT else why
-    why = NO_NOISE if figures.violation is None else why
-    learned = rule in LEARNED
-    claim = _judged(
-        words, figures.noise, figures.tolerance if learned else GIVEN,
-        STILL_LEARNING if learned else "The noise variance was changed. Fit again.", why,
-        figures.reach if learned else 0.0,
-    )  # fmt: skip
-    if rule in HELD_OUT and claim.holds:
-        why = "Held-out rows are predicted during fit; the certificate does not repeat this."
-        return does_not_apply(*words, why)
-    if rule == "floor" and claim.holds:
-        why = (
-            "Learning ended at the smallest noise variance that is allowed. The energy has no "
-            "minimum: it falls without limit as the noise variance tends to zero."
-        )
-        return does_not_apply(*words, why)
-    return claim
-
-
-def _support(figures: Figures) -> Claim:
-    """Return the claim that `support_` contains exactly the statistically significant columns."""
-    words = "support", "support_ contains exactly the statistically significant columns"
-    claim = _judged(
-        (*words, "Wilks 1938"), figures.support, 0,
-        "The value is the number of columns that support_ lacks or contains wrongly. Fit again.",
-        "Coefficients alone have no support with a test of significance.",
-    )  # fmt: skip
-    if not figures.tied or claim.holds is None:
-        return claim
-    sets = "; ".join(" or ".join(map(str, found)) for found in figures.tied)
-    alternatives = (
-        f"Some columns are proportional to others, so that the data cannot tell them apart, and "
-        f"support_ has one of each set. Alternatives: {sets}."
-    )
-    return replace(claim, advice=f"{claim.advice} {alternatives}".strip())
 
 
 def _row_scales(figures: Figures) -> Claim:
@@ -289,26 +315,24 @@ def _row_scales(figures: Figures) -> Claim:
 
 def _posterior_collapse(figures: Figures) -> Claim:
     """Return the claim that no inactive column would lower the energy if it were active."""
-    collapsed = figures.n_columns - figures.n_active
-    words = (
+    collapsed, known = figures.n_columns - figures.n_active, figures.posterior
+    judged = SparseClaim(
         "posterior_collapse",
         f"none of the {collapsed} collapsed latents would lower the energy if it were active",
-        f"{WIPF}, Theorem 4.4",
-    )
-    if figures.violation is None:
-        return does_not_apply(*words, NO_NOISE)
+        f"{WIPF}, Theorem 4.4", lambda of: of.collapse, lambda _: 0,
+        "The value is the number of collapsed latents that would lower it. Raise max_iter.",
+        NO_NOISE if figures.violation is None
+        else "A zero coefficient is stationary for this energy, whatever the data say.",
+    )  # fmt: skip
+    claim = judged.claim(figures)
+    if figures.violation is not None and claim.value is None and known in ("full", "diagonal"):
+        return undecided(*judged[:3], NOT_DETERMINED)
+    if figures.violation is None or not figures.full_gains or known == "full":
+        return claim
     full = (
         f"{figures.full_gains} of the collapsed latents would lower the energy of posterior='full'."
-        if figures.full_gains and figures.posterior != "full" else ""
-    )  # fmt: skip
-    if figures.collapse is None and figures.posterior in ("full", "diagonal"):
-        return undecided(*words, NOT_DETERMINED)
-    if figures.collapse is None:
-        why = "A zero coefficient is stationary for this energy, whatever the data say."
-        return does_not_apply(*words, f"{why} {full}".strip())
-    advice = "The value is the number of collapsed latents that would lower it. Raise max_iter."
-    claim = _judged(words, figures.collapse, 0, advice, "")
-    return replace(claim, advice=f"{claim.advice} {full}".strip()) if full else claim
+    )
+    return replace(claim, advice=f"{claim.advice} {full}".strip())
 
 
 def _leverage(figures: Figures) -> Claim:
@@ -335,10 +359,7 @@ def _leverage(figures: Figures) -> Claim:
 def _path(figures: Figures) -> tuple[Claim, ...]:
     """Return claims about how the columns in use change with the noise variance."""
     reference = "Meinshausen & Bühlmann 2010"
-    words = (
-        "path_stability",
-        "share of the columns in use that stay in use if the noise variance is varied", reference,
-    )  # fmt: skip
+    statement = "share of the columns in use that stay in use if the noise variance is varied"
     path = figures.path
     if not figures.noise_rule:
         return ()
@@ -348,7 +369,7 @@ def _path(figures: Figures) -> tuple[Claim, ...]:
             "The fit was not repeated at neighbouring noise variances. Call "
             f"lucidae.sparsity.noise_path{correlated} to see how the columns change."
         )
-        return (does_not_apply(*words, why),)
+        return (does_not_apply("path_stability", statement, reference, why),)
     warnings = []
     if path["overlap"] < STABLE:
         warnings.append(
@@ -362,56 +383,32 @@ def _path(figures: Figures) -> tuple[Claim, ...]:
             f"the strongest column changes: it is column {path['column']} at this noise variance "
             f"and column {path['strongest'][worst]} at {path['noise'][worst]:.3g}"
         )
-    trust = (
-        "If the dictionary fits the data only roughly, as an approximate forward model does, trust "
-        "the solutions at larger noise variances more: see lucidae.sparsity.noise_path."
-    )
-    advice = f"Warning: {', and '.join(warnings)}. {trust}" if warnings else ""
-    found = (reported(*words, path["overlap"], advice),)
+    advice = f"Warning: {', and '.join(warnings)}. {TRUST}" if warnings else ""
+    stability = reported("path_stability", statement, reference, path["overlap"], advice)
     if figures.correlation is None:
-        return found
+        return (stability,)
     claim = at_least(
         "strongest_column",
         "the strongest column is the same at neighbouring noise variances, or is replaced by one "
         "that is correlated with it", reference, figures.correlation, SAME_COLUMN,
-        f"The noise variance decides which column is the strongest. {trust}",
+        f"The noise variance decides which column is the strongest. {TRUST}",
     )  # fmt: skip
-    return (
-        *found,
-        replace(claim, headline="same strongest column at nearby noise variances"),
+    return stability, replace(claim, headline="same strongest column at nearby noise variances")
+
+
+def _noise_covariance(figures: Figures) -> tuple[Claim, ...]:
+    """Return a claim that reports the rank of a given covariance of the noise."""
+    if figures.noise_rank is None:
+        return ()
+    rank, rows, share = figures.noise_rank
+    advice = (
+        f"The noise covariance of the {rows} rows has rank {rank}, as after an average reference "
+        f"or a projection. The fit uses the {rank} dimensions of its range; of the power of the "
+        f"responses, {100.0 * share:.2g} % lie outside and were not used."
     )
-
-
-def _covariances(figures: Figures) -> tuple[Claim, ...]:
-    """Return claims about the covariances of the noise and of the responses, if there are any."""
-    found: tuple[Claim, ...] = ()
-    if figures.noise_rank is not None:
-        rank, rows, share = figures.noise_rank
-        advice = (
-            f"The noise covariance of the {rows} rows has rank {rank}, as after an average "
-            f"reference or a projection. The fit uses the {rank} dimensions of its range; of the "
-            f"power of the responses, {100.0 * share:.2g} % lie outside and were not used."
-        )
-        statement = f"rank of the noise covariance of {rows} rows, by which the rows were whitened"
-        advice = advice if rank < rows else ""
-        found += (reported("noise_covariance", statement, "Aitken 1936", rank, advice),)
-    if figures.response is not None:
-        rule, value = figures.response
-        words = {
-            "given": "the covariance of the responses is the one that was given",
-            "learn": "no nearby correlation of successive responses lowers the energy per response",
-        }
-        advice = "Raise max_iter."
-        advice = (
-            "The covariance of the responses was changed. Fit again." if rule == "given" else advice
-        )
-        found += (
-            at_most(
-                "response_covariance", words[rule], "Zhang & Rao 2011", value,
-                GIVEN if rule == "given" else ENERGY, advice,
-            ),
-        )  # fmt: skip
-    return found
+    statement = f"rank of the noise covariance of {rows} rows, by which the rows were whitened"
+    advice = advice if rank < rows else ""
+    return (reported("noise_covariance", statement, "Aitken 1936", rank, advice),)
 
 
 def _not_proved(unique: Uniqueness) -> str:

@@ -6,13 +6,17 @@ their blocks. The gradient of the energy per response, log|Σ| + tr(Σ⁻¹XXᴴ
 
     M = Σ⁻¹ − Σ⁻¹(XXᴴ/n)Σ⁻¹,
 
-and every condition of optimality follows from it: Φ_bᴴMΦ_b of block b, tr(RM) of γ, and diag M of
-noise variances of rows. With Σ = TᴴT, C = T⁻ᴴΦ and Y = T⁻ᴴX, M is T⁻¹(I − YYᴴ/n)T⁻ᴴ: the block has
-S_b − Q_b with S = CᴴC and Q = CᴴYYᴴC/n, for a single column the numbers z and Q.
+and every condition of optimality follows from it: Φ_bᴴMΦ_b = S_b − Q_b of block b (for a single
+column the numbers z and Q), tr(RM) of γ, and diag M of noise variances of rows.
 
 The module reads the rows itself (centring, weights, whitening, units) and shares no code with the
-solvers. T is the triangle of [(ΦA)ᴴ; √γ I] with AAᴴ = Γ, so that Σ is never formed: results are
-accurate to ε√cond(Σ), while solvers that form Σ are accurate to ε cond(Σ).
+solvers. Σ is never formed: with AAᴴ = Γ and the singular value decomposition ΦA = V diag(s) Pᴴ,
+
+    Σ⁻¹ = V diag(1/(s² + γ)) Vᴴ + (I − VVᴴ)/γ,
+
+which is accurate to ε√cond(Σ), while solvers that form Σ are accurate to ε cond(Σ). Responses with
+a covariance B = T diag(λ) Tᴴ are independent after a rotation, x_t with the covariances λ_tΓ, so
+that they only replace s² by λ_t s².
 """
 
 from __future__ import annotations
@@ -26,7 +30,7 @@ import scipy.sparse
 from scipy.linalg import solve_triangular
 from scipy.special import chdtrc
 
-from lucidae.certificates.bounds import EPS, TINY, Ball, epsilon, gamma, triangle
+from lucidae.certificates.bounds import EPS, Ball, epsilon, gamma
 
 FINEST = 1e-6
 """Smallest distance to stationarity that a certificate requires, even if `tol` is smaller."""
@@ -44,6 +48,9 @@ SMALLEST_NOISE, SMALLEST_LEARNED, SMALLEST_ROW, FALLBACK = 1e-14, 1e-10, 1e-6, 0
 """Relative to the mean square response: the smallest γ that is allowed, that is learned, that is
 learned for a row, and the γ of a single row, as the estimator documents them."""
 
+HELD_OUT = ("cv", "cv_1se")
+"""Rules by which γ follows from held-out rows, which the verifier does not predict again."""
+
 REACHED = 32.0
 """Error of solvers that form Σ in float64, in units of ε cond(Σ)."""
 
@@ -54,9 +61,6 @@ A relative change δ ≤ ε/2 of a relevances changes the measured values by at 
 
 DEPENDENT = 1e-10
 """Singular value of a group's unit columns, relative to the largest, that counts as zero."""
-
-INDEPENDENT = 1e-4
-"""Smallest eigenvalue of the Gram matrix of unit columns above which it is accurate enough."""
 
 CONSTANT = 8.0
 """A column that varies by fewer ε, relative to its largest entry, is constant."""
@@ -171,7 +175,7 @@ class Figures:
 
 
 class PreparedRows(NamedTuple):
-    """Rows of one problem: centred, whitened by their noise, divided by powers of two."""
+    """Rows of one problem: centred and whitened by their noise."""
 
     dictionary: Any  # (r, κ)
     responses: Any  # (r, n)
@@ -184,7 +188,7 @@ class PreparedRows(NamedTuple):
     complex_: bool
     volume: float  # log|R| on its range
     outside: float  # share of the responses' power outside this range
-    powers: Any = None  # (κ,): squared norms of the columns
+    powers: Any  # (κ,): squared norms of the columns
 
     @property
     def mean_square(self) -> float:
@@ -207,6 +211,11 @@ def adjoint(matrices: Any) -> Any:
     return np.swapaxes(matrices.conj(), -1, -2)
 
 
+def upper(matrix: Any) -> Any:
+    """Return the triangular factor of the QR decomposition of a matrix."""
+    return np.linalg.qr(matrix, mode="r")
+
+
 def times_power(values: Any, exponents: Any) -> Any:
     """Return numbers times two to the power of the exponents, without rounding."""
     if not np.iscomplexobj(values):
@@ -217,8 +226,10 @@ def times_power(values: Any, exponents: Any) -> Any:
 def centred(values: Any, shares: Any) -> tuple[Any, Any]:
     """Return values minus their means, and how far the means are from row 0.
 
-    Columns that vary by rounding errors only become exactly zero.
+    Columns that vary by rounding errors only become exactly zero. Without shares nothing is done.
     """
+    if shares is None:
+        return values, 0.0
     # The difference of two doubles is rounded relative to itself, so no digits are lost however
     # far the rows are from zero; the second mean removes the rounding errors of the first.
     moved = values - values[0]
@@ -239,15 +250,14 @@ def noise_whitener(noise_cov: Any, rounding: float) -> tuple[Any, float, Any]:
     scales = np.sqrt(np.where(variances > 0, variances, 1.0))
     correlation = noise_cov / scales / scales[:, None]
     values, vectors = np.linalg.eigh((correlation + correlation.conj().T) / 2.0)
-    rank = int((values > max(rounding * values[-1], -10.0 * values[0])).sum())
-    if rank == len(noise_cov):
+    seen = values > max(rounding * values[-1], -10.0 * values[0])
+    if seen.all():  # rows in other units than others lose no digits
         volume = float(np.log(values).sum() + 2.0 * np.log(scales).sum())
-        return (vectors / np.sqrt(values)).conj().T / scales, volume, None
-    # R = AAᴴ, and on the range of A = QU the inverse of A is U⁻¹Qᴴ.
-    half = scales[:, None] * vectors[:, -rank:] * np.sqrt(values[-rank:])
-    basis, upper = np.linalg.qr(half)
-    matrix = solve_triangular(upper, basis.conj().T)
-    return matrix, 2.0 * float(np.log(np.abs(np.diagonal(upper))).sum()), basis
+        return (vectors / np.sqrt(values)).conj().T / scales, volume, np.eye(len(scales))
+    # R = HHᴴ, and on the range of H = BU the inverse of H is U⁻¹Bᴴ.
+    basis, R = np.linalg.qr(scales[:, None] * vectors[:, seen] * np.sqrt(values[seen]))
+    volume = 2.0 * float(np.log(np.abs(np.diagonal(R))).sum())
+    return solve_triangular(R, basis.conj().T), volume, basis
 
 
 def prepared(sample: Sample) -> PreparedRows:
@@ -257,61 +267,50 @@ def prepared(sample: Sample) -> PreparedRows:
     """
     Phi, X, R = sample.dictionary, sample.responses, sample.noise_cov
     weights = np.ones(Phi.shape[0]) if sample.weights is None else sample.weights
-    total, volume, lost = float(weights.sum()), 0.0, 0.0
-    shares, axis, whitener, ones = weights / total, None, np.sqrt(weights), None
-    basis = None
+    total, volume, least, whitener = float(weights.sum()), 0.0, 1e-7, np.sqrt(weights)
+    basis: Any = None
     if R is not None and R.ndim == 1:
         seen = R > 0
         whitener = np.sqrt(np.where(seen, weights / np.where(seen, R, 1.0), 0.0))
-        volume = float(weights[seen] @ np.log(R[seen]))
-        total = float(weights[seen].sum())
+        volume, total = float(weights[seen] @ np.log(R[seen])), float(weights[seen].sum())
     elif R is not None:
-        whitener, volume, basis = noise_whitener(R, 10.0 * len(R) * apparent_rounding(R))
-        total = float(len(whitener))
-    dimension, intercept = total, sample.intercept
-    if intercept and R is not None:
-        ones = whitener if whitener.ndim == 1 else whitener.sum(axis=1)
-        sizes = whitener if whitener.ndim == 1 else np.linalg.norm(whitener, axis=1)
-        least = 1e-7 if R.ndim == 1 else max(1e-7, 10.0 * len(R) * apparent_rounding(R))
-        intercept = bool(np.linalg.norm(ones) > least * sizes.max() * ones.size**0.5)
-        if intercept:  # the means of generalised least squares
-            shares = ones**2 if whitener.ndim == 1 else ones.conj() @ whitener
-            shares = shares / shares.sum()
-            volume += float(np.log(power(ones)) - np.log(weights.sum()))
-    if intercept:
-        dimension -= 1.0
-    kept = np.flatnonzero(whitener) if whitener.ndim == 1 else np.arange(len(whitener))
-    if intercept and ones is not None:
-        axis = (ones / np.linalg.norm(ones))[kept]
-    if R is None:
-        distinct = count_distinct(Phi[kept], X[kept])
-    mean = shares if sample.intercept else None
-    moved = X if mean is None else centred(X, mean)[0]
+        limit = 10.0 * len(R) * apparent_rounding(R)
+        whitener, volume, basis = noise_whitener(R, limit)
+        total, least = float(len(whitener)), max(least, limit)
+    diagonal, dimension = whitener.ndim == 1, total
+    kept = np.flatnonzero(whitener) if diagonal else np.arange(len(whitener))
+    ones = whitener if diagonal else whitener.sum(axis=1)
+    shares = axis = None
+    if sample.intercept:  # the means of generalised least squares, unless R has no such direction
+        shares = weights / weights.sum()
+        sizes = whitener if diagonal else np.linalg.norm(whitener, axis=1)
+        if np.linalg.norm(ones) > least * sizes.max() * ones.size**0.5:
+            dimension, axis = dimension - 1.0, (ones / np.linalg.norm(ones))[kept]
+            if R is not None:
+                volume += float(np.log(power(ones)) - np.log(weights.sum()))
+                shares = ones**2 if diagonal else ones.conj() @ whitener
+                shares = shares / shares.sum()
+
+    def whitened(values: Any) -> Any:
+        return whitener[kept, None] * values[kept] if diagonal else whitener @ values
+
+    moved, lost = centred(X, shares)[0], 0.0
     if R is not None and power(moved) > 0:  # what lies outside of the range of R
-        inside = moved[R > 0] if R.ndim == 1 else moved
-        inside = inside if basis is None else basis.conj().T @ moved
+        inside = moved[R > 0] if diagonal else basis.conj().T @ moved
         lost = max(1.0 - power(inside) / power(moved), 0.0)
-    X = whitened(whitener, moved, kept)
+    given = Phi[kept], X[kept]
+    X = whitened(moved)
     if scipy.sparse.issparse(Phi):
-        Phi = SparseColumns(Phi, mean, whitener)
+        Phi = SparseColumns(Phi, shares, whitener)
     else:
-        Phi = whitened(whitener, Phi if mean is None else centred(Phi, mean)[0], kept)
+        Phi = whitened(centred(Phi, shares)[0])
     if R is not None:
-        column = (whitener if whitener.ndim == 1 else whitener.sum(axis=1))[kept]
-        distinct = count_distinct(np.column_stack([Phi, column]), X)
+        given = np.column_stack([Phi, ones[kept]]), X
     imaginary = any(np.iscomplexobj(part) and bool(part.imag.any()) for part in (Phi, X))
     return PreparedRows(
-        Phi, X, mean, whitener, axis, total, dimension, distinct, imaginary, volume, lost,
+        Phi, X, shares, whitener, axis, total, dimension, count_distinct(*given), imaginary,
+        volume, lost, column_powers(Phi),
     )  # fmt: skip
-
-
-def whitened(whitener: Any, values: Any, kept: Any) -> Any:
-    """Return T times the values; a vector is a diagonal matrix of which rows are `kept`."""
-    if whitener.ndim == 2:
-        return whitener @ values
-    if (whitener == 1.0).all():
-        return values
-    return whitener[kept, None] * values[kept]
 
 
 def apparent_rounding(values: Any) -> float:
@@ -323,64 +322,35 @@ def apparent_rounding(values: Any) -> float:
 def count_distinct(Phi: Any, X: Any) -> int:
     """Return the number of different rows of the dictionary and the responses taken together."""
     if not scipy.sparse.issparse(Phi):
-        first = {row.tobytes() for row in np.ascontiguousarray(Phi[:, :4]) + 0.0}
-        if len(first) == len(Phi):  # rows whose first entries differ are different
-            return len(first)
         return len({row.tobytes() for row in np.hstack([Phi, X]) + 0.0})
     rows = scipy.sparse.csr_array(Phi, copy=True)
     rows.sum_duplicates()
     rows.eliminate_zeros()
-    bounds = zip(rows.indptr[:-1], rows.indptr[1:], X + 0.0, strict=True)
-    return len({(rows.indices[a:b].tobytes(), rows.data[a:b].tobytes(), x.tobytes())
-                for a, b, x in bounds})  # fmt: skip
+    parts = np.split(np.arange(rows.nnz), rows.indptr[1:-1])
+    return len({(rows.indices[part].tobytes(), rows.data[part].tobytes(), x.tobytes())
+                for part, x in zip(parts, X + 0.0, strict=True)})  # fmt: skip
 
 
 class SparseColumns:
     """A sparse dictionary whose columns are centred, weighted and made dense when they are read."""
 
     def __init__(self, matrix: Any, shares: Any, whitener: Any) -> None:
-        self.kept = np.flatnonzero(whitener)
-        self.matrix = scipy.sparse.csc_array(matrix)
-        self.roots, self.dtype = whitener, matrix.dtype
-        self.shape = self.kept.size, matrix.shape[1]
-        self.shifts = np.zeros(self.shape[1], dtype=int)
-        self.lowest, self.mean = np.zeros(self.shape[1]), np.zeros(self.shape[1])
-        self.varying, self.peaks = np.ones(self.shape[1]), np.zeros(self.shape[1])
-        for part in self.parts():
-            block = self.matrix[:, part].toarray()
-            if shares is not None:
-                moved, self.mean[part] = centred(block, shares)
-                self.lowest[part], self.varying[part] = block[0], moved.any(axis=0)
-                block = moved
-            self.peaks[part] = np.abs(block * whitener[:, None]).max(axis=0)
-
-    def parts(self) -> Iterator[slice]:
-        """Return slices of the columns that fit in memory."""
-        width = max(BLOCK_ENTRIES // self.matrix.shape[0], 1)
-        return (slice(a, min(a + width, self.shape[1])) for a in range(0, self.shape[1], width))
+        self.matrix, self.shares = scipy.sparse.csc_array(matrix), shares
+        self.kept, self.dtype = np.flatnonzero(whitener), matrix.dtype
+        self.roots, self.shape = whitener[self.kept, None], (self.kept.size, matrix.shape[1])
 
     def __getitem__(self, key: Any) -> Any:
-        index = key[1]
-        moved = (self.matrix[:, index].toarray() - self.lowest[index]) - self.mean[index]
-        moved = moved * self.varying[index] * self.roots[:, None]
-        return np.ldexp(moved[self.kept], -self.shifts[index])
-
-    def row_blocks(self, X: Any) -> Iterator[Any]:
-        """Yield blocks of the rows of [Φ | X]."""
-        rows = scipy.sparse.csr_array(self.matrix)[self.kept]
-        step = max(BLOCK_ENTRIES // (self.shape[1] + X.shape[1]), self.shape[1] + X.shape[1])
-        for start in range(0, self.shape[0], step):
-            part = slice(start, start + step)
-            moved = ((rows[part].toarray() - self.lowest) - self.mean) * self.varying
-            scaled = np.ldexp(moved * self.roots[self.kept][part, None], -self.shifts)
-            yield np.hstack([scaled, X[part]])
+        block = centred(self.matrix[:, key[1]].toarray(), self.shares)[0]
+        return self.roots * block[self.kept]
 
 
 def column_blocks(Phi: Any) -> Iterator[tuple[slice, Any]]:
     """Return slices of the columns of a dictionary, each with its columns as a dense array."""
-    if isinstance(Phi, SparseColumns):
-        return ((part, Phi[:, part]) for part in Phi.parts())
-    return iter([(slice(0, Phi.shape[1]), Phi)])
+    if not isinstance(Phi, SparseColumns):
+        return iter([(slice(0, Phi.shape[1]), Phi)])
+    width = max(BLOCK_ENTRIES // max(Phi.shape[0], 1), 1)
+    parts = (slice(first, first + width) for first in range(0, Phi.shape[1], width))
+    return ((part, Phi[:, part]) for part in parts)
 
 
 def column_powers(Phi: Any) -> Any:
@@ -404,26 +374,47 @@ class PowersOfTwo(NamedTuple):
         return self.columns - self.responses
 
 
-def in_units(problems: list[PreparedRows], labels: Any) -> tuple[list[PreparedRows], PowersOfTwo]:
-    """Return the rows with columns and responses divided by powers of two; groups share theirs."""
+def in_units(
+    samples: Sequence[Sample], fit: Fit, labels: Any
+) -> tuple[list[Sample], Fit, PowersOfTwo]:
+    """Return data and fit with columns and responses divided by powers of two.
+
+    Columns of a group share theirs. The reported energy and the covariances keep their units.
+    """
 
     def exponents(peaks: Any) -> Any:
         return np.where(peaks > 0, np.frexp(peaks)[1], 0)
 
-    dictionaries = [rows.dictionary for rows in problems]
-    peaks = [each.peaks if isinstance(each, SparseColumns) else np.abs(each).max(axis=0, initial=0)
-             for each in dictionaries]  # fmt: skip
-    shifts = exponents(largest_in(np.max(peaks, axis=0), labels))
-    shift = int(exponents(max(float(np.abs(rows.responses).max()) for rows in problems)))
-    scaled = []
-    for rows in problems:
-        if isinstance(rows.dictionary, SparseColumns):
-            rows.dictionary.shifts, Phi = shifts, rows.dictionary
-        else:
-            Phi = times_power(rows.dictionary, -shifts)
-        X = times_power(rows.responses, -shift)
-        scaled.append(rows._replace(dictionary=Phi, responses=X, powers=column_powers(Phi)))
-    return scaled, PowersOfTwo(shifts, shift)
+    def largest_entries(Phi: Any) -> Any:
+        if scipy.sparse.issparse(Phi):
+            return abs(scipy.sparse.csc_array(Phi)).max(axis=0).toarray().ravel()
+        return np.abs(Phi).max(axis=0, initial=0)
+
+    peaks = np.max([largest_entries(sample.dictionary) for sample in samples], axis=0)
+    columns = exponents(largest_in(peaks, labels))
+    responses = int(exponents(max(float(np.abs(sample.responses).max()) for sample in samples)))
+    units = PowersOfTwo(columns, responses)
+    scaled = [
+        sample._replace(
+            dictionary=sample.dictionary @ scipy.sparse.diags_array(np.ldexp(1.0, -columns))
+            if scipy.sparse.issparse(sample.dictionary)
+            else times_power(sample.dictionary, -columns),
+            responses=times_power(sample.responses, -responses),
+        )
+        for sample in samples
+    ]
+
+    def squared(values: Any) -> Any:
+        return None if values is None else np.ldexp(np.asarray(values, float), -2 * responses)
+
+    w, predicted = fit.relevance, fit.predicted
+    return scaled, fit._replace(
+        coef=[times_power(U, units.coefficients[:, None]) for U in fit.coef],
+        relevance=None if w is None else np.ldexp(np.asarray(w, float), 2 * units.coefficients),
+        noise=squared(fit.noise), given_noise=squared(fit.given_noise),
+        predicted=None if predicted is None else times_power(predicted, -responses),
+        variances=squared(fit.variances), row_variances=squared(fit.row_variances),
+    ), units  # fmt: skip
 
 
 def group_numbers(groups: Any, count: int) -> Any:
@@ -448,13 +439,13 @@ def largest_in(values: Any, labels: Any) -> Any:
 
 def totals_in(values: Any, labels: Any) -> Any:
     """Return, for each column, the sum of the values of its group."""
+    if isinstance(values, Ball):
+        return Ball(totals_in(values.value, labels), totals_in(values.error, labels))
     return values if labels is None else np.bincount(labels, values)[labels]
 
 
-def blocks_by_size(labels: Any, count: int) -> list[tuple[Any, Any]]:
-    """Return numbers (k,) and columns (k, m) of the blocks of each size m, ascending."""
-    if labels is None:
-        return [(np.arange(count), np.arange(count)[:, None])]
+def blocks_by_size(labels: Any) -> list[tuple[Any, Any]]:
+    """Return numbers (k,) and columns (k, m) of the groups of each size m, ascending."""
     order, sizes = np.argsort(labels, kind="stable"), np.bincount(labels)
     first = np.cumsum(sizes) - sizes
     return [
@@ -462,6 +453,12 @@ def blocks_by_size(labels: Any, count: int) -> list[tuple[Any, Any]]:
         for size in np.unique(sizes)
         for numbers in (np.flatnonzero(sizes == size),)
     ]
+
+
+def stacked(Phi: Any, members: Any) -> Any:
+    """Return the columns of blocks (k, m) as an array of shape (k, r, m)."""
+    columns = Phi[:, members.ravel()]
+    return np.moveaxis(columns.reshape(len(columns), *members.shape), 1, 0)
 
 
 # 2. Prior ------------------------------------------------------------------------------------
@@ -472,38 +469,27 @@ class Prior(NamedTuple):
 
     relevance: Any  # (κ,): the relevances w, or the diagonals of Γ
     blocks: list[tuple[Any, Any]]  # columns (k, m) and roots (k, m, m), or (k, 1, 1) = √w
-    width: int  # number of columns of ΦA
-    labels: Any  # of groups that have covariances of their own
-    deviation: float | None = None  # from symmetric, positive semi-definite, diagonal w
-    # bounds on errors because entries of Γ cancel where columns are nearly dependent, relative to
-    # Σ and to √Σ; and the precision to which such columns determine the weakest direction
+    labels: Any = None  # of groups that have covariances of their own
+    deviation: float = 0.0  # from symmetric, positive semi-definite, diagonal w
+    # errors of ΦΓΦᴴ and of ΦA because Γ and A are rounded, where columns are nearly dependent
     lost: float = 0.0
     blurred: float = 0.0
-    vague: float = 0.0
+
+    def inexact(self, noise: float) -> float:
+        """Return the error that cancelling entries of Γ cause, relative to Σ."""
+        return float(self.lost / noise + self.blurred / noise**0.5)
 
     @property
     def columns(self) -> Any:
         """The columns that the columns of ΦA belong to."""
         return np.concatenate([np.zeros(0, int), *(members.ravel() for members, _ in self.blocks)])
 
-    def inexact(self, noise: float) -> float:
-        """Return the error that cancelling entries of Γ cause, relative to Σ."""
-        return float(self.lost / noise + self.blurred / noise**0.5)
-
     def half(self, Phi: Any) -> Any:
         """Return ΦA."""
         parts = [np.zeros((Phi.shape[0], 0))]
         for members, roots in self.blocks:
-            if members.shape[1] == 1:
-                parts.append(Phi[:, members[:, 0]] * roots[:, 0, 0])
-                continue
-            columns = stacked(Phi, members)
-            found = columns @ roots
-            worn = np.linalg.norm(columns, axis=(1, 2)) * np.linalg.norm(roots, axis=(1, 2))
-            worn = worn > 100.0 * np.linalg.norm(found, axis=(1, 2))
-            if worn.any():  # nearly dependent columns: entries cancel
-                found[worn] = extended_product(columns[worn], roots[worn])
-            parts.append(np.moveaxis(found, 0, 1).reshape(Phi.shape[0], -1))
+            found = np.moveaxis(stacked(Phi, members) @ roots, 0, 1)
+            parts.append(found.reshape(Phi.shape[0], -1))
         return np.hstack(parts)
 
     def split(self, half: Any) -> Iterator[tuple[Any, Any, Any]]:
@@ -515,83 +501,66 @@ class Prior(NamedTuple):
             start += members.size
 
 
-def extended_product(first: Any, second: Any) -> Any:
-    """Return the product of stacks of matrices, computed in extended precision if there is one."""
-    kind = np.result_type(first, second)
-    wide = np.result_type(kind, np.longdouble)
-    return (first.astype(wide) @ second.astype(wide)).astype(kind)
-
-
 def shared_prior(relevance: Any) -> Prior:
     """Return the prior of single columns, or of groups whose columns share one relevance."""
     used = np.flatnonzero(relevance)
-    blocks = [(used[:, None], np.sqrt(relevance[used])[:, None, None])]
-    return Prior(relevance, blocks, used.size, None)
+    return Prior(relevance, [(used[:, None], np.sqrt(relevance[used])[:, None, None])])
 
 
-def full_prior(fit: Fit, relevance: Any, Phi: Any, units: PowersOfTwo, labels: Any) -> Prior | None:
-    """Return the prior of groups with covariances of their own; None if numbers are not finite."""
-    sizes = blocks_by_size(labels, labels.size)
-    largest = sizes[-1][1].shape[1]
-    shape = (int(labels.max()) + 1, largest, largest)
-    given, roots = fit.covariances, fit.roots
-    if np.shape(given) != shape or not np.isfinite(given).all():
-        return None
-    if np.shape(roots) != shape or not np.isfinite(roots).all():
-        roots = np.zeros(shape)
-    lengths = np.sqrt(column_powers(Phi))
-    lengths = np.where(lengths > 0, lengths, 1.0)
-    blocks, live, deviation, lost, blurred, weakest = [], 0, 0.0, 0.0, 0.0, 1.0
+def full_prior(fit: Fit, w: Any, rows: PreparedRows, units: PowersOfTwo, labels: Any) -> Prior:
+    """Return the prior of groups with covariances of their own; their units are unit columns."""
+    sizes = blocks_by_size(labels)
+    given, largest = fit.covariances, sizes[-1][1].shape[1]
+    if np.shape(given) != (len(np.unique(labels)), largest, largest):
+        return Prior(w, [], labels, np.inf)
+    known = fit.roots if np.shape(fit.roots) == np.shape(given) else np.zeros(np.shape(given))
+    lengths = np.sqrt(np.where(rows.powers > 0, rows.powers, 1.0))
+    blocks, deviation, lost, blurred = [], 0.0, 0.0, 0.0
     for numbers, members in sizes:
-        size = members.shape[1]
+        size, scales = members.shape[1], lengths[members]
         own = given[numbers, :size, :size]
-        if np.count_nonzero(given[numbers]) > np.count_nonzero(own):  # padding that is not zero
-            deviation = np.inf
-        exponents = units.coefficients[members[:, :1]].astype(int)
-        scales = lengths[members]
-        scaled = times_power(own, 2 * exponents[:, :, None])
-        scaled = scaled * scales[:, :, None] * scales[:, None, :]
-        diagonal = relevance[members] * scales**2
-        deviation = float(np.max([deviation, covariance_deviation(scaled, diagonal)]))
-        used = np.flatnonzero(own.any(axis=(1, 2)))
-        if not used.size:
-            continue
-        own, scaled, scales = own[used], scaled[used], scales[used]
-        factor = times_power(roots[numbers[used], :size, :size], exponents[used][:, :, None])
-        same = is_root(roots[numbers[used], :size, :size], own)
-        if not same.all():  # the root of Γ itself, which loses digits that cancel
-            found, axes = np.linalg.eigh(0.5 * (scaled + adjoint(scaled))[~same])
-            half = axes * np.sqrt(np.maximum(found, 0.0))[:, None, :] / scales[~same][:, :, None]
-            factor = factor.astype(np.result_type(factor, half))
-            factor[~same] = half
-            lost = max(lost, float((gamma(size) * np.abs(scaled[~same]).sum(axis=(1, 2))).max()))
-        columns = stacked(Phi, members[used]) / scales[:, None, :]
-        _, values, right = np.linalg.svd(columns, full_matrices=size > columns.shape[1])
-        values = np.pad(values, ((0, 0), (0, size - values.shape[1])))
-        seen = values > 0.5 * DEPENDENT * values[:, :1]
-        # Where columns are dependent, the data say nothing: there a covariance is zero.
-        beyond = np.where(seen[:, :, None], 0.0, right) @ scaled
-        share = np.linalg.norm(beyond, axis=(1, 2)) / np.linalg.norm(scaled, axis=(1, 2))
-        deviation = float(np.max([deviation, np.where(seen.all(axis=1), 0.0, share).max()]))
-        values = np.where(seen, values, np.inf)
-        weakest = min(weakest, float((values.min(axis=1) / values[:, 0]).min()))
-        # Products ΦA of unit columns in extended precision; see `Prior.half`.
-        wide = epsilon(np.longdouble)
-        norms = np.linalg.norm(scales[:, :, None] * factor, axis=(1, 2))
-        found = np.linalg.norm(columns @ (scales[:, :, None] * factor), axis=(1, 2))
-        worn = np.where(norms > 100.0 * found, wide * size**1.5 * norms, 0.0)
-        blurred = max(blurred, float(worn.max()))
-        blocks.append((members[used], factor))
-        live += members[used].size
-    vague = EPS / weakest
-    return Prior(relevance, blocks, live, labels, deviation, lost, blurred, vague)
+        exponents = units.coefficients[members[:, :1]].astype(int)[:, :, None]
+        scaled = times_power(own, 2 * exponents) * scales[:, :, None] * scales[:, None, :]
+        padded = np.count_nonzero(given[numbers]) > np.count_nonzero(own)
+        if padded or not np.isfinite(scaled).all():
+            return Prior(w, [], labels, np.inf)
+        found = covariance_deviation(scaled, w[members] * scales**2)
+        # Where the columns of a group are dependent, the data say nothing: there Γ is zero.
+        _, unseen = group_axes(rows.dictionary, members, 0.5 * DEPENDENT)
+        beyond = np.linalg.norm(unseen @ scaled, axis=(1, 2))
+        beyond = ratio(beyond, np.linalg.norm(scaled, axis=(1, 2)))
+        deviation = float(np.max([deviation, found, beyond.max()]))
+        roots = times_power(known[numbers, :size, :size], exponents) * scales[:, :, None]
+        # the given root, if it is one up to a few ε√(Γᵢᵢ Γⱼⱼ); that of Γ itself loses digits
+        sizes_ = np.sqrt(np.abs(np.diagonal(scaled, axis1=1, axis2=2)))
+        allowed = gamma(16.0 * (size + 1)) * sizes_[:, :, None] * sizes_[:, None, :]
+        same = (np.abs(roots @ adjoint(roots) - scaled) <= allowed).all(axis=(1, 2))
+        variances, axes = np.linalg.eigh(0.5 * (scaled + adjoint(scaled)))
+        own_root = axes * np.sqrt(np.maximum(variances, 0.0))[:, None, :]
+        roots = np.where(same[:, None, None], roots, own_root)
+        used = own.any(axis=(1, 2))
+        blocks.append((members[used], (roots / scales[:, :, None])[used]))
+        sums = np.where(same, 0.0, np.abs(scaled).sum(axis=(1, 2)))
+        lost = max(lost, gamma(size) * float(sums.max()))
+        blurred = max(blurred, gamma(size) * float(np.linalg.norm(roots, axis=(1, 2)).max()))
+    return Prior(w, blocks, labels, deviation, lost, blurred)
 
 
-def is_root(roots: Any, covariances: Any) -> Any:
-    """Tell for each matrix A and covariance Γ whether Γ = AAᴴ up to a few ε√(Γᵢᵢ Γⱼⱼ)."""
-    deviations = np.sqrt(np.abs(np.diagonal(covariances, axis1=1, axis2=2)))
-    allowed = gamma(16.0 * (roots.shape[1] + 1)) * deviations[:, :, None] * deviations[:, None, :]
-    return (np.abs(roots @ adjoint(roots) - covariances) <= allowed).all(axis=(1, 2))
+def group_axes(Phi: Any, members: Any, least: float) -> tuple[Any, Any]:
+    """Return orthonormal bases (k, r, m) of the columns of groups, and (k, m, m) where they vanish.
+
+    Directions in which the unit columns have a singular value of at most `least` times the largest
+    are zero in the bases, and are the rows of the second matrices.
+    """
+    columns = stacked(Phi, members)
+    lengths = np.linalg.norm(columns, axis=1, keepdims=True)
+    units = columns / np.where(lengths > 0, lengths, 1.0)
+    size, wide = members.shape[1], members.shape[1] > columns.shape[1]
+    left, values, right = np.linalg.svd(units, full_matrices=wide)
+    values = np.pad(values, ((0, 0), (0, size - values.shape[1])))
+    left = np.pad(left, ((0, 0), (0, 0), (0, size - left.shape[2])))
+    seen = (values > least * values[:, :1])[:, :, None]
+    return np.where(adjoint(seen), left, 0.0), np.where(seen, 0.0, right)
 
 
 def covariance_deviation(blocks: Any, diagonals: Any) -> float:
@@ -599,121 +568,118 @@ def covariance_deviation(blocks: Any, diagonals: Any) -> float:
     scale = np.abs(blocks).max(axis=(1, 2))
     skewed = np.abs(blocks - adjoint(blocks)).max(axis=(1, 2))
     apart = np.abs(np.diagonal(blocks, axis1=1, axis2=2) - diagonals).max(axis=1)
-    gap = np.maximum(skewed, apart)
     lowest = np.linalg.eigvalsh(0.5 * (blocks + adjoint(blocks)))[:, 0]
-    size = np.where(scale > 0, scale, 1.0)
-    found = np.where(scale > 0, np.maximum(gap, -lowest) / size, np.where(gap == 0, 0.0, np.inf))
-    return float(found.max(initial=0.0))
+    gap = np.maximum(np.maximum(skewed, apart), -lowest)
+    return float(np.where(gap > 0, gap / scale, 0.0).max(initial=0.0))
 
 
 # 3. Evaluation -------------------------------------------------------------------------------
 
 
-class Spanned(NamedTuple):
-    """Dictionary and responses in an orthonormal basis of the span of the columns."""
-
-    dictionary: Any
-    responses: Any
-    outside: float  # sum of squares of the responses outside of the span
-
-
-def in_span(Phi: Any, X: Any) -> Spanned:
-    """Return the problem in as few rows as there are columns, if there are more rows."""
-    count = Phi.shape[1]
-    if Phi.shape[0] <= count:
-        return Spanned(Phi, X, 0.0)
-    if isinstance(Phi, SparseColumns):
-        R, _ = triangle(Phi.row_blocks(X))
-        return Spanned(R[:count, :count], R[:count, count:], power(R[count:, count:]))
-    Q, R = np.linalg.qr(Phi)
-    inside = Q.conj().T @ X
-    return Spanned(R, inside, power(X - Q @ inside))
-
-
 class At(NamedTuple):
-    """One problem at given prior covariances, scaled by a factor, and a noise variance."""
+    """One problem at given prior covariances and a noise variance; ΦA = V diag(s) Pᴴ."""
 
     rows: PreparedRows
-    spanned: Spanned
     noise: float
-    scale: float
-    targets: Any  # (r, n): Y = T⁻ᴴX
-    half: Any  # (r, a): K = T⁻ᴴΦA, so that KᴴK is one minus the posterior covariance of latents
-    columns: Any  # (r, κ): C = T⁻ᴴΦ; None for a sparse dictionary
-    root: Any  # (r, ·): a matrix with the same YYᴴ and at most r columns
-    z: Any  # (κ,): the diagonals of S and Q
+    left: Any  # (r, k): V
+    right: Any  # (a, k): P
+    factors: Any  # (n,): the variances λ of rotated responses; (1,) if they are all 1
+    powers: Any  # (k, n) or (k, 1): λs²
+    inside: Any  # (k, n): VᴴX
+    outside: Any  # (r, n): X − VVᴴX
+    z: Any  # (κ,): the diagonals of S and Q, averages over the responses
     q: Any
     mean: Any  # (κ, n): the posterior mean ΓΦᴴΣ⁻¹X
-    triangle: Any  # (r, r): T
-    precise: Any  # (r, n): Σ⁻¹X in the span
     fit: float  # tr(XᴴΣ⁻¹X)/n
-    log_determinant: float  # log|Σ| on the span
-    residual: float  # ‖X − ΦU‖²/n
-    rounding: float  # bound on the relative error of T
+    rounding: float  # bound on the relative error of Σ^½
     reach: float  # expected error of solvers that form Σ in float64
 
     @property
     def n(self) -> int:
         """Number of responses."""
-        return int(self.targets.shape[1])
+        return int(self.inside.shape[1])
 
-    def slope_errors(self) -> Any:
-        """Return bounds on the rounding errors of Q − z, one for each column."""
-        # An error E of T changes φᴴΣ⁻¹φ by at most 2z‖E‖/√γ and ‖φᴴΣ⁻¹X‖/√n by at most
-        # 2√(z fit)‖E‖/√γ.
-        shift = 2.0 * self.rounding * np.sqrt(self.z * self.fit)
-        return 2.0 * self.rounding * self.z + 2.0 * np.sqrt(self.q) * shift + shift**2
+    @property
+    def residuals(self) -> Any:
+        """X − ΦU = γΣ⁻¹X."""
+        return self.left @ (self.noise / (self.powers + self.noise) * self.inside) + self.outside
+
+    @property
+    def half(self) -> Any:
+        """K with KᴴK = AᴴSA, one minus the posterior covariance of the latents, if λ = 1."""
+        shares = self.powers[:, 0] / (self.powers[:, 0] + self.noise)
+        return np.sqrt(shares)[:, None] * self.right.conj().T
+
+    @property
+    def loading(self) -> Any:
+        """AᴴΦᴴΣ⁻¹X, if λ = 1."""
+        found = np.sqrt(self.powers) * self.inside / (self.powers + self.noise)
+        return self.right @ found
+
+    @property
+    def freedom(self) -> float:
+        """The degrees of freedom tr(ΦΓΦᴴΣ⁻¹), averaged over the responses."""
+        return float((self.powers / (self.powers + self.noise)).mean(axis=1).sum())
+
+    @property
+    def log_volume(self) -> float:
+        """log|Σ| minus r log γ, averaged over the responses."""
+        return float(np.log1p(self.powers / self.noise).mean(axis=1).sum())
+
+    def split(self, block: Any) -> Any:
+        """Return VᴴB and B − VVᴴB for a block B of columns."""
+        inside = self.left.conj().T @ block
+        return np.vstack([inside, block - self.left @ inside])
+
+    def whitened(self, block: Any) -> Any:
+        """Return W with WᴴW = BᴴΣ⁻¹B for a block B of columns, if λ = 1."""
+        level = np.append(self.powers[:, 0], np.zeros(len(block))) + self.noise
+        return self.split(block) / np.sqrt(level)[:, None]
+
+    @property
+    def curvature(self) -> Ball:
+        """The numbers z: an error E of Σ^½ changes ‖Σ^{-½}φ‖ by at most its share of ‖E‖/√γ."""
+        root = np.sqrt(self.z)
+        return Ball(root, self.rounding * root) * Ball(root, self.rounding * root)
+
+    @property
+    def alignment(self) -> Ball:
+        """The numbers Q, squares of ‖φᴴΣ⁻¹X‖/√n."""
+        root = Ball(np.sqrt(self.q), 2.0 * self.rounding * np.sqrt(self.z * self.fit))
+        return root * root
 
 
-def upper(matrix: Any) -> Any:
-    """Return the triangular factor of the QR decomposition of a matrix."""
-    return np.linalg.qr(matrix, mode="r")
-
-
-def factorised(half: Any, X: Any, noise: float) -> tuple[Any, Any]:
-    """Return T with Σ = TᴴT = ΦΓΦᴴ + γI for half ΦA, and T⁻ᴴX."""
-    T = upper(np.vstack([half.conj().T, noise**0.5 * np.eye(len(X))]))
-    return T, solve_triangular(T, X, trans="C", check_finite=False)
-
-
-def evaluated(
-    rows: PreparedRows, spanned: Spanned, prior: Prior, noise: float, scale: float = 1.0
-) -> At:
+def evaluated(rows: PreparedRows, prior: Prior, noise: float, turn: Any, factors: Any) -> At:
     """Return all quantities that follow from the prior covariances and the noise variance."""
-    Phi, X, outside = spanned
+    Phi, X = rows.dictionary, rows.responses if turn is None else rows.responses @ turn
     size, n = X.shape
-    half = scale**0.5 * prior.half(Phi)
-    T, targets = factorised(half, X, noise)
-
-    def whiten(block: Any) -> Any:
-        return solve_triangular(T, block, trans="C", check_finite=False)
-
-    root = upper(targets.conj().T).conj().T if n > size else targets
-    half, columns = whiten(half), None
+    left, values, right = np.linalg.svd(prior.half(Phi), full_matrices=False)
+    powers = values[:, None] ** 2 * factors
+    inside = left.conj().T @ X
+    outside = X - left @ inside
+    condition = 1.0 + float(powers.max(initial=0.0)) / noise
+    steps, cancelled = gamma(8.0 * (size + len(prior.columns) + 8) ** 0.5), prior.inexact(noise)
+    at = At(
+        rows, noise, left, right.conj().T, factors, powers, inside, outside, None, None, None,
+        (power(outside) / noise + float((squares(inside) / (powers + noise)).sum())) / n,
+        # Rounding errors of a factorisation grow as the root of its size (Higham & Mary 2019).
+        steps * condition**0.5 + cancelled, REACHED * EPS * condition + cancelled,
+    )  # fmt: skip
+    # In these coordinates Σ⁻¹ is diagonal, and φᴴΣ⁻¹X is a sum in which nothing cancels.
+    precise = np.vstack([inside / (powers + noise), outside / noise]) * np.sqrt(factors)
+    root = upper(precise.conj().T).conj().T if n > len(precise) else precise
+    inverse = np.append(
+        (factors / (powers + noise)).mean(axis=1), np.full(size, factors.mean() / noise)
+    )
     z, q = np.zeros(Phi.shape[1]), np.zeros(Phi.shape[1])
     for part, block in column_blocks(Phi):
-        columns = whiten(block)
-        z[part] = column_powers(columns)
-        q[part] = squares(columns.conj().T @ root).sum(axis=1) / n
-    latent = half.conj().T @ targets
-    mean = np.zeros((Phi.shape[1], n), np.result_type(half, targets))
-    for members, roots, part in prior.split(latent.conj().T):
-        found = scale**0.5 * roots @ adjoint(part)
-        mean[members] = found
-    precise = solve_triangular(T, targets, check_finite=False)
-    # ‖T‖² ≤ min(‖T‖₁‖T‖_∞, ‖T‖_F²), and the rounding errors of a factorisation grow as the root
-    # of its size (Higham & Mary 2019).
-    norm = min(float(np.linalg.norm(T, 1) * np.linalg.norm(T, np.inf)), power(T))
-    condition = max(norm / noise, 1.0)
-    return At(
-        rows, spanned, noise, scale, targets, half,
-        None if isinstance(Phi, SparseColumns) else columns, root, z, q, mean, T, precise,
-        (power(targets) + outside / noise) / n,
-        2.0 * float(np.log(np.abs(np.diagonal(T))).sum()),
-        (power(noise * precise) + outside) / n,
-        gamma(8.0 * (size + prior.width + 8) ** 0.5) * condition**0.5 + prior.inexact(noise),
-        REACHED * EPS * condition + prior.inexact(noise),
-    )  # fmt: skip
+        turned = at.split(block)
+        z[part] = inverse @ squares(turned)
+        q[part] = squares(turned.conj().T @ root).sum(axis=1) / n
+    mean = np.zeros((Phi.shape[1], n), np.result_type(left, X))
+    for members, roots, part in prior.split((np.sqrt(factors) * at.loading).conj().T):
+        mean[members] = roots @ adjoint(part)
+    return at._replace(z=z, q=q, mean=mean if turn is None else mean @ turn.T)
 
 
 # 4. The measured values ----------------------------------------------------------------------
@@ -728,53 +694,45 @@ def measure(samples: Sequence[Sample], fit: Fit, kind: EnergyKind = EnergyKind()
 def _measured(samples: Sequence[Sample], fit: Fit, kind: EnergyKind) -> Figures:
     kind = kind._replace(labels=group_numbers(kind.labels, len(fit.coef[0])))
     labels, tolerance = kind.labels, max(min(kind.tolerance, LOOSEST), FINEST)
-    problems, units = in_units([prepared(sample) for sample in samples], labels)
-    coef = [times_power(U, units.coefficients[:, None]) for U in fit.coef]
+    samples, fit, units = in_units(samples, fit, labels)
+    problems, coef, noise = [prepared(sample) for sample in samples], fit.coef, fit.noise
     figures = _of_coefficients(problems, coef, kind)
     if samples[0].noise_cov is not None:
         found = len(problems[0].responses), len(samples[0].responses), problems[0].outside
         figures = replace(figures, noise_rank=found)
-    if fit.noise is None:
+    if noise is None:
         return figures
-    noise = [float(np.ldexp(level, -2 * units.responses)) for level in fit.noise]
 
     # 1) the prior covariances: relevances, what coefficients imply, or covariances of groups
-    implied = 0.0
-    if fit.relevance is None:
+    w, implied = fit.relevance, 0.0
+    if w is None:
         w, implied = implied_relevance(problems[0], coef[0], noise[0], fit.rounding)
-    else:
-        w = np.ldexp(np.asarray(fit.relevance, dtype=float), 2 * units.coefficients)
     finite = all(np.isfinite(U).all() for U in coef) and np.isfinite(w).all() and (w >= 0).all()
     if not (finite and all(0 < level < np.inf for level in noise)):
         return _failed(figures, fit, tolerance)
-    prior: Prior | None = shared_prior(w)
+    prior = shared_prior(w)
     if kind.full_groups:
-        prior = full_prior(fit, w, problems[0].dictionary, units, labels)
-    if prior is None or (prior.deviation is not None and not prior.deviation < np.inf):
-        return _failed(replace(figures, covariance=np.inf), fit, tolerance)
-    if prior.deviation is not None:
+        prior = full_prior(fit, w, problems[0], units, labels)
         figures = replace(figures, covariance=max(prior.deviation - 4.0 * fit.rounding, 0.0))
+        if not prior.deviation < np.inf:
+            return _failed(figures, fit, tolerance)
 
-    # 2) every problem at these covariances. Correlated responses with B = VΛVᴴ are independent
-    # problems with the responses Xv and the covariances λΓ.
-    turn, scales = None, None
+    # 2) every problem at these covariances
+    turn, factors = None, np.ones(1)
     if fit.responses is not None:
         if not is_response_covariance(fit.responses, problems[0].responses.shape[1]):
             return _failed(replace(figures, response=("given", np.inf)), fit, tolerance)
-        scales, turn = np.linalg.eigh(fit.responses)
+        factors, turn = np.linalg.eigh(fit.responses)
+        factors = np.maximum(factors, 0.0)
     try:
-        groups = [
-            _evaluated(rows, prior, level, scales, turn)
-            for rows, level in zip(problems, noise, strict=True)
-        ]
-    except np.linalg.LinAlgError:  # γ is so small that its root is lost beside the columns
+        ats = [evaluated(rows, prior, level, turn, factors)
+               for rows, level in zip(problems, noise, strict=True)]  # fmt: skip
+    except np.linalg.LinAlgError:
         return _failed(figures, fit, tolerance)
-    state = Evaluation(samples, fit, kind, tolerance, units, problems, coef, prior, groups, turn)
-    ats = state.ats
+    state = Evaluation(samples, fit, kind, tolerance, units, prior, ats, turn)
 
     # 3) the conditions of optimality, all from S and Q
-    n_used = int(np.count_nonzero(w))
-    stored = STORED * max(fit.rounding, prior.vague) * (1.0 + n_used**0.5)
+    stored = STORED * fit.rounding * (1.0 + np.count_nonzero(w) ** 0.5)
     reach = min(max(at.reach * (1.0 + at.fit) ** 0.5 for at in ats), LOOSEST)
     figures = replace(
         figures, tolerance=max(tolerance, stored), mean_tolerance=max(FINEST, stored), reach=reach
@@ -782,21 +740,19 @@ def _measured(samples: Sequence[Sample], fit: Fit, kind: EnergyKind) -> Figures:
     figures = _optimality(figures, state, implied)
 
     # 4) what is reported beside the relevances: coefficients, γ, energy, predictions, support
-    mean = _mean_distance(state)
-    mean = Ball(mean.value, mean.error + implied * (ats[0].fit + 1.0) ** 0.5)
+    mean = _mean_distance(state) + Ball(0.0, implied * (ats[0].fit + 1.0) ** 0.5)
     if fit.predicted is not None:
-        other = prediction_distance(samples[0], problems[0], fit.coef[0], fit.predicted)
+        other = prediction_distance(samples[0], problems[0], coef[0], fit.predicted)
         mean = Ball(float(np.max([mean.value, other.value])), max(mean.error, other.error))
     violation = figures.violation
     if fit.relevance is None and violation is not None:
         # Stationary relevances say nothing if they do not give these coefficients.
-        worse = float(np.max([violation.value, mean.value]))
-        figures = replace(figures, violation=Ball(worse, violation.error))
-    variance = None if fit.variances is None else _variance_distance(state)
+        violation = Ball(float(np.max([violation.value, mean.value])), violation.error)
     support, tied = (None, ()) if fit.support is None else _support(state)
     rows, shares, most = _leverage(state)
     return replace(
-        figures, mean=mean, variance=variance, support=support, tied=tied,
+        figures, violation=violation, mean=mean, support=support, tied=tied,
+        variance=None if fit.variances is None else _variance_distance(state),
         noise_rule=_rule(state), noise=_noise_distance(state, figures),
         energy=_energy_distance(state), response=_response(state),
         leverage=(rows, shares, most), path=fit.path, correlation=_path_correlation(state),
@@ -814,57 +770,32 @@ class Evaluation(NamedTuple):
     kind: EnergyKind
     tolerance: float
     units: PowersOfTwo
-    problems: list[PreparedRows]
-    coef: list[Any]
     prior: Prior
-    groups: list[list[At]]  # the evaluated problems of each sample
+    ats: list[At]  # one for each sample
     turn: Any  # eigenvectors of the covariance of the responses
-
-    @property
-    def ats(self) -> list[At]:
-        """All evaluated problems."""
-        return [at for group in self.groups for at in group]
-
-    @property
-    def weights(self) -> list[float]:
-        """Share of each evaluated problem in all responses."""
-        total = sum(at.n for at in self.ats)
-        return [at.n / total for at in self.ats]
 
     def average(self, values: Callable[[At], Any]) -> Any:
         """Return the mean over all responses of derivatives in the relevances."""
-        return sum(weight * at.scale * values(at)
-                   for weight, at in zip(self.weights, self.ats, strict=True))  # fmt: skip
+        total = sum(at.n for at in self.ats)
+        return sum(at.n / total * values(at) for at in self.ats)
 
     @property
-    def pressure(self) -> Any:
-        """Derivative of the log-volume: φᴴΣ⁻¹φ, or ‖φ‖²/(γ + w‖φ‖²) of a diagonal posterior."""
-        return self.average(lambda at: pressure_of(at, self))
+    def mean_square(self) -> float:
+        """Mean square response over all problems, the unit of noise variances."""
+        entries = sum(at.rows.distinct * at.n for at in self.ats)
+        return sum(power(at.rows.responses) for at in self.ats) / entries or 1.0
 
+    def pressure(self, at: At) -> Any:
+        """Return the slope of the log-volume: z, or ‖φ‖²/(γ + w‖φ‖²) of a diagonal posterior."""
+        if self.kind.posterior != "diagonal":
+            return at.curvature
+        return Ball(at.rows.powers / (at.noise + self.prior.relevance * at.rows.powers))
 
-def pressure_of(at: At, state: Evaluation) -> Any:
-    """Return the derivatives of the log-volume of one problem in the relevances."""
-    if state.kind.posterior != "diagonal":
-        return at.z
-    norms = at.rows.powers
-    return norms / (at.noise + state.prior.relevance * norms)
-
-
-def _evaluated(rows: PreparedRows, prior: Prior, noise: float, scales: Any, turn: Any) -> list[At]:
-    spanned = in_span(rows.dictionary, rows.responses)
-    if turn is None:
-        return [evaluated(rows, spanned, prior, noise)]
-    rotated = [
-        spanned._replace(responses=spanned.responses @ turn[:, [t]], outside=0.0)
-        for t in range(len(turn))
-    ]
-    # Outside of the span every direction has the covariance γ alone.
-    beyond = rows.responses @ turn
-    outside = squares(beyond).sum(axis=0) - [power(each.responses) for each in rotated]
-    rotated = [each._replace(outside=max(float(left), 0.0))
-               for each, left in zip(rotated, outside, strict=True)]  # fmt: skip
-    return [evaluated(rows, each, prior, noise, max(float(value), 0.0))
-            for each, value in zip(rotated, scales, strict=True)]  # fmt: skip
+    def freedom(self, at: At) -> float:
+        """Return the degrees of freedom of the posterior."""
+        if self.kind.posterior != "diagonal":
+            return at.freedom
+        return float((self.prior.relevance * self.pressure(at).value).sum())
 
 
 def is_response_covariance(matrix: Any, n: int) -> bool:
@@ -886,8 +817,7 @@ def implied_relevance(
     used, w = np.flatnonzero(U.any(axis=1)), np.zeros(len(U))
     Phi, X = rows.dictionary[:, used], rows.responses
     lengths = np.linalg.norm(Phi.conj().T @ (X - Phi @ U[used]), axis=1)
-    norms = np.linalg.norm(U[used], axis=1)
-    w[used] = noise * norms / lengths
+    w[used] = noise * np.linalg.norm(U[used], axis=1) / lengths
     if not used.size or not np.isfinite(w).all():
         return w, 0.0
     size = rounding * np.linalg.norm(np.abs(Phi) @ np.abs(U[used]) + np.abs(X))
@@ -895,7 +825,9 @@ def implied_relevance(
     return w, float(errors.max() * (3.0 + 2.0 * used.size**0.5))
 
 
-def _of_coefficients(problems: list[PreparedRows], coef: list[Any], kind: EnergyKind) -> Figures:
+def _of_coefficients(
+    problems: Sequence[PreparedRows], coef: Sequence[Any], kind: EnergyKind
+) -> Figures:
     """Return the measured values that do not need a noise variance."""
     total = residual = 0.0
     norms = np.zeros(len(coef[0]))
@@ -930,11 +862,15 @@ def _failed(figures: Figures, fit: Fit, tolerance: float) -> Figures:
 
 def ratio(values: Any, sizes: Any) -> Any:
     """Return `values` divided by `sizes`, and zero for every entry whose divisor is zero."""
+    if isinstance(values, Ball):
+        return Ball(ratio(values.value, sizes), ratio(values.error, sizes))
     return np.where(sizes > 0, values / np.where(sizes > 0, sizes, 1.0), 0.0)
 
 
-def largest(values: Any, errors: Any) -> Ball:
+def largest(*balls: Ball) -> Ball:
     """Return the largest of several numbers with error bounds; NaN if one of them is."""
+    values, errors = (np.concatenate(part) for part in zip(
+        *((ball.value, ball.error) for ball in balls), strict=True))  # fmt: skip
     value = float(np.max(values, initial=0.0))
     high, low = (float(np.max(values + sign * errors, initial=0.0)) for sign in (1.0, -1.0))
     return Ball(value, max(high - value, value - low))
@@ -947,28 +883,21 @@ def _optimality(figures: Figures, state: Evaluation, implied: float) -> Figures:
     traces. For a group with a covariance AAᴴ they are the eigenvalues of |Aᴴ(Q − S)A| and the
     largest eigenvalue of S^{-½}QS^{-½} minus one.
     """
-    kind, prior, ats, labels = state.kind, state.prior, state.ats, state.kind.labels
-    w = prior.relevance
+    kind, labels, w = state.kind, state.kind.labels, state.prior.relevance
     z, Q = state.average(lambda at: at.z), state.average(lambda at: at.q)
-    error = state.average(At.slope_errors)
-    # one minus the posterior variances of the latents
-    latent = np.max([at.scale * w * at.z for at in ats], axis=0)
-    sums = [totals_in(each, labels) for each in (Q, z, state.pressure, error)]
-    alignment, curvature, pressure, bound = sums
-    excess, wide = ratio(alignment - pressure, pressure), ratio(bound, pressure)
-    full_excess, full_wide = ratio(alignment - curvature, curvature), ratio(bound, curvature)
-    slack, slack_error = w * np.abs(alignment - pressure), w * bound
+    alignment, curvature, pressure = (
+        totals_in(state.average(each), labels)
+        for each in (lambda at: at.alignment, lambda at: at.curvature, state.pressure)
+    )
+    slack, excess = (alignment - pressure).abs() * w, ratio(alignment - pressure, pressure.value)
+    full_excess, latent = ratio(alignment - curvature, curvature.value), w * z
     if kind.full_groups:
-        latent = np.zeros(w.size)
-        for members, _, half in prior.split(ats[0].half):
-            latent[members] = np.linalg.eigvalsh(adjoint(half) @ half)
-        slack, slack_error = _group_slack(state)
-        excess, wide = _group_excess(state)
-        full_excess, full_wide = excess, wide
+        slack, excess, latent = _group_conditions(state)
+        full_excess = excess
     active = totals_in(latent, labels) > ACTIVE
-    violation = largest(np.append(slack, excess), np.append(slack_error, wide))
+    violation = largest(slack, excess)
     if kind.posterior == "point":
-        violation = _point_violation(ats[0], state)
+        violation = _point_violation(state)
     if kind.violation is not None:
         violation = Ball(kind.violation)
     # Columns of a group share one relevance, also those that are zero on these rows.
@@ -977,109 +906,62 @@ def _optimality(figures: Figures, state: Evaluation, implied: float) -> Figures:
     # An evaluation that is worse than this has lost its meaning, and so have the relevances.
     share = implied * float(max((w * (z + Q)).max(initial=0.0), (1.0 + ratio(Q, z)).max()))
     violation = Ball(violation.value, min(violation.error, LOOSEST) + share)
-    bar = max(COLLAPSE, 10.0 * state.tolerance)
-    dormant = ~(active | (z == 0))
-    outside = np.where(dormant, full_excess, -np.inf)
+    bar, dormant = max(COLLAPSE, 10.0 * state.tolerance), ~(active | (z == 0))
+    outside = np.where(dormant, full_excess.value, -np.inf)
     worst = int(np.argmax(outside)) if outside.size else 0
-    collapse = None
-    gains = int((outside - full_wide > bar + figures.reach).sum())
+    collapse, gains = None, dormant & (full_excess.low > bar + figures.reach)
     if implied < 1.0 and kind.posterior in ("full", "diagonal"):
-        own = np.where(dormant, excess, -np.inf)
-        wrong = own - wide > bar + figures.reach
-        open_ = int(((own + wide > bar) & ~wrong).sum())
-        collapse = Ball(float(wrong.sum()), 0.0 if wrong.any() else float(open_))
+        wrong = dormant & (excess.low > bar + figures.reach)
+        open_ = dormant & (excess.high > bar) & ~wrong
+        collapse = Ball(float(wrong.sum()), 0.0 if wrong.any() else float(open_.sum()))
     chosen, shift = np.flatnonzero(active), state.units.coefficients
     return replace(
-        figures, violation=violation, collapse=collapse, full_gains=gains,
+        figures, violation=violation, collapse=collapse, full_gains=int(gains.sum()),
         n_active=int((latent > ACTIVE).sum()),
         evidence=figures.evidence | {
             "active": chosen,
             "relevance": np.ldexp(w[chosen], -2 * shift[chosen]),
             "curvature": np.ldexp(z[chosen], 2 * shift[chosen]),
             "alignment": np.ldexp(Q[chosen], 2 * shift[chosen]),
-            "ratio": 1.0 + full_excess[chosen],
+            "ratio": 1.0 + full_excess.value[chosen],
             "worst_inactive": worst,
             "largest_ratio_outside": float(outside[worst]) + 1.0 if outside.size else 0.0,
-            "rounding": max(at.rounding for at in ats),
-            "reach": max(at.reach for at in ats),
+            "rounding": max(at.rounding for at in state.ats),
+            "reach": max(at.reach for at in state.ats),
             "violation": violation.value,
         },
     )  # fmt: skip
 
 
-def _group_slack(state: Evaluation) -> tuple[Any, Any]:
-    """Return the largest eigenvalue of |Aᴴ(Q − S)A| for the group of each column, and its error."""
-    at, size = state.ats[0], len(state.coef[0])
-    slack, error = np.zeros(size), np.zeros(size)
-    for members, _, half in state.prior.split(at.half):
-        loading = adjoint(half) @ at.root
-        explained = loading @ adjoint(loading) / at.n
-        found = np.linalg.eigvalsh(explained - adjoint(half) @ half)
-        slack[members] = np.abs(found).max(axis=1)[:, None]
-        shift = 2.0 * at.rounding * at.fit**0.5
-        roots = np.sqrt(np.trace(explained, axis1=1, axis2=2).real)
-        bound = 2.0 * at.rounding + 2.0 * roots * shift + shift**2
-        error[members] = (members.shape[1] * bound)[:, None]
-    return slack, error
+def _group_conditions(state: Evaluation) -> tuple[Ball, Ball, Any]:
+    """Return slack and excess of the group of each column, and one minus its latent variances.
 
-
-def _group_excess(state: Evaluation) -> tuple[Any, Any]:
-    """Return the largest eigenvalue of S^{-½}QS^{-½} minus one for the group of each column.
-
-    If it is positive, the energy falls if the covariance grows in some direction.
+    With orthonormal bases B of Σ^{-½}Φ_b, the largest eigenvalue of S^{-½}QS^{-½} is that of
+    BᴴYYᴴB/n for Y = Σ^{-½}X. If it exceeds 1, the energy falls if Γ grows in some direction.
     """
     at, labels = state.ats[0], state.kind.labels
-    excess, error = np.zeros(labels.size), np.zeros(labels.size)
-    for _, members in blocks_by_size(labels, labels.size):
-        columns = stacked(at.columns, members)
-        basis, poor, lost = orthonormal(columns, EPS)
-        # The likelihood does not depend on directions that the columns of Φ hardly reach. Where
-        # there are any, columns of C are nearly dependent too, unless Σ is ill-conditioned.
-        poor = poor | (at.reach > 0.1)
-        if poor.any():
-            reached = orthonormal(stacked(at.spanned.dictionary, members[poor]), 2.0 * DEPENDENT)[0]
-            flat = np.moveaxis(reached, 0, 1).reshape(reached.shape[1], -1)
-            turned = solve_triangular(at.triangle, flat, trans="C", check_finite=False)
-            turned = np.moveaxis(turned.reshape(len(flat), *members[poor].shape), 0, 1)
-            basis[poor], _, lost[poor] = orthonormal(turned, EPS)
-        inner = adjoint(basis) @ at.root
-        ratios = np.linalg.eigvalsh(inner @ adjoint(inner))[:, -1] / at.n
-        seen = basis.any(axis=(1, 2))
-        shift = 2.0 * at.rounding * at.fit**0.5
-        high = np.maximum(ratios, 1.0)
-        bound = members.shape[1] * (2.0 * at.rounding + 2.0 * np.sqrt(high) * shift + shift**2)
-        bound = bound + 8.0 * members.shape[1] * high * lost
-        excess[members] = np.where(seen, ratios - 1.0, 0.0)[:, None]
-        error[members] = np.where(seen, bound, 0.0)[:, None]
-    return excess, error
-
-
-def orthonormal(columns: Any, least: float) -> tuple[Any, Any, Any]:
-    """Return orthonormal bases of stacks (k, r, m) of columns, without their weakest directions.
-
-    Directions are left out (columns of zeros) if the singular value of the unit columns is below
-    `least` times the largest. With them come the stacks with nearly dependent columns, and bounds
-    on the relative errors of the bases.
-    """
-    lengths = np.linalg.norm(columns, axis=1)
-    units = columns / np.where(lengths > 0, lengths, 1.0)[:, None, :]
-    # The Gram matrix is fast, but has the squared condition number: where columns are nearly
-    # dependent they are decomposed themselves.
-    values, axes = np.linalg.eigh(adjoint(units) @ units)
-    poor = ~(values[:, 0] > INDEPENDENT)
-    safe = np.where(poor[:, None], 1.0, values)
-    basis = units @ (axes / np.sqrt(safe)[:, None, :])
-    lost = gamma(columns.shape[1]) / safe[:, 0]
-    if poor.any():
-        left, found, _ = np.linalg.svd(units[poor], full_matrices=False)
-        kept = found > least * np.maximum(found[:, :1], TINY)
-        padding = ((0, 0), (0, 0), (0, columns.shape[2] - found.shape[1]))
-        basis[poor] = np.pad(np.where(kept[:, None, :], left, 0.0), padding)
-        smallest = np.where(kept, found, np.inf).min(axis=1) / np.where(
-            found[:, 0] > 0, found[:, 0], 1
-        )
-        lost[poor] = EPS / np.where(np.isfinite(smallest), smallest, 1.0)
-    return basis, poor, lost
+    slack, excess, latent = (np.zeros(labels.size) for _ in range(3))
+    high = np.ones((2, labels.size))  # sizes of Q, on which errors depend
+    half, loading, n = at.half, at.loading, at.n
+    for members, _, part in state.prior.split(np.vstack([half, loading.conj().T])):
+        here, moved = part[:, : len(half)], adjoint(part[:, len(half) :])
+        explained, metric = moved @ adjoint(moved) / n, adjoint(here) @ here
+        slack[members] = np.abs(np.linalg.eigvalsh(explained - metric)).max(axis=1)[:, None]
+        latent[members] = np.linalg.eigvalsh(metric)
+        high[0, members] = np.trace(explained, axis1=1, axis2=2).real[:, None]
+    targets = at.whitened(at.rows.responses)
+    targets = upper(targets.conj().T).conj().T if n > len(targets) else targets
+    for _, members in blocks_by_size(labels):
+        basis, _ = group_axes(at.rows.dictionary, members, 2.0 * DEPENDENT)
+        turned = at.whitened(np.moveaxis(basis, 0, 1).reshape(basis.shape[1], -1))
+        basis, _ = group_axes(turned, np.arange(members.size).reshape(members.shape), EPS)
+        inner = adjoint(basis) @ targets
+        found = np.linalg.eigvalsh(inner @ adjoint(inner))[:, -1] / n
+        excess[members] = np.where(basis.any(axis=(1, 2)), found - 1.0, 0.0)[:, None]
+        high[1, members] = np.maximum(found, 1.0)[:, None]
+    shift, count = 2.0 * at.rounding * at.fit**0.5, np.bincount(labels)[labels]
+    error = count * (2.0 * at.rounding + 2.0 * np.sqrt(high) * shift + shift**2)
+    return Ball(slack, error[0]), Ball(excess, error[1]), latent
 
 
 def penalty_of(given: Any) -> tuple[Callable[[Any], Any], Callable[[Any], Any]]:
@@ -1095,84 +977,60 @@ def penalty_of(given: Any) -> tuple[Callable[[Any], Any], Callable[[Any], Any]]:
     return known[given["name"]]
 
 
-def _penalised(at: At, state: Evaluation, alignment: Any) -> tuple[Any, Any]:
+def _penalised(state: Evaluation, alignment: Any) -> tuple[Any, Any]:
     """Return mean squares of the coefficients, and relevances, in the units of the penalty."""
-    labels = state.kind.labels
-    norms = totals_in(at.rows.powers, labels)
-    norms = np.where(norms > 0, norms, 1.0) / at.rows.mean_square
+    rows, labels = state.ats[0].rows, state.kind.labels
+    norms = totals_in(rows.powers, labels)
+    norms = np.where(norms > 0, norms, 1.0) / rows.mean_square
     powers = state.prior.relevance**2 * alignment * norms
     count = totals_in(np.ones_like(powers), labels)
     return totals_in(powers, labels) / count, state.prior.relevance * norms
 
 
-def _point_violation(at: At, state: Evaluation) -> Ball:
+def _point_violation(state: Evaluation) -> Ball:
     """Return the largest |1/h′(a) − w| over the larger of both plus γ, for the penalty h."""
+    at = state.ats[0]
     noise = at.noise / at.rows.mean_square
 
     def distance(alignment: Any) -> float:
-        powers, relevance = _penalised(at, state, np.maximum(alignment, 0.0))
+        powers, relevance = _penalised(state, np.maximum(alignment, 0.0))
         target = 1.0 / penalty_of(state.kind.penalty)[1](np.maximum(powers, 1e-300))
         target = np.where(target > 2e-300, target, 0.0)
         return float((np.abs(target - relevance) / (np.maximum(target, relevance) + noise)).max())
 
-    error = at.slope_errors()
     value = distance(at.q)
-    return Ball(value, max(abs(distance(at.q + sign * error) - value) for sign in (-1.0, 1.0)))
+    ends = distance(at.alignment.low), distance(at.alignment.high)
+    return Ball(value, max(abs(end - value) for end in ends))
 
 
 def _mean_distance(state: Evaluation) -> Ball:
     """Return the largest distance of a block's coefficients from their posterior mean.
 
-    It is divided by √(nw), the prior standard deviation. If w is negligible, the distance times the
-    norm of the column is divided by that of the responses. What rounding of the stored
-    coefficients explains is subtracted.
+    Coefficients times the norms of their columns are compared, relative to √n times their largest
+    prior standard deviation, and for groups their contributions Φ_bU_b likewise, since coefficients
+    of nearly dependent columns cancel. If the deviation is negligible, the distance is divided by
+    the norm of the responses. What rounding of the stored coefficients explains is subtracted.
     """
-    prior, values, errors = state.prior, [0.0], [0.0]
-    for rows, U, group in zip(state.problems, state.coef, state.groups, strict=True):
-        norms, n = np.sqrt(rows.powers), U.shape[1]
-        mean = np.hstack([at.mean for at in group])
-        mean = mean if state.turn is None else mean @ state.turn.T
-        share = np.linalg.norm(U - mean, axis=1)
-        share = np.maximum(share - 0.5 * state.fit.rounding * np.linalg.norm(U, axis=1), 0.0)
-        w = np.zeros(len(U)) if state.kind.full_groups else prior.relevance
-        seen = w * norms**2 > EPS * group[0].noise
-        total = power(rows.responses) ** 0.5
-        relative = share * norms / (total if total > 0 else 1.0)
-        if state.kind.full_groups:
-            own, live = _block_distances(state, group[0], U, norms)
-            values.append(own)
-            relative[live] = 0.0
-        within = share / np.sqrt(n * np.where(seen, w, 1.0))
-        values.append(float(np.where(seen, within, relative).max(initial=0.0)))
-        errors += [2.0 * at.rounding * at.fit**0.5 for at in group]
+    values, errors = [0.0], [0.0]
+    for at, U in zip(state.ats, state.fit.coef, strict=True):
+        norms, total = np.sqrt(at.rows.powers)[:, None], power(at.rows.responses) ** 0.5
+        sizes, apart = np.linalg.norm(norms * U, axis=1), U - at.mean
+        rest = np.linalg.norm(norms * apart, axis=1) / (total if total > 0 else 1.0)
+        for members, roots in state.prior.blocks:
+            lost = (0.5 * state.fit.rounding + gamma(members.shape[1])) * sizes[members].sum(axis=1)
+            scales = [norms[members] * np.eye(members.shape[1])]
+            if members.shape[1] > 1:
+                scales.append(upper(stacked(at.rows.dictionary, members)))
+            for scale in scales:
+                spread = np.linalg.norm(scale @ roots, 2, axis=(1, 2))
+                seen = spread**2 > EPS * at.noise
+                found = np.linalg.norm(scale @ apart[members], axis=(1, 2))
+                found = np.maximum(found - lost, 0.0) / (at.n**0.5 * spread)
+                values.append(float(found[seen].max(initial=0.0)))
+                rest[members[seen]] = 0.0
+        values.append(float(rest.max(initial=0.0)))
+        errors.append(2.0 * at.rounding * at.fit**0.5)
     return Ball(float(np.max(values)), min(max(errors), LOOSEST))
-
-
-def _block_distances(state: Evaluation, at: At, U: Any, norms: Any) -> tuple[float, Any]:
-    """Return the largest distance of coefficients of groups from their mean, and their columns.
-
-    Nearly dependent columns have large coefficients that cancel. So the contributions Φ_bU_b are
-    compared, relative to their largest standard deviation, and the coefficients likewise.
-    """
-    Phi, n, values, live = at.spanned.dictionary, U.shape[1], [0.0], [np.zeros(0, dtype=int)]
-    latents = at.half.conj().T @ at.targets
-    given = state.prior.split(np.vstack([state.prior.half(Phi), latents.conj().T]))
-    for members, roots, stack in given:
-        live.append(members.ravel())
-        step = max(1, BLOCK_ENTRIES // (len(Phi) * n))
-        for part in (slice(a, a + step) for a in range(0, len(members), step)):
-            index, root = members[part], roots[part]
-            half, latent = stack[part, : len(Phi)], adjoint(stack[part, len(Phi) :])
-            sizes, scaled = norms[index][:, :, None] * U[index], norms[index][:, :, None] * root
-            lost = np.linalg.norm(sizes, axis=2).sum(axis=1)
-            lost = (0.5 * state.fit.rounding + gamma(index.shape[1])) * lost
-            for apart, root in (
-                (stacked(Phi, index) @ U[index] - half @ latent, half),
-                (sizes - scaled @ latent, scaled),
-            ):
-                largest_root = n**0.5 * np.linalg.norm(root, 2, axis=(1, 2))
-                values.append(((np.linalg.norm(apart, axis=(1, 2)) - lost) / largest_root).max())
-    return float(np.max(values)), np.concatenate(live)
 
 
 def prediction_distance(sample: Sample, rows: PreparedRows, coef: Any, predicted: Any) -> Ball:
@@ -1181,11 +1039,8 @@ def prediction_distance(sample: Sample, rows: PreparedRows, coef: Any, predicted
     Phi, X, U = sample.dictionary[:, used], sample.responses, coef[used]
     Phi = Phi.toarray() if scipy.sparse.issparse(Phi) else Phi
     weights = np.ones(len(X)) if sample.weights is None else sample.weights
-    first, mean = np.zeros(X.shape[1]), np.zeros(X.shape[1])
-    if rows.shares is not None:
-        first = X[0]
-        Phi = centred(Phi, rows.shares)[0]
-        X, mean = centred(X, rows.shares)
+    first = np.zeros(X.shape[1]) if rows.shares is None else X[0]
+    Phi, (X, mean) = centred(Phi, rows.shares)[0], centred(X, rows.shares)
     size = np.sqrt(weights @ squares(X) / weights.sum())
     size = np.where(size > 0, size, np.abs(first + mean))
     size = np.where(size > 0, size, 1.0)
@@ -1196,120 +1051,79 @@ def prediction_distance(sample: Sample, rows: PreparedRows, coef: Any, predicted
     return Ball(float(distance.max()), float(error.max()))
 
 
-class Points(NamedTuple):
-    """The given rows of positive weight, centred and in the verifier's units."""
-
-    sample: Sample
-    shares: Any
-    units: PowersOfTwo
-    kept: Any
-
-    @property
-    def shape(self) -> tuple[int, int]:
-        """Number of rows and columns."""
-        return self.kept.size, self.sample.dictionary.shape[1]
-
-    def __getitem__(self, key: Any) -> Any:
-        values = self.sample.dictionary[:, key[1]]
-        values = values.toarray() if scipy.sparse.issparse(values) else values
-        values = values if self.shares is None else centred(values, self.shares)[0]
-        return times_power(values[self.kept], -self.units.columns[key[1]])
-
-
 def _variance_distance(state: Evaluation) -> Ball:
     """Return the largest error of the posterior variances of predicted means, divided by γ.
 
-    With S = ΦA and [S; √γ I] = QT, the variance at a row x is γ‖T⁻ᴴAᴴxᴴ‖². If there are more
-    columns than rows it is ‖xA‖² − ‖KᴴT⁻ᴴ…‖² by Woodbury's identity.
+    The latents have the posterior covariance I − P diag(λs²/(λs² + γ)) Pᴴ. A row h of ΦA that is
+    not whitened has the variance ‖h − hPPᴴ‖² + γ Σ|hP|²/(λs² + γ), for each response.
     """
-    sample, rows = state.samples[0], state.problems[0]
-    given = np.asarray(state.fit.variances, dtype=float) / state.fit.noise[0]  # type: ignore[index]
-    kept = np.ones(len(given), bool) if sample.weights is None else sample.weights > 0
-    half = state.prior.half(Points(sample, rows.shares, state.units, np.flatnonzero(kept)))
-    expected, error = [], 0.0
-    for at in state.groups[0]:
-        scaled = at.scale**0.5 * state.prior.half(at.spanned.dictionary)
-        here = at.scale**0.5 * half
-        if scaled.shape[1] <= len(scaled):
-            T = np.linalg.qr(np.vstack([scaled, at.noise**0.5 * np.eye(scaled.shape[1])]), mode="r")
-            found = squares(solve_triangular(T, here.conj().T, trans="C", check_finite=False))
-            expected.append(found.sum(axis=0))
-        else:
-            sizes = squares(here).sum(axis=1) / at.noise
-            expected.append(sizes - squares(here @ at.half.conj().T).sum(axis=1) / at.noise)
-            error = max(error, gamma(len(scaled)) * float(sizes.max(initial=0.0)))
-        error = max(error, 4.0 * at.rounding)
-    spread = np.stack(expected, axis=1)
+    sample, at, prior = state.samples[0], state.ats[0], state.prior
+    rows, kept = at.rows, np.arange(len(sample.responses))
+    if rows.whitener.ndim == 1:
+        kept = np.flatnonzero(rows.whitener)
+        half = prior.half(rows.dictionary) / rows.whitener[kept, None]
+    else:
+        moved = centred(sample.dictionary, rows.shares)[0]
+        half = prior.half(moved)
+    along = half @ at.right
+    beyond = squares(half - along @ at.right.conj().T).sum(axis=1)[:, None] * at.factors
+    spread = beyond / at.noise + squares(along) @ (at.factors / (at.powers + at.noise))
     if state.turn is not None:
         spread = spread @ (state.turn**2).T
-    given = given[kept].reshape(spread.shape if given.ndim == 2 else (-1, 1))
+    given = state.fit.variances[kept].reshape(len(kept), -1) / at.noise
     # Relative to the noise of the row, and to the largest variance if rows have other noise.
-    size = 1.0 if sample.noise_cov is None else max(float(spread.max(initial=0.0)), 1.0)
-    counted = np.ones(len(spread)) if sample.weights is None else sample.weights[kept]
-    counted = counted if sample.noise_cov is None else np.ones(len(spread))
+    size, counted = 1.0, np.ones(len(kept)) if sample.weights is None else sample.weights[kept]
+    if sample.noise_cov is not None:
+        size, counted = max(float(spread.max(initial=0.0)), 1.0), np.ones(len(kept))
     distance = float((counted[:, None] * np.abs(given - spread)).max(initial=0.0)) / size
-    return Ball(distance, error)
+    return Ball(distance, 4.0 * at.rounding)
+
+
+def _floored(state: Evaluation, at: At) -> bool:
+    """Tell whether γ is the smallest that is learned."""
+    return at.noise <= 1.01 * SMALLEST_LEARNED * state.mean_square
 
 
 def _rule(state: Evaluation) -> str:
     """Return how γ was found: "floor" if learning ended at the smallest allowed value."""
-    low = [at.noise <= 1.01 * SMALLEST_LEARNED * _mean_square(state) for at in state.ats]
-    return "floor" if state.fit.rule == "learn" and any(low) else state.fit.rule
-
-
-def _mean_square(state: Evaluation) -> float:
-    """Return the mean square response over all problems, the unit of noise variances."""
-    total = sum(power(rows.responses) for rows in state.problems)
-    entries = sum(rows.distinct * rows.responses.shape[1] for rows in state.problems)
-    return total / entries or 1.0
+    low = any(_floored(state, at) for at in state.ats)
+    return "floor" if state.fit.rule == "learn" and low else state.fit.rule
 
 
 def _noise_distance(state: Evaluation, figures: Figures) -> Ball | None:
     """Return the relative distance of γ from what its rule gives; None if that is unknown."""
-    fit, rule, lowest = state.fit, state.fit.rule, SMALLEST_NOISE * _mean_square(state)
-    noise = np.array([group[0].noise for group in state.groups])
-    found: Ball | None = None
-    if fit.given_noise is not None and rule in ("given", "cv", "cv_1se"):
-        asked = np.ldexp(np.asarray(fit.given_noise, dtype=float), -2 * state.units.responses)
-        asked = np.maximum(asked, lowest) if rule == "given" else asked
-        found = Ball(float(np.abs(noise / asked - 1.0).max()))
+    fit, rule, lowest = state.fit, state.fit.rule, SMALLEST_NOISE * state.mean_square
+    noise, rows = np.array([at.noise for at in state.ats]), state.ats[0].rows
+    found = None
+    if fit.given_noise is not None and rule in ("given", *HELD_OUT):
+        asked = np.maximum(fit.given_noise, lowest) if rule == "given" else fit.given_noise
+        found = float(np.abs(noise / asked - 1.0).max())
     elif rule == "fallback":
-        rows = state.problems[0]
         share = power(rows.responses) / (rows.total * rows.responses.shape[1])
-        found = Ball(float(abs(noise[0] / max(FALLBACK * share, lowest) - 1.0)))
+        found = float(abs(noise[0] / max(FALLBACK * share, lowest) - 1.0))
     elif rule == "learn_diagonal":
-        found = Ball(_row_noise_distance(state))
-    elif rule == "learn" and min(rows.dimension for rows in state.problems) > 0:
+        found = _row_noise_distance(state)
+    elif rule == "learn" and min(at.rows.dimension for at in state.ats) > 0:
         # tr(RM) = 0 where γ = (‖X − ΦU‖²/n + γ dof)/d.
         changes = []
-        for rows, group in zip(state.problems, state.groups, strict=True):
-            freedom = float(np.mean([_freedom(at, state) for at in group]))
-            residual = float(np.mean([at.residual for at in group])) / group[0].noise
-            change = (residual + freedom) / rows.dimension - 1.0
-            floored = group[0].noise <= 1.01 * SMALLEST_LEARNED * _mean_square(state)
-            changes.append(max(change, 0.0) if floored else abs(change))
-        found = Ball(float(np.max(changes)))
-    if found is not None and rule in ("learn", "learn_diagonal") and figures.violation is not None:
+        for at in state.ats:
+            ratio = power(at.residuals) / (at.n * at.noise) + state.freedom(at)
+            change = ratio / at.rows.dimension - 1.0
+            changes.append(max(change, 0.0) if _floored(state, at) else abs(change))
+        found = float(np.max(changes))
+    error = 0.0
+    if rule in ("learn", "learn_diagonal") and figures.violation is not None:
         # The learned γ inherits the rounding errors of z and Q, summed over the active columns.
-        found = Ball(found.value, figures.violation.error * max(1, figures.n_active))
+        error = figures.violation.error * max(1, figures.n_active)
     cov = state.samples[0].noise_cov
-    if fit.row_variances is None or cov is None or fit.noise is None:
-        return found
-    expected = fit.noise[0] * (cov if cov.ndim == 1 else np.diagonal(cov)).real
-    given = np.asarray(fit.row_variances, dtype=float)
-    if given.shape != expected.shape:
-        return Ball(np.inf)
-    sizes = np.where(expected > 0, expected, expected.max(initial=0.0))
-    distance = float((np.abs(given - expected) / sizes).max())
-    known = found or Ball(0.0)
-    return Ball(float(np.max([known.value, distance])), known.error)
-
-
-def _freedom(at: At, state: Evaluation) -> float:
-    """Return the degrees of freedom tr(ΦΓΦᴴΣ⁻¹), or those of the diagonal posterior."""
-    if state.kind.posterior != "diagonal":
-        return power(at.half)
-    return float((state.prior.relevance * pressure_of(at, state)).sum())
+    if fit.row_variances is not None and cov is not None:
+        expected = noise[0] * (cov if cov.ndim == 1 else np.diagonal(cov)).real
+        given = fit.row_variances
+        if given.shape != expected.shape:
+            return Ball(np.inf)
+        sizes = np.where(expected > 0, expected, expected.max(initial=0.0))
+        found = float(np.max([found or 0.0, (np.abs(given - expected) / sizes).max()]))
+    return None if found is None else Ball(found, error)
 
 
 def _row_noise_distance(state: Evaluation) -> float:
@@ -1319,46 +1133,34 @@ def _row_noise_distance(state: Evaluation) -> float:
     intercept. At its lower limit a noise variance also counts as stationary if a smaller one would
     lower the energy.
     """
-    sample, rows, at = state.samples[0], state.problems[0], state.ats[0]
-    X = sample.responses
-    X = centred(X, np.full(len(X), 1.0 / len(X)))[0] if sample.intercept else X
-    level = state.fit.noise[0] * sample.noise_cov  # type: ignore[index]
-    half = state.prior.half(rows.dictionary)
-    T = upper(np.vstack([half, at.noise**0.5 * np.eye(half.shape[1])]))
-    leverage = squares(solve_triangular(T, half.conj().T, trans="C")).sum(axis=0)
-    left = 1.0 - leverage - (0.0 if rows.axis is None else squares(rows.axis))
-    used = np.flatnonzero(state.prior.relevance)
-    residual = rows.responses - rows.dictionary[:, used] @ at.mean[used]
-    slope = left - squares(residual).mean(axis=1) / at.noise
+    sample, at = state.samples[0], state.ats[0]
+    count = len(sample.responses)
+    X = centred(sample.responses, np.full(count, 1.0 / count) if sample.intercept else None)[0]
+    level = at.noise * sample.noise_cov
+    leverage = squares(at.left) @ (at.powers[:, 0] / (at.powers[:, 0] + at.noise))
+    left = 1.0 - leverage - (0.0 if at.rows.axis is None else squares(at.rows.axis))
+    slope = left - squares(at.residuals).mean(axis=1) / at.noise
     lowest = level <= 1.01 * SMALLEST_ROW * squares(X).mean()
     return float(np.where((slope > 0) & lowest, 0.0, np.abs(slope)).max())
 
 
-def _log_volume(at: At, state: Evaluation) -> float:
-    """Return the log-volume of the energy per response, for all rows, in the units of the data."""
-    rows, logarithm = at.rows, float(np.log(at.noise))
-    if state.kind.posterior == "diagonal":
-        norms = rows.powers
-        volume = float(np.log1p(state.prior.relevance * norms / at.noise).sum())
-        volume += rows.dimension * logarithm
-    else:
-        spare = rows.dimension - min(rows.dictionary.shape)
-        volume = at.log_determinant + spare * logarithm
-    shift = 2.0 * rows.dimension * state.units.responses * np.log(2.0)
-    return float(volume + shift + rows.volume)
-
-
 def energies(state: Evaluation) -> list[float] | None:
     """Return the energy of each sample in the units of the data; None if its formula is unknown."""
-    at = state.ats[0]
-    if state.kind.posterior == "point":
-        powers, _ = _penalised(at, state, at.q)
-        penalties = penalty_of(state.kind.penalty)[0](np.maximum(powers, 1e-300))
-        return [float(at.n * (at.residual / at.noise + np.sum(penalties)))]
-    if state.kind.posterior not in ("full", "diagonal"):
-        return None
-    return [sum(at.n * (at.fit + _log_volume(at, state)) for at in group)
-            for group in state.groups]  # fmt: skip
+    found = []
+    for at in state.ats:
+        rows, w = at.rows, state.prior.relevance
+        if state.kind.posterior == "point":
+            powers, _ = _penalised(state, at.q)
+            penalties = penalty_of(state.kind.penalty)[0](np.maximum(powers, 1e-300))
+            return [float(power(at.residuals) / at.noise + at.n * np.sum(penalties))]
+        if state.kind.posterior not in ("full", "diagonal"):
+            return None
+        volume = at.log_volume
+        if state.kind.posterior == "diagonal":
+            volume = float(np.log1p(w * rows.powers / at.noise).sum())
+        unit = np.log(at.noise) + 2.0 * state.units.responses * np.log(2.0)
+        found.append(float(at.n * (at.fit + volume + rows.dimension * unit + rows.volume)))
+    return found
 
 
 def _energy_distance(state: Evaluation) -> Ball | None:
@@ -1366,79 +1168,59 @@ def _energy_distance(state: Evaluation) -> Ball | None:
     found = energies(state)
     if state.fit.energy is None or found is None:
         return None
-    size = max(
-        abs(sum(found)),
-        sum(rows.responses.shape[1] * max(rows.dimension, 1.0) for rows in state.problems),
-    )
-    distance = float(abs(state.fit.energy - sum(found)) / size)
-    distance = max(0.0, distance - state.prior.vague) if np.isfinite(distance) else distance
-    at = state.ats[0]
+    entries = sum(at.n * max(at.rows.dimension, 1.0) for at in state.ats)
+    size, at = max(abs(sum(found)), entries), state.ats[0]
     lost = state.prior.inexact(at.noise) * (1.0 + at.fit / max(at.rows.dimension, 1.0))
-    return Ball(distance, lost)
+    return Ball(float(abs(state.fit.energy - sum(found)) / size), lost)
 
 
 def _evidence(state: Evaluation) -> dict[str, Any]:
     """Return, by name, the numbers from which measured values can be computed again."""
     found, shift = energies(state), 2 * state.units.responses
-    one = len(state.problems) == 1
-    common = {
-        "noise_variance": state.fit.noise[0] if one else np.asarray(state.fit.noise, float),  # type: ignore[index]
-        "energy": None if found is None else sum(found),
-        "n_responses": [rows.responses.shape[1] for rows in state.problems],
-    }
-    if not one:
-        return common | {
-            "energies": found, "n_responses": np.array(common["n_responses"]),
-            "given_noise": state.fit.given_noise, "tolerance": state.kind.tolerance,
-            "significance": state.kind.significance,
+    noise = np.ldexp([at.noise for at in state.ats], shift)
+    energy, given = None if found is None else sum(found), state.fit.given_noise
+    if len(state.ats) > 1:
+        return {
+            "noise_variance": noise, "energy": energy, "energies": found,
+            "n_responses": np.array([at.n for at in state.ats]),
+            "given_noise": None if given is None else np.ldexp(given, shift),
+            "tolerance": state.kind.tolerance, "significance": state.kind.significance,
         }  # fmt: skip
-    group = state.groups[0]
-    return common | {
-        "n_responses": state.problems[0].responses.shape[1],
-        "data_term": float(np.mean([at.fit for at in group])),
-        "residual": float(np.ldexp(np.mean([at.residual for at in group]), shift)),
-        "dimension": state.problems[0].dimension,
-    }
+    at = state.ats[0]
+    return {
+        "noise_variance": float(noise[0]), "energy": energy, "n_responses": at.n,
+        "data_term": at.fit, "dimension": at.rows.dimension,
+        "residual": float(np.ldexp(power(at.residuals) / at.n, shift)),
+    }  # fmt: skip
 
 
 def _response(state: Evaluation) -> tuple[str, float] | None:
-    """Return how the covariance of the responses was found, and its error."""
-    fit = state.fit
-    if fit.responses is None:
-        return None
-    if fit.given_responses is not None:
-        return "given", float(np.abs(fit.responses - fit.given_responses).max())
-    return "learn", correlation_gain(state)
+    """Return how the covariance of the responses was found, and its error.
 
-
-def correlation_gain(state: Evaluation) -> float:
-    """Return by how much the energy per response falls at nearby correlations of the responses.
-
-    These are the ρ at which artanh ρ differs by `CORRELATION_STEP`. Infinite if the covariance is
-    not that of an AR(1) model.
+    For a learned one it is by how much the energy per response falls at nearby correlations ρ, at
+    which artanh ρ differs by `CORRELATION_STEP`; infinite if it is not that of an AR(1) model.
     """
-    covariance, rows = state.fit.responses, state.problems[0]
+    covariance, at = state.fit.responses, state.ats[0]
+    if covariance is None:
+        return None
+    if state.fit.given_responses is not None:
+        return "given", float(np.abs(covariance - state.fit.given_responses).max())
     n, correlation = len(covariance), float(covariance[0, 1] / covariance[0, 0])
     places = np.abs(np.subtract.outer(np.arange(n), np.arange(n)))
-    same = abs(correlation) < 1.0 and np.abs(correlation**places - covariance).max() <= 1e-8
-    if not same:
-        return np.inf
-    used = np.flatnonzero(state.prior.relevance)
-    half = rows.dictionary[:, used] * np.sqrt(state.prior.relevance[used])
-    spanned = in_span(half, rows.responses)
+    if not abs(correlation) < 1 or np.abs(correlation**places - covariance).max() > 1e-8:
+        return "learn", np.inf
+    values = np.linalg.svd(state.prior.half(at.rows.dictionary), compute_uv=False)[:, None] ** 2
+    inside = at.inside @ state.turn.T  # of the responses as they are given
 
     def energy(angle: float) -> float:
-        values, turn = np.linalg.eigh(np.tanh(angle) ** places)
-        rotated, total = spanned.responses @ turn, 0.0
-        for value, target in zip(np.maximum(values, 0.0), rotated.T, strict=True):
-            T, Y = factorised(value**0.5 * spanned.dictionary, target[:, None], state.ats[0].noise)
-            total += power(Y) + 2.0 * float(np.log(np.abs(np.diagonal(T))).sum())
-        return total / n
+        factors, turn = np.linalg.eigh(np.tanh(angle) ** places)
+        level = values * np.maximum(factors, 0.0) + at.noise
+        return float((squares(inside @ turn) / level + np.log(level)).sum()) / n
 
     angle, bound = np.arctanh(correlation), np.arctanh(LARGEST_CORRELATION) + 1e-6
     beside = [angle + sign * CORRELATION_STEP for sign in (-1.0, 1.0)]
     others = [energy(each) for each in beside if abs(each) <= bound]
-    return float(max(0.0, energy(angle) - min(others)))
+    return "learn", float(max(0.0, energy(angle) - min(others)))
 
 
 # 5. Support, leverage, stability -------------------------------------------------------------
@@ -1459,17 +1241,11 @@ def _support(state: Evaluation) -> tuple[Ball, tuple[Any, ...]]:
     sets = {int(found[0]): found for found in ties}
     passed = {int(number) for found in ties for number in found[1:]}
     numbers = np.array([number for number in np.unique(owners) if int(number) not in passed], int)
-    if labels is None and len(state.ats) == 1:
+    if labels is None and len(state.ats) == 1 and state.turn is None:
         found: Any = [each[numbers] for each in _column_evidence(state, sets)]
     else:
-        order = np.argsort(owners, kind="stable")
-        parts = np.split(order, np.flatnonzero(np.diff(owners[order])) + 1) if order.size else []
-        own = dict(zip(np.unique(owners).tolist(), parts, strict=True))
-        chosen = [
-            np.concatenate([own.get(int(each), []) for each in sets.get(int(number), [number])])
-            for number in numbers
-        ]
-        found = _lost_evidence(state, chosen)
+        chosen = [sets.get(int(number), [number]) for number in numbers]
+        found = _lost_evidence(state, [np.flatnonzero(np.isin(owners, each)) for each in chosen])
     sizes = np.bincount(blocks)[numbers]
     evidence, error = found[0], found[1] + 1e-9 * np.abs(found[0])
     bounds = np.stack([evidence, evidence + error, evidence - error])
@@ -1490,8 +1266,8 @@ def tied_columns(state: Evaluation) -> list[Any]:
     Columns that explain less than a hundredth of their prior variance cannot be in the support.
     Proportional columns have equal z/‖φ‖²: only columns where it is nearly equal are compared.
     """
-    w, dictionaries = state.prior.relevance, [rows.dictionary for rows in state.problems]
-    norms = sum(rows.powers for rows in state.problems)
+    w, dictionaries = state.prior.relevance, [at.rows.dictionary for at in state.ats]
+    norms = sum(at.rows.powers for at in state.ats)
     z = state.average(lambda at: at.z)
     level = ratio(z, norms)
     order = np.argsort(level)
@@ -1533,19 +1309,21 @@ def _lost_evidence(state: Evaluation, chosen: list[Any]) -> tuple[Any, Any]:
     Without them Σ becomes Σ − HHᴴ for H = ΦA, with the determinant |Σ||V|, V = I − KᴴK, and the
     inverse Σ⁻¹ + Σ⁻¹HV⁻¹HᴴΣ⁻¹ (Woodbury).
     """
-    sizes = np.array([len(each) for each in chosen], dtype=int)
-    lost, error = np.zeros(sizes.size), np.zeros(sizes.size)
-    for size in np.unique(sizes):
-        here = np.flatnonzero(sizes == size)
-        members = np.array([chosen[place] for place in here], dtype=int)
-        for at in state.ats:
-            half, n = stacked(at.half, members), at.n * (2 if at.rows.complex_ else 1)
-            values, axes = np.linalg.eigh(np.eye(size) - adjoint(half) @ half)
+    lost, error = np.zeros(len(chosen)), np.zeros(len(chosen))
+    for at in state.ats:
+        parts, loading = (2 if at.rows.complex_ else 1), at.loading
+        for place, members in enumerate(chosen):
+            right = at.right[members]
+            # one posterior covariance of the latents for each of the different responses
+            shares = at.powers / (at.powers + at.noise)
+            metric = np.einsum("ak,kt,bk->tab", right, shares, right.conj())
+            values, axes = np.linalg.eigh(np.eye(len(members)) - metric)
             values = np.maximum(values, EPS)
-            powers = squares(adjoint(axes) @ (adjoint(half) @ at.root)).sum(axis=2) / at.n
-            own = n * (np.log(values) + powers / values).sum(axis=1)
-            lost[here] += own
-            error[here] += 8.0 * at.rounding / values[:, 0] * (np.abs(own) + n * size)
+            along = squares(adjoint(axes) @ loading[members].T[:, :, None])[:, :, 0]
+            own = (along / values).sum() + at.n / len(values) * np.log(values).sum()
+            lost[place] += parts * own
+            size = abs(own) + at.n * len(members)
+            error[place] += 8.0 * parts * at.rounding / values.min() * size
     return lost, error
 
 
@@ -1558,7 +1336,7 @@ def _tails(state: Evaluation, evidence: Any, sizes: Any) -> Any:
     positive = np.maximum(evidence, 0.0)
     if not state.kind.full_groups:
         return chdtrc(1, positive)
-    real, found = not state.problems[0].complex_, np.ones(positive.shape)
+    real, found = not state.ats[0].rows.complex_, np.ones(positive.shape)
     for size in np.unique(sizes):
         here = np.broadcast_to(sizes == size, positive.shape) & (positive > 0)
         parameters = size * (size + 1) // 2 if real else size**2
@@ -1567,12 +1345,6 @@ def _tails(state: Evaluation, evidence: Any, sizes: Any) -> Any:
         tails = [w * chdtrc(k, positive[here]) for k, w in enumerate(weights) if k and w]
         found[here] = np.sum(tails, axis=0)
     return found
-
-
-def stacked(Phi: Any, members: Any) -> Any:
-    """Return the columns of blocks (k, m) as an array of shape (k, r, m)."""
-    columns = Phi[:, members.ravel()]
-    return np.moveaxis(columns.reshape(len(columns), *members.shape), 1, 0)
 
 
 def _leverage(state: Evaluation) -> tuple[Any, Any, float]:
@@ -1585,7 +1357,8 @@ def _leverage(state: Evaluation) -> tuple[Any, Any, float]:
     """
     found, values, most, offset = [np.zeros(0, dtype=int)], [np.zeros(0)], 0.0, 0
     used = np.flatnonzero(state.prior.relevance * state.average(lambda at: at.z) > ACTIVE)
-    for sample, rows in zip(state.samples, state.problems, strict=True):
+    for sample, at in zip(state.samples, state.ats, strict=True):
+        rows = at.rows
         if rows.whitener.ndim == 2:
             continue  # rows are mixed by the whitener
         kept = np.flatnonzero(rows.whitener)
@@ -1620,15 +1393,15 @@ def _path_correlation(state: Evaluation) -> float | None:
     path, labels = state.fit.path, state.kind.labels
     if path is None or path.get("overlap") is None or path["column"] < 0:
         return None
-    level, noise = np.asarray(path["noise"]), state.fit.noise[0]  # type: ignore[index]
+    level = np.ldexp(np.asarray(path["noise"]), -2 * state.units.responses)
+    noise = state.ats[0].noise
     near = (level >= noise / 10.0) & (level <= 10.0 * noise)
     changed = np.asarray(path.get("changed", path["strongest"] != path["column"]), dtype=bool)
     others = np.unique(np.asarray(path["strongest"])[changed & near])
 
     def span(column: int) -> Any:
-        members = [column] if labels is None else np.flatnonzero(labels == labels[column])
-        columns = state.problems[0].dictionary[:, np.asarray(members)]
-        return orthonormal(columns[None], DEPENDENT)[0][0]
+        members = np.flatnonzero(labels == labels[column]) if labels is not None else [column]
+        return group_axes(state.ats[0].rows.dictionary, np.array([members]), DEPENDENT)[0][0]
 
     here = span(path["column"])
     found = [float(np.linalg.norm(here.conj().T @ span(int(other)), 2)) for other in others]
