@@ -31,10 +31,10 @@ from sklearn.exceptions import ConvergenceWarning
 from benchmarks._tables import markdown, write_section
 from lucidae import SparseVAE
 from lucidae.datasets._sensors import brain_points, helmet, sarvas_gain
-from lucidae.sparsity.groups import Groups
 from lucidae.sparsity.objectives import FullCovariance
+from lucidae.sparsity.prior import Groups
 from lucidae.sparsity.problem import normalise
-from lucidae.sparsity.solvers import repeat_update
+from lucidae.sparsity.solve import repeat_update
 
 SENSORS, SOURCES, RESPONSES, ACTIVE = 234, 8196, 13, 6
 SHARES = (0.2, 0.045)

@@ -25,11 +25,11 @@ from lucidae.rows.covariances import EigenbasisCovariance
 from lucidae.rows.spectrum import Spectrum
 from lucidae.sparsity import landscape as slices
 from lucidae.sparsity.group_lasso import group_lasso
+from lucidae.sparsity.moves import best_change, coordinate_gains
 from lucidae.sparsity.objectives import DiagonalCovariance, FullCovariance
 from lucidae.sparsity.problem import Problem
 from lucidae.sparsity.state import evaluate
 from lucidae.sparsity.updates import UPDATES
-from lucidae.sparsity.working_set import best_change, coordinate_gains
 from lucidae_papers.linear.landscape import TURN, Plane
 
 

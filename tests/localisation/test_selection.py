@@ -24,7 +24,7 @@ from lucidae.mne import estimate as estimates
 from lucidae.mne.certificate import SelectedSources, Span
 from lucidae.mne.estimate import GroupEstimate, observable_basis
 from lucidae.mne.inverse import neighbourhoods
-from lucidae.sparsity.groups import Groups
+from lucidae.sparsity.prior import Groups
 from lucidae.sparsity.support import covariance_threshold, removal_costs
 from lucidae.sparsity.whitening import rotation_to_rows
 

@@ -24,14 +24,13 @@ import pytest
 
 from lucidae import SparseVAE
 from lucidae.sparsity import (
-    group_blocks,
-    group_covariance,
-    group_moves,
-    group_newton,
-    group_workspace,
-    groups,
+    blocks,
+    moves,
+    newton,
+    prior,
     response_covariance,
     row_noise,
+    screening,
     whitening,
 )
 from mutants import mutants
@@ -110,12 +109,11 @@ PROBLEMS = {
 }  # fmt: skip
 
 SERVED = {
-    group_covariance: ("full", "full, intercept", "full, mm", "complex, full"),
-    group_newton: ("full", "full, intercept", "complex, full"),
-    group_blocks: ("full", "spherical", "complex, full"),
-    group_moves: ("full", "spherical", "complex, full"),
-    group_workspace: ("full", "spherical", "complex, full"),
-    groups: ("full", "spherical", "low rank"),
+    blocks: ("full", "full, intercept", "full, mm", "spherical", "complex, full"),
+    newton: ("full", "full, intercept", "complex, full"),
+    screening: ("full", "spherical", "complex, full"),
+    moves: ("full", "spherical", "complex, full"),
+    prior: ("full", "spherical", "low rank"),
     whitening: ("coloured", "coloured, intercept", "low rank", "variances"),
     row_noise: ("learned rows",),
     response_covariance: ("given responses", "learned responses"),

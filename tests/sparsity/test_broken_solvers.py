@@ -30,19 +30,21 @@ import pytest
 from lucidae import SparseVAE
 from lucidae.datasets import make_sparse_regression
 from lucidae.sparsity import (
+    columns,
     dictionary,
     estimator,
+    moves,
+    newton,
     noise,
     objectives,
     posterior,
     prediction,
     problem,
-    solvers,
+    solve,
     state,
     support,
     updates,
 )
-from lucidae.sparsity import working_set as kernels
 from mutants import mutants
 from sparsity.broken_fits import lines_of, outcome, sampled, surveyed
 from sparsity.brute_force import (
@@ -90,6 +92,8 @@ METHODS = {
     posterior.ActiveFactor: ("of", "mean", "posterior"),
     posterior.Posterior: ("variance",),
     estimator.SparseState: ("moved", "predicted", "variances"),
+    columns.ColumnPoint: ("moves_exactly", "working_set", "without_vanishing", "_shrinks"),
+    columns.ColumnPart: ("move", "polish", "_restricted", "evaluated"),
     state.State: ("residual", "power", "used", "take", "energy_of_fit", "dimension"),
     objectives.Marginal: ("value", "gradient", "violation", "reduced_value", "degrees_of_freedom"),
     objectives.FullCovariance: ("volume", "pressure", "concavity"),
@@ -97,24 +101,32 @@ METHODS = {
 }
 FUNCTIONS = {
     updates: ("expectation_maximization", "majorize_minimize", "mackay", "learned_noise"),
-    kernels: (
-        "best_change", "gain_of", "move_coordinate_", "best_coordinate_step", "open_workspace",
-        "newton_direction", "newton_step", "_raised", "polish", "working_set", "improve",
-        "move_coordinates", "_restricted", "state_in_span", "coordinate_steps", "descend",
-        "solve_working_set", "noise_stages",
+    moves: ("best_change", "gain_of", "coordinate_gains"),
+    columns: (
+        "candidates", "move_coordinate_", "best_coordinate_step", "open_workspace",
+        "descend_coordinates",
     ),
-    state: ("factorise", "evaluate", "evaluate_from", "flat_start", "complementarity"),
+    newton: (
+        "is_accepted", "violation", "newton_direction", "newton_step", "_raised",
+        "polish_relevances",
+    ),
+    state: (
+        "factorise", "evaluate", "evaluate_from", "flat_start", "complementarity", "leave_one_out",
+    ),
     problem: (
         "safe_norm", "normalise", "_gram_root", "covariance", "canonical", "sortable",
     ),
     dictionary: ("column_squares", "divided", "reduced_to_span", "weighted_gram"),
     prediction: ("level_at_center",),
     support: (
-        "leave_one_out", "evidence_ratios", "significance_threshold", "significant_columns",
+        "evidence_ratios", "significance_threshold", "significant_columns",
         "group_evidence", "removal_costs",
     ),
     noise: ("first_noise", "learn_noise"),
-    solvers: ("repeat_update", "_dropped", "_restored", "lifted", "_finish", "without_vanishing"),
+    solve: (
+        "descend", "sweep", "continuation", "finished", "_confirmed", "repeat_update", "_dropped",
+        "_restored", "lifted",
+    ),
 }  # fmt: skip
 
 
@@ -269,5 +281,5 @@ def test_a_column_off_by_one_is_caught(monkeypatch, position):
 
 
 def test_a_wrong_threshold_of_convergence_is_caught(monkeypatch):
-    monkeypatch.setattr(solvers, "_finish", lambda basin, *_: basin)  # stops at 1e-2
+    monkeypatch.setattr(solve, "finished", lambda basin, *_: basin)  # stops at 1e-2
     assert fitted("wide").certificate_["stationarity"].holds is False

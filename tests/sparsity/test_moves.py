@@ -11,9 +11,20 @@ import scipy.linalg
 from numpy.testing import assert_allclose, assert_array_equal
 from scipy.optimize import minimize
 
-from lucidae.sparsity import group_moves
-from lucidae.sparsity.group_moves import full_moves, multiples_of_identity, spherical_moves
-from lucidae.sparsity.working_set import best_change, gain_of
+from lucidae.sparsity import moves
+from lucidae.sparsity.blocks import BlockModel
+from lucidae.sparsity.moves import (
+    best_change,
+    full_moves,
+    gain_of,
+    multiples_of_identity,
+    repeated_moves,
+    spherical_moves,
+)
+from lucidae.sparsity.objectives import GroupCovariance
+from lucidae.sparsity.prior import Groups, Prior
+from lucidae.sparsity.problem import normalise
+from lucidae.sparsity.solve import solve
 
 KINDS = pytest.mark.parametrize("kind", [float, complex])
 
@@ -124,21 +135,19 @@ def test_quasi_newton_never_beats_the_covariance_in_closed_form_in_any_of_200_bl
 def test_a_group_that_is_zero_gains_exactly_if_its_largest_ratio_exceeds_one(size, kind):
     _, S, Q = stacks(3, size, 1, kind)
     S[:5, :, -1] = S[:5, -1, :] = Q[:5, :, -1] = Q[:5, -1, :] = 0.0  # a column of zeros
-    ratios = group_moves.largest_ratios(S, Q)
-    for value, s, q in zip(ratios, S, Q, strict=True):
+    ratios = np.zeros(len(S))
+    for place, (s, q) in enumerate(zip(S, Q, strict=True)):
         inside = np.diagonal(s).real > 0
         parts = (part[np.ix_(inside, inside)] for part in (q, s))
-        expected = scipy.linalg.eigh(*parts, eigvals_only=True)[-1] if inside.any() else 0.0
-        assert_allclose(value, expected)
+        if inside.any():
+            ratios[place] = scipy.linalg.eigh(*parts, eigvals_only=True)[-1]
     S, Q, ratios = S[5:], Q[5:], ratios[5:]
     none = np.zeros_like(S)
     moved, gains = full_moves(none, S, Q)
+    assert_allclose(Prior(Groups.of(size, size), True).violation(none, S, Q), ratios - 1.0)
     assert_array_equal(gains > 1e-12, ratios > 1.0)
-    assert_array_equal(group_moves.at_rest(S, Q), ratios < 1.0)
+    assert_array_equal(moves.at_rest(S, Q), ratios < 1.0)
     assert not spherical_moves(none.real, S, Q)[1][ratios < 1.0].any()
-    entry, largest = group_moves.entry_gains(S, Q)
-    assert_allclose(entry, gains, rtol=1e-7, atol=1e-12)
-    assert_allclose(largest.max(), ratios.max())
     for change, s, q, gain in zip(moved, S, Q, gains, strict=True):
         assert_allclose(change_of_energy(change, s, q), -gain, rtol=1e-8, atol=1e-10)
 
@@ -147,15 +156,8 @@ def test_a_group_that_is_zero_gains_exactly_if_its_largest_ratio_exceeds_one(siz
 @pytest.mark.parametrize(("size", "rank"), [(1, 1), (2, 1), (2, 2), (3, 1), (3, 3), (5, 2)])
 def test_fast_moves_are_those_by_eigenvalues(size, rank, kind):
     given = stacks(0, size, rank, kind)
-    moved, gains = group_moves._by_eigenvalues(*given)
-    rules = [full_moves, group_moves._by_triangles]
-    if size == 2 and kind is float:
-        rules.append(group_moves._of_pairs)
-        for place, one in enumerate(zip(*given, strict=True)):
-            found, gain = group_moves.of_one_pair(*one)
-            assert_allclose(found, moved[place], rtol=1e-9, atol=1e-11)
-            assert_allclose(gain, gains[place], rtol=1e-9, atol=1e-11)
-    for rule in rules:
+    moved, gains = moves._by_eigenvalues(*given)
+    for rule in (full_moves, moves._by_triangles):
         found, gained = rule(*given)
         assert_allclose(found, moved, atol=1e-10 * np.abs(moved).max())
         assert_allclose(gained, gains, rtol=1e-9, atol=1e-10)
@@ -174,20 +176,16 @@ def test_singular_metrics_lose_no_digits_and_change_no_other_group(size):
     others = np.arange(len(S)) != 7
     assert_allclose(moved[others], alone[others], rtol=1e-10, atol=1e-12)
     assert_allclose(gains[others], gained[others], rtol=1e-10, atol=1e-12)
-    expected, gain = group_moves._by_eigenvalues(covariance[7:8], S[7:8], Q[7:8])
+    expected, gain = moves._by_eigenvalues(covariance[7:8], S[7:8], Q[7:8])
     assert_allclose(moved[7], expected[0])
     assert_allclose(gains[7], gain[0])
     for each in (covariance, S, Q):  # columns of zeros get no variance
         each[:, 1] = each[:, :, 1] = 0.0
     moved, gains = full_moves(covariance, S, Q)
-    expected = group_moves._by_eigenvalues(covariance, S, Q)
+    expected = moves._by_eigenvalues(covariance, S, Q)
     assert not moved[:, 1].any()
     assert_allclose(moved, expected[0], atol=1e-10)
     assert_allclose(gains, expected[1], atol=1e-10)
-    singular = np.ones((2, 2))
-    for metric in (singular, -np.eye(2)):  # rounding errors may make a metric indefinite
-        with pytest.raises(np.linalg.LinAlgError):
-            group_moves.of_one_pair(0.0 * singular, metric, np.eye(2))
 
 
 @pytest.mark.parametrize("most", [5, 20])
@@ -205,4 +203,72 @@ def test_a_ranking_of_the_best_groups_has_the_largest_gains_of_all(most):
     order = np.argsort(-np.where(active, 0.0, every))[:most]
     assert_allclose(best[order], every[order])
     assert (best <= every + 1e-12).all()
-    assert np.count_nonzero(best) < np.count_nonzero(every)
+
+
+def repeated_problem(kind=float, copies=3, size=2, count=6):
+    """Return a problem whose blocks have several sets of columns with one covariance Γ."""
+    rng = np.random.default_rng(0)
+
+    def normal(*shape):
+        real = rng.standard_normal(shape)
+        return real + 1j * rng.standard_normal(shape) if kind is complex else real
+
+    columns = normal(15, count * copies * size)
+    y = columns[:, : copies * size] @ normal(copies * size, 8) + 0.3 * normal(15, 8)
+    groups = Groups.of(copies * size, columns.shape[1])
+    problem, _ = normalise(columns, y, groups=groups)
+    return problem.with_noise(0.1), Prior(groups, True, copies)
+
+
+def dense_energy(problem, prior, covariances):
+    sigma = float(problem.noise) * np.eye(problem.rows, dtype=complex)
+    for members, covariance in zip(prior.groups.members, covariances, strict=True):
+        columns = problem.dictionary[:, members]
+        sigma += columns @ covariance @ columns.conj().T
+    moment = problem.responses @ problem.responses.conj().T
+    return np.linalg.slogdet(sigma)[1] + np.trace(np.linalg.solve(sigma, moment)).real
+
+
+@KINDS
+def test_moves_of_repeated_covariances_are_monotone_and_end_where_no_difference_is_lower(kind):
+    problem, prior = repeated_problem(kind)
+    solution = solve(problem, GroupCovariance(prior.groups, prior.copies), limit=300)
+    assert solution.status.ok
+    energies = solution.history["energy"]
+    assert (np.diff(energies) <= 1e-10).all()
+    model, _ = BlockModel.of(problem, prior)
+    found = solution.value.covariances
+    assert np.count_nonzero(found.any(axis=(1, 2))) >= 1
+    part = found[:, :2, :2]
+    assert_allclose(found, np.kron(np.eye(3), part), atol=1e-12)
+    at = dense_energy(problem, prior, found)
+    assert_allclose(at, model.evaluate(problem, found).energy, rtol=1e-9)
+    rng = np.random.default_rng(1)
+    for block in np.flatnonzero(found.any(axis=(1, 2))):
+        root = np.linalg.cholesky(part[block] + 1e-12 * np.eye(2))
+        turn = rng.standard_normal((2, 2)) + (
+            1j * rng.standard_normal((2, 2)) if kind is complex else 0
+        )
+        energy = {}
+        for step in (-1e-4, 1e-4):  # Γ stays positive semi-definite along these curves
+            moved, trial = root @ (np.eye(2) + step * turn), found.copy()
+            trial[block] = np.kron(np.eye(3), moved @ moved.conj().T)
+            energy[step] = dense_energy(problem, prior, trial)
+        assert abs(energy[1e-4] - energy[-1e-4]) / 2e-4 < 1e-4
+        assert min(energy.values()) > at - 1e-7
+
+
+@KINDS
+def test_a_move_of_a_repeated_covariance_gains_what_it_says(kind):
+    _, S, Q = stacks(4, 6, 1, kind, count=20)
+    rng = np.random.default_rng(2)
+    half = rng.standard_normal((20, 2, 2))
+    present = half @ half.mT
+    present *= 0.3 / np.linalg.norm(np.kron(np.eye(3), present) @ S, 2, axis=(1, 2))[:, None, None]
+    present[::3] = 0.0
+    moved, gains = repeated_moves(present.astype(S.dtype), S, Q, 3)
+    assert (gains >= 0.0).all()
+    assert (gains > 0.0).any()
+    for before, after, s, q, gain in zip(present, moved, S, Q, gains, strict=True):
+        change = np.kron(np.eye(3), after - before)
+        assert_allclose(change_of_energy(change, s, q), -gain, rtol=1e-8, atol=1e-10)

@@ -12,7 +12,6 @@ from numpy.testing import assert_allclose, assert_array_equal
 from scipy.optimize import approx_fprime, minimize, minimize_scalar
 
 from lucidae.datasets import make_sparse_regression
-from lucidae.sparsity.groups import Groups
 from lucidae.sparsity.objectives import Autoencoder, DiagonalCovariance, FullCovariance
 from lucidae.sparsity.penalties import (
     SMALLEST,
@@ -23,13 +22,13 @@ from lucidae.sparsity.penalties import (
     penalty_value,
     ridge_relevance,
 )
+from lucidae.sparsity.prior import Groups
 from lucidae.sparsity.problem import Problem, normalise
-from lucidae.sparsity.state import evaluate, evaluate_fit, flat_start
+from lucidae.sparsity.state import evaluate, evaluate_fit, flat_start, leave_one_out
 from lucidae.sparsity.support import (
     covariance_threshold,
     evidence_ratios,
     group_evidence,
-    leave_one_out,
 )
 from lucidae.sparsity.updates import SMALLEST_LEARNED, UPDATES, learned_noise
 from unreduced_vae import optimal_encoder, optimal_posterior, unreduced_loss

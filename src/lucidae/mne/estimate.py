@@ -23,19 +23,16 @@ from sklearn.exceptions import ConvergenceWarning
 from lucidae.arrays.threads import one_thread
 from lucidae.certificates.claims import Certificate
 from lucidae.mne.certificate import SelectedSources, with_selection
+from lucidae.sparsity.blocks import move_all
 from lucidae.sparsity.estimator import SparseVAE
-from lucidae.sparsity.group_blocks import group_grams
-from lucidae.sparsity.group_covariance import GroupCovariance
-from lucidae.sparsity.group_moves import MoveRule, full_moves, spherical_moves
-from lucidae.sparsity.group_workspace import GroupWorkspace
-from lucidae.sparsity.groups import Groups
 from lucidae.sparsity.held_out import Guide
 from lucidae.sparsity.noise import WAYS, checked_noise
-from lucidae.sparsity.objectives import FullCovariance
+from lucidae.sparsity.objectives import FullCovariance, GroupCovariance
 from lucidae.sparsity.path import NoisePath, noise_path
 from lucidae.sparsity.posterior import ActiveFactor
+from lucidae.sparsity.prior import Groups, Prior, group_grams
 from lucidae.sparsity.problem import Problem, normalise
-from lucidae.sparsity.solvers import advice_on, fitted_parameters
+from lucidae.sparsity.solve import advice_on, fitted_parameters
 from lucidae.sparsity.support import covariance_threshold, removal_costs, significance_threshold
 from lucidae.validation import check_choice, check_number, check_rows, warn_user
 
@@ -335,9 +332,8 @@ class GroupEstimate:
         if not np.isfinite(before := energy_of(problem, groups, present)):
             return self.columns
         for number in self._weakest(groups, thresholds):
-            lost = loss_without(
-                problem, groups, self._rule, number, thresholds[number], present, before
-            )
+            kind = Prior(groups, self.template.group_covariance == "full")
+            lost = loss_without(problem, groups, kind, number, thresholds[number], present, before)
             if thresholds[number] <= lost < NEARLY * thresholds[number]:
                 energy = energy_of(problem, groups, self._refitted(groups, number))
                 lost = min(lost, self.responses.shape[1] * (energy - before))
@@ -352,11 +348,6 @@ class GroupEstimate:
         here = np.searchsorted(self.columns, rest.columns)
         prior[np.ix_(here, here)] = rest.prior
         return _blocks(prior, groups)
-
-    @property
-    def _rule(self) -> MoveRule:
-        """The function that gives the best prior covariances of groups, with all others fixed."""
-        return full_moves if self.template.group_covariance == "full" else spherical_moves
 
     def _in_span(self, groups: Groups) -> tuple[Problem, list[Floats]]:
         """Return the problem of the selected columns in their span, and the prior covariances."""
@@ -633,12 +624,12 @@ def without_weakest(
 
 
 def loss_without(
-    problem: Problem, groups: Groups, rule: MoveRule, number: int, threshold: float,
+    problem: Problem, groups: Groups, kind: Prior, number: int, threshold: float,
     present: list[Floats], before: float,
 ) -> float:  # fmt: skip
     """Return twice the log-likelihood that is lost without a group, with the others fitted again.
 
-    They move one after the other to their best prior covariances by `rule`, until the loss is below
+    They move one after the other to their best prior covariances, until the loss is below
     the threshold, or until a round changes it by less than `REFITTED` times the threshold or `SLOW`
     times its distance from the threshold. So a result above the threshold is an upper bound.
     """
@@ -652,7 +643,7 @@ def loss_without(
             change, loss = loss - n_responses * (energy - before), n_responses * (energy - before)
             if loss < threshold or change < max(REFITTED * threshold, SLOW * (loss - threshold)):
                 break
-            GroupWorkspace(gram, members, priors, rule, problem, 0.0).move_all()
+            move_all(gram, members, priors, kind)
     return float(loss)
 
 
@@ -667,7 +658,7 @@ def energy_of(problem: Problem, groups: Groups, present: list[Floats]) -> float:
 def _energy_and_gram(
     problem: Problem, members: list[Floats], priors: list[Floats]
 ) -> tuple[float, Floats]:
-    """Return the energy per response, and the matrix `gram` of a `GroupWorkspace`."""
+    """Return the energy per response, and the matrix `gram` of `blocks.move_all`."""
     columns, n_responses = problem.dictionary, problem.responses.shape[1]
     covariance = float(problem.noise) * np.eye(len(columns))
     for index, prior in zip(members, priors, strict=True):

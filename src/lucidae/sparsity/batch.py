@@ -42,14 +42,16 @@ from lucidae.iteration import (
     of_each,
 )
 from lucidae.iteration.progress import elapsed
-from lucidae.sparsity.group_covariance import GroupCovariance, axes_of, objective_of
-from lucidae.sparsity.groups import Groups
+from lucidae.sparsity.blocks import axes_of
 from lucidae.sparsity.inputs import refuse_extremes, refuse_zero_problem
+from lucidae.sparsity.moves import best_change
+from lucidae.sparsity.newton import FIRST_DAMPING, newton_step
 from lucidae.sparsity.noise import FALLBACK, check_learnable, learn_noise
-from lucidae.sparsity.objectives import Energy, Marginal
+from lucidae.sparsity.objectives import Energy, GroupCovariance, Marginal, make_objective
 from lucidae.sparsity.penalties import as_penalty
 from lucidae.sparsity.posterior import ILL_CONDITIONED, ActiveFactor
 from lucidae.sparsity.prediction import check_kept, narrowed
+from lucidae.sparsity.prior import Groups
 from lucidae.sparsity.problem import (
     Problem,
     Units,
@@ -59,18 +61,23 @@ from lucidae.sparsity.problem import (
     rounding_distance,
     takes_dictionary_and_responses,
 )
-from lucidae.sparsity.solvers import (
+from lucidae.sparsity.solve import (
     BASIN,
     FEW_RESPONSES,
     basin_limit,
     check_suited,
     em_steps,
     solve,
-    without_vanishing,
 )
-from lucidae.sparsity.state import State, evaluate, evaluate_fit, flat_start
+from lucidae.sparsity.state import (
+    State,
+    evaluate,
+    evaluate_fit,
+    evaluate_from,
+    flat_start,
+    positive,
+)
 from lucidae.sparsity.updates import SMALLEST_LEARNED, UPDATES, learned_noise
-from lucidae.sparsity.working_set import NewtonPoint, newton_step
 from lucidae.validation import (
     check_choice,
     check_integer,
@@ -141,6 +148,26 @@ class SparseGroupBatch(NamedTuple):
     noise_variance: Array
     energy: Array
     group_covariances: Array
+
+
+class NewtonPoint(NamedTuple):
+    """The fields of a `State`, and the damping of the next step, flat for `iterate_batch`."""
+
+    dictionary: Array
+    responses: Array
+    noise: Array
+    outside: Array
+    spare: Array
+    relevance: Array
+    curvature: Array
+    alignment: Array
+    fit: Array
+    log_determinant: Array
+    inverse: Array
+    whitened_responses: Array
+    whitened: Array
+    loading: Array
+    damping: Array
 
 
 class BatchSettings(NamedTuple):
@@ -238,7 +265,7 @@ def solve_batch(
     check_number(tol, "tol", low=0.0)
     check_integer(max_iter, "max_iter", low=1)
     partition = None if groups is None else Groups.of(groups, X.shape[-1])
-    objective = objective_of(posterior, as_penalty(penalty), partition, group_covariance)
+    objective = make_objective(posterior, as_penalty(penalty), partition, group_covariance)
     if isinstance(objective, GroupCovariance):
         check_suited(solver, objective)
     noise = _checked_noise(noise_variance, y, objective)
@@ -551,20 +578,49 @@ def _polish(
 
     Leaving out columns at zero would need further kernel launches, which cost more than arithmetic.
     """
-    start = NewtonPoint.at(without_vanishing(basin.value, marginal).without_factor())
+    state = _without_vanishing(basin.value, marginal).without_factor()
+    damping = namespace(state.noise).full_like(state.noise, FIRST_DAMPING)
+    start = NewtonPoint(*state, damping)
     stride = _intervals(start.noise).newton
     stop = Below(
-        lambda point: marginal.violation(point.state), tolerance, patience=PATIENCE // stride
+        lambda point: marginal.violation(State(*point[:-1])), tolerance, patience=PATIENCE // stride
     )
+
+    def step(point: NewtonPoint) -> NewtonPoint:
+        (reached,), damping = newton_step([State(*point[:-1])], point.damping, marginal)
+        return NewtonPoint(*reached, damping)
+
     ended = iterate_batch(
-        lambda point: newton_step(point, marginal),
+        step,
         start,
         stop=stop,
         limit=limit,
         check_every=stride,
         size=start.dictionary.shape[-2],
     )
-    return replace(ended, value=ended.value.state, n_iter=basin.n_iter + ended.n_iter)
+    value = State(*ended.value[:-1])
+    return replace(ended, value=value, n_iter=basin.n_iter + ended.n_iter)
+
+
+def _without_vanishing(state: State, marginal: Marginal) -> State:
+    """Return the states with relevances that tend to zero set to zero.
+
+    These are relevances far below γ if the energy falls as they shrink and, with exact coordinates,
+    those whose minimiser is zero, if this does not raise the energy.
+    """
+    xp = namespace(state.relevance)
+    falling = marginal.gradient(state) > 0
+    vanishing = (state.relevance < 1e-6 * state.noise[..., None]) & falling
+    remaining = xp.where(vanishing, 0.0 * state.relevance, state.relevance)
+    if not marginal.exact_coordinates:
+        return evaluate_from(state, remaining)
+    if marginal.groups is None:
+        change = best_change(state.relevance, positive(state.curvature), state.alignment)
+        vanishing = change <= -state.relevance
+    trial = xp.where(vanishing, 0.0 * remaining, remaining)
+    reached = evaluate_from(state, trial)
+    lower = marginal.value(reached) <= marginal.value(state)
+    return evaluate_from(reached, xp.where(lower[..., None], trial, remaining))
 
 
 def _in_units(

@@ -43,10 +43,9 @@ from lucidae.base import (
 from lucidae.certificates.claims import Certificate
 from lucidae.iteration import Callback, Solution, Status, limited_blas, progress_bars
 from lucidae.iteration.progress import timed_fit
+from lucidae.sparsity.blocks import axes_of
 from lucidae.sparsity.claims import certificate_of, plain, with_changes
 from lucidae.sparsity.fitted import CERTIFIED_PARAMETERS, SparseState
-from lucidae.sparsity.group_covariance import GroupCovariance, axes_of, objective_of
-from lucidae.sparsity.groups import Groups
 from lucidae.sparsity.held_out import (
     RULES,
     Guide,
@@ -75,10 +74,11 @@ from lucidae.sparsity.noise import (
     noise_rule,
     warn_if_collapsed,
 )
-from lucidae.sparsity.objectives import Energy
+from lucidae.sparsity.objectives import Energy, GroupCovariance, make_objective
 from lucidae.sparsity.penalties import as_penalty, stored_penalty
 from lucidae.sparsity.posterior import ActiveFactor
 from lucidae.sparsity.prediction import check_kept, determination, narrowed
+from lucidae.sparsity.prior import Groups
 from lucidae.sparsity.problem import Problem, Rows, Units
 from lucidae.sparsity.response_covariance import (
     ResponseSpectrum,
@@ -88,7 +88,7 @@ from lucidae.sparsity.response_covariance import (
     solve_correlated,
 )
 from lucidae.sparsity.row_noise import check_learnable_rows, learn_row_noise
-from lucidae.sparsity.solvers import advice_on, check_suited, solve
+from lucidae.sparsity.solve import advice_on, check_suited, solve
 from lucidae.sparsity.sparse_rows import SparseRows, rows_of
 from lucidae.sparsity.state import State, evaluate, flat_start
 from lucidae.sparsity.support import significant_columns
@@ -501,7 +501,9 @@ class SparseVAE(CertifiedMixin, MultiOutputMixin, RegressorMixin, BaseEstimator)
 
     def _objective(self, n_columns: int) -> Energy:
         groups = None if self.groups is None else Groups.of(self.groups, n_columns)
-        return objective_of(self.posterior, as_penalty(self.penalty), groups, self.group_covariance)
+        return make_objective(
+            self.posterior, as_penalty(self.penalty), groups, self.group_covariance
+        )
 
     def _fit(
         self, X: Array, y: Array, weights: Array | None, objective: Energy,

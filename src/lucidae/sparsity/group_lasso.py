@@ -13,7 +13,7 @@ from lucidae.sparsity.objectives import Autoencoder
 from lucidae.sparsity.penalties import PowerPenalty
 from lucidae.sparsity.posterior import posterior_mean
 from lucidae.sparsity.problem import normalise, takes_dictionary_and_responses
-from lucidae.sparsity.solvers import repeat_update
+from lucidae.sparsity.solve import repeat_update
 from lucidae.validation import check_choice, check_integer, check_number, check_rows
 
 __all__ = ["group_lasso", "noise_free_group_lasso"]

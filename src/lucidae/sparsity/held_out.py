@@ -16,20 +16,24 @@ from sklearn.model_selection import KFold
 
 from lucidae.arrays import Array, like, namespace, scalar, squared_norm, squared_norms, to_numpy
 from lucidae.iteration import Below, Callback, iterate, limited_blas, of_each
+from lucidae.sparsity.blocks import axes_of, entry_noise_of_groups
 from lucidae.sparsity.dictionary import adjoint_times, column_squares
-from lucidae.sparsity.group_covariance import GroupCovariance, axes_of
-from lucidae.sparsity.group_screening import GroupProducts
-from lucidae.sparsity.group_solver import CoarseGroups
-from lucidae.sparsity.objectives import Energy
+from lucidae.sparsity.objectives import Energy, GroupCovariance
 from lucidae.sparsity.posterior import ActiveFactor
 from lucidae.sparsity.problem import Problem, Rows, Units
-from lucidae.sparsity.screening import DictionaryProducts, coarse_fit
-from lucidae.sparsity.solvers import FEW_RESPONSES, is_small, lifted, repeat_update
-from lucidae.sparsity.state import State, empty_start, evaluate, positive
+from lucidae.sparsity.solve import (
+    FEW_RESPONSES,
+    coarse_fit,
+    is_small,
+    lifted,
+    model_of,
+    repeat_update,
+)
+from lucidae.sparsity.state import State, evaluate, positive
 from lucidae.validation import check_integer
 
-Shared: TypeAlias = DictionaryProducts | GroupProducts | CoarseGroups
-"""What the fits of a path at several noise variances share."""
+Shared: TypeAlias = tuple[Any, Problem]
+"""What the fits of a path at several noise variances share, the result of `model_of`."""
 
 PATH_STEP = 10.0**-0.5
 """Ratio of each noise variance on the path to the one before."""
@@ -105,8 +109,7 @@ class RowFold:
     # the fitted relevances (or group covariances) for the previous noise variance, from which the
     # next fit starts; None before the first fit
     start: Array | None = None
-    # what all fits share: products with the dictionary of a large problem, or orthonormal columns
-    # of groups that have covariances of their own; None if the fits need neither
+    # the model of all fits, and the problem in its bases; None for fits by updates
     shared: Shared | None = None
 
     @classmethod
@@ -151,19 +154,10 @@ class CoarseFit(NamedTuple):
 
 def _shared(problem: Problem, objective: Energy) -> Shared | None:
     """Return what the fits of a path at several noise variances share; see `RowFold`."""
-    if isinstance(objective, GroupCovariance):
-        return CoarseGroups.of(problem, objective)
     full = objective.marginal is not None and objective.exact_coordinates
-    if not full or is_small(problem):
-        return None
-    return _products(problem, objective)
-
-
-def _products(problem: Problem, objective: Energy) -> DictionaryProducts | GroupProducts | None:
-    """Return products with the dictionary of columns alone, or of groups that have a relevance."""
-    if objective.groups is None:
-        return DictionaryProducts.of(problem)
-    return GroupProducts.of(problem, objective.groups)
+    if isinstance(objective, GroupCovariance) or (full and not is_small(problem)):
+        return model_of(problem, objective)
+    return None
 
 
 def _coarse(
@@ -174,22 +168,20 @@ def _coarse(
     quick: bool,
 ) -> CoarseFit:
     """Return relevances that minimise the energy to the low accuracy that predictions need."""
-    steps = {"newton_steps": QUICK_STEPS} if quick else {}
-    if isinstance(shared, CoarseGroups):
-        state = shared.fitted(scalar(problem.noise), start, **steps)
-        axes, variances = shared.in_given_columns(state)
-        return CoarseFit(like(variances, problem.noise), axes, state.covariances)
+    if shared is not None:
+        model, at = shared[0], shared[1].with_noise(scalar(problem.noise))
+        steps = {"newton_steps": QUICK_STEPS} if quick else {}
+        point = coarse_fit(model, at, start, **steps)
+        axes, variances = point.in_given_columns()
+        return CoarseFit(like(variances, problem.noise), axes, point.parameters)
     rough: dict[str, Any] = {"tolerance": 1e-2, "limit": 100}
     if objective.marginal is None or not objective.exact_coordinates:
         begin = lifted(problem, start, objective.groups)
         updated = repeat_update(problem, objective, start=begin, **rough)
         return CoarseFit.of(updated.value, objective)
-    if is_small(problem):  # no start is better: one from a larger γ may end at a higher energy
-        rough |= {"limit": FEW_STEPS}
-        return CoarseFit.of(repeat_update(problem, objective, "mackay", **rough).value, objective)
-    begin = empty_start(problem) if start is None else start
-    relevance, _, _ = coarse_fit(problem, objective.marginal, begin, shared, **steps)
-    return CoarseFit(relevance, None, relevance)
+    # No start is better for a small problem: one from a larger γ may end at a higher energy.
+    rough |= {"limit": FEW_STEPS}
+    return CoarseFit.of(repeat_update(problem, objective, "mackay", **rough).value, objective)
 
 
 class PathTrace(NamedTuple):
@@ -236,7 +228,7 @@ def entry_noise(problem: Problem, objective: Energy) -> float:
     sums.
     """
     if isinstance(objective, GroupCovariance):
-        return CoarseGroups.of(problem, objective).entry_noise()
+        return entry_noise_of_groups(problem, objective.prior)
     xp = namespace(problem.noise)
     powers = squared_norms(adjoint_times(problem.dictionary, problem.responses), -1)
     squares = column_squares(problem.dictionary)
@@ -260,31 +252,33 @@ def coarse_trace(problem: Problem, objective: Energy, noise: float) -> PathTrace
 
 def _contributions(problem: Problem, objective: Energy, levels: Any) -> Iterator[tuple[Any, float]]:
     """Yield the contributions of all columns, and the share that is explained, of coarse fits."""
-    marginal, groups = objective.marginal, objective.groups
-    start: Array | None = None
-    if isinstance(objective, GroupCovariance):
-        fits = CoarseGroups.of(problem, objective)
-        for level in levels:
-            state = fits.fitted(float(level), start).in_principal_axes()
-            start = state.covariances
-            yield column_powers(state, objective), explained_share(state)
-    elif marginal is None or not objective.exact_coordinates:
+    start: Any = None
+    if (objective.marginal is None and not isinstance(objective, GroupCovariance)) or (
+        not objective.exact_coordinates
+    ):
         for level in levels:
             at = problem.with_noise(float(level))
             start = _coarse(at, objective, start, None, False).relevance
             whole = evaluate(at, start)
             yield column_powers(whole, objective), explained_share(whole)
-    else:
-        products = _products(problem, objective)
-        start = empty_start(problem)
-        for level in levels:
-            at = problem.with_noise(float(level))
-            start, index, part = coarse_fit(at, marginal, start, products)
-            power, share = np.zeros(problem.columns), 0.0
-            if part is not None:
-                power[index] = to_numpy(part.power * column_squares(part.dictionary))
-                share = explained_share(part)
-            yield power if groups is None else groups.share(power), share
+        return
+    model, turned = model_of(problem, objective)
+    for level in levels:
+        point = coarse_fit(model, turned.with_noise(float(level)), start)
+        start = point.parameters
+        axes, relevance = point.in_given_columns()
+        active, power, share = np.flatnonzero(to_numpy(relevance)), np.zeros(problem.columns), 0.0
+        if active.size:
+            given = problem.with_noise(float(level))
+            if axes is not None:
+                columns = axes.columns_at(given.dictionary, active)
+                part = given._replace(dictionary=columns).restricted(np.arange(active.size))
+            else:
+                part = given.restricted(active)
+            state = evaluate(part, like(to_numpy(relevance)[active], problem.noise))
+            power[active] = to_numpy(state.power * column_squares(state.dictionary))
+            share = explained_share(state)
+        yield power if objective.groups is None else objective.groups.share(power), share
 
 
 def column_powers(state: State, objective: Energy) -> Any:
@@ -427,7 +421,7 @@ def held_out_errors(
 
     coarse = parts[0].shared is not None or not is_small(parts[0].problem)
     large = objective.exact_coordinates and coarse
-    screened = isinstance(parts[0].shared, DictionaryProducts)
+    screened = parts[0].shared is not None and objective.groups is None
     allowed = patience or (LARGE_PATIENCE if large else PATIENCE)
     iterate(
         step,

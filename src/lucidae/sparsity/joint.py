@@ -7,7 +7,7 @@ that updates and Newton steps hold with sums of curvatures, alignments and Hessi
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
@@ -15,33 +15,25 @@ import numpy as np
 
 from lucidae.arrays import (
     Array,
-    add_diagonal,
-    adjoint,
     as_double,
-    cholesky,
-    conjugate,
     device,
     matched,
     namespace,
     of_one_kind,
-    put,
-    real_part,
     scalar,
-    solve_lower,
-    squared_moduli,
     squared_norm,
     squared_norms,
     to_numpy,
-    zeros_like_shape,
 )
 from lucidae.cards import Html, card, facts
 from lucidae.certificates.claims import Certificate
-from lucidae.iteration import Below, Solution, Status, iterate, limited_blas
+from lucidae.iteration import Below, Solution, iterate, limited_blas
 from lucidae.iteration.progress import elapsed
-from lucidae.iteration.solution import joined
 from lucidae.sparsity.claims import joint_certificate
+from lucidae.sparsity.columns import ColumnModel, ColumnPoint
 from lucidae.sparsity.inputs import check_row_count, refuse_extremes, refuse_zero_problem
-from lucidae.sparsity.noise import FALLBACK
+from lucidae.sparsity.newton import average
+from lucidae.sparsity.noise import first_noise
 from lucidae.sparsity.objectives import FullCovariance
 from lucidae.sparsity.posterior import posterior_mean
 from lucidae.sparsity.problem import (
@@ -49,21 +41,13 @@ from lucidae.sparsity.problem import (
     Rows,
     Units,
     compressed,
-    rounding_distance,
     takes_dictionary_and_responses,
 )
-from lucidae.sparsity.solvers import BASIN, BASIN_LIMIT, FEW_RESPONSES
-from lucidae.sparsity.state import State, complementarity, evaluate, flat_start, positive
-from lucidae.sparsity.support import leave_one_out, merged_relevance, significance_threshold
-from lucidae.sparsity.updates import SMALLEST_LEARNED, UPDATES, learned_noise
+from lucidae.sparsity.solve import BASIN, BASIN_LIMIT, FEW_RESPONSES, Limits, descend, finished
+from lucidae.sparsity.state import flat_start
+from lucidae.sparsity.support import merged_relevance, significance_threshold
+from lucidae.sparsity.updates import UPDATES, learned_noise
 from lucidae.sparsity.verify import EnergyKind, Fit, Sample, measure
-from lucidae.sparsity.working_set import (
-    DEFINITE,
-    FIRST_DAMPING,
-    ROUNDING,
-    SMALLEST_DAMPING,
-    is_accepted,
-)
 from lucidae.validation import (
     check_choice,
     check_integer,
@@ -148,48 +132,6 @@ class SparseJoint(NamedTuple):
         return card("Several dictionaries with one support", facts(names), Html(claims))
 
 
-class JointState(NamedTuple):
-    """The states of all parts at the same relevances, and the Newton damping."""
-
-    states: tuple[State, ...]  # one state for each part, with `whitened` and `loading` stored
-    shares: tuple[float, ...]  # numbers of responses of the parts, divided by their sum
-    damping: float = FIRST_DAMPING  # damping that the next Newton step will try
-
-    @property
-    def relevance(self) -> Array:
-        """The relevances, which all parts share."""
-        return self.states[0].relevance
-
-    @property
-    def summed(self) -> State:
-        """The state of the first part, with curvatures and alignments averaged over all."""
-        return self.states[0]._replace(
-            curvature=self._average([state.curvature for state in self.states]),
-            alignment=self._average([state.alignment for state in self.states]),
-        )
-
-    @property
-    def energy(self) -> Array:
-        """The joint energy, averaged over all responses."""
-        return self._average([FULL.value(state) for state in self.states])
-
-    @property
-    def violation(self) -> float:
-        """Distance of the relevances to the optimality (KKT) conditions."""
-        total = self.summed
-        return scalar(complementarity(total.relevance, total.alignment, total.curvature))
-
-    def _average(self, values: Sequence[Array]) -> Array:
-        """Return the mean of one array per part, weighted by the numbers of responses."""
-        parts = [share * value for share, value in zip(self.shares, values, strict=True)]
-        return sum(parts[1:], parts[0])
-
-    def at(self, relevance: Array, damping: float | None = None) -> JointState:
-        """Return the states of the same problems at other relevances."""
-        states = tuple(evaluate(state.problem, relevance, columns=True) for state in self.states)
-        return JointState(states, self.shares, self.damping if damping is None else damping)
-
-
 @takes_dictionary_and_responses
 def solve_joint(
     X: Sequence[Any],
@@ -265,18 +207,23 @@ def solve_joint(
     shown = elapsed(f"solving {len(parts)} joint sparse problems", check_verbose(verbose))
     with shown, limited_blas(max(part.count for part in parts)):
         problems, units = _normalised(parts)
+        counts = [unit.n_responses for unit in units]
+        rule = ("mackay" if sum(counts) > FEW_RESPONSES else "em") if solver == "auto" else solver
+        model = ColumnModel(FULL, shares=tuple(count / sum(counts) for count in counts))
+
+        def solved(at: list[Problem], start: ColumnPoint | None) -> Solution[ColumnPoint]:
+            return _solved(model, at, start, rule, tol, max_iter)
+
         if noise is None:
-            solution = _learned(problems, parts, solver, tol, max_iter)
+            solution = _learned(problems, solved, tol, max_iter)
         else:
-            levels = [
-                scalar(unit.normalised_noise(g)) for unit, g in zip(units, noise, strict=True)
-            ]
-            fixed = [problem.with_noise(g) for problem, g in zip(problems, levels, strict=True)]
-            solution = _solved(fixed, parts, solver, tol, max_iter)
+            triples = zip(problems, units, noise, strict=True)
+            fixed = [p.with_noise(scalar(unit.normalised_noise(g))) for p, unit, g in triples]
+            solution = solved(fixed, None)
         found = _in_units(solution.value, parts, units, significance)
         settings = {"given_noise": noise, "tolerance": tol, "significance": significance}
         found = found._replace(certificate=_certified(found, parts, **settings))
-        return _with_value(solution, found)
+        return replace(solution, value=found)  # type: ignore[return-value, arg-type]
 
 
 @takes_dictionary_and_responses
@@ -424,120 +371,44 @@ def _normalised(parts: Sequence[Rows]) -> tuple[list[Problem], list[Units]]:
     return problems, units
 
 
-def _shares(parts: Sequence[Rows]) -> tuple[float, ...]:
-    """Return the numbers of responses of all parts, divided by their sum."""
-    counts = [int(part.responses.shape[1]) for part in parts]
-    return tuple(count / sum(counts) for count in counts)
-
-
 def _solved(
-    problems: Sequence[Problem], parts: Sequence[Rows], solver: str, tolerance: float, limit: int
-) -> Solution[JointState]:
-    """Minimise the joint energy at given noise variances: updates, then Newton steps."""
-    several = sum(int(part.responses.shape[1]) for part in parts) > FEW_RESPONSES
-    rule = ("mackay" if several else "em") if solver == "auto" else solver
-    update = UPDATES[rule]
+    model: ColumnModel, problems: list[Problem], start: ColumnPoint | None, solver: str,
+    tolerance: float, limit: int,
+) -> Solution[ColumnPoint]:  # fmt: skip
+    """Minimise the joint energy at given noise variances: updates, then sweeps of Newton steps."""
+    limits: dict[str, Any] = {"tolerance": tolerance, "limit": limit}
+    if start is not None:
+        return descend(model.evaluate(problems, start.relevance), **limits)
     # A column that is zero in one part may be active in another.
     flat = sum((flat_start(problem) for problem in problems), 0.0 * flat_start(problems[0]))
-    start = JointState(
-        tuple(evaluate(problem, flat / len(problems), columns=True) for problem in problems),
-        _shares(parts),
+
+    def updated(point: ColumnPoint) -> ColumnPoint:
+        summed = point.state._replace(
+            curvature=average(model.shares, [state.curvature for state in point.states]),
+            alignment=average(model.shares, [state.alignment for state in point.states]),
+        )
+        return model.evaluate(problems, UPDATES[solver](summed, None))
+
+    return finished(
+        iterate(
+            updated,
+            model.evaluate(problems, flat / len(problems)),
+            stop=Below(lambda point: point.violation, max(BASIN, tolerance)),
+            limit=min(limit, BASIN_LIMIT[solver]),
+            record={"energy": lambda point: point.energy},
+        ),
+        Limits(tolerance, limit),
     )
-    reachable = max(tolerance, *(rounding_distance(problem) for problem in problems))
-    basin = iterate(
-        lambda state: state.at(update(state.summed, None)),
-        start,
-        stop=Below(lambda state: state.violation, max(BASIN, reachable)),
-        limit=min(limit, BASIN_LIMIT[rule]),
-        record={"energy": lambda state: state.energy},
-    )
-    left = limit - basin.n_iter
-    if basin.status is Status.DIVERGED or basin.distance <= reachable:
-        return basin
-    if left <= 0:
-        return replace(basin, status=Status.ITERATION_LIMIT, tolerance=reachable)
-    polished = _polished(_without_vanishing(basin.value), reachable, left)
-    return joined(basin, polished)
-
-
-def _polished(start: JointState, tolerance: float, limit: int) -> Solution[JointState]:
-    """Minimise the joint energy (loss of all dictionaries) by damped Newton steps."""
-    return iterate(
-        _newton_step,
-        start,
-        stop=Below(lambda state: state.violation, tolerance, patience=30),
-        limit=limit,
-        record={"energy": lambda state: state.energy},
-    )
-
-
-def _without_vanishing(joint: JointState) -> JointState:
-    """Return the states after all relevances whose best value is zero are set to zero.
-
-    That is so if the mean of sⱼ − qⱼ² (`leave_one_out`) is not negative. None is changed if the
-    energy would rise.
-    """
-    xp = namespace(joint.relevance)
-    factors = [leave_one_out(state) for state in joint.states]
-    slopes = joint._average([sparsity - quality for sparsity, quality in factors])
-    trial = joint.at(xp.where(slopes >= 0, 0.0 * joint.relevance, joint.relevance))
-    return trial if bool(trial.energy <= joint.energy) else joint
-
-
-def _newton_step(joint: JointState) -> JointState:
-    """Return the states after one damped Newton step; the damping is raised if the step fails."""
-    xp = namespace(joint.relevance)
-    direction = _newton_direction(joint)
-    if direction is None:
-        return joint._replace(damping=max(10.0 * joint.damping, DEFINITE))
-    trial = xp.maximum(joint.relevance + direction, 0.0 * joint.relevance)
-    reached = joint.at(trial, max(joint.damping / 10.0, SMALLEST_DAMPING))
-    noise = xp.min(xp.stack([state.noise for state in joint.states]))
-    accepted = is_accepted(
-        joint.energy, reached.energy, noise, lambda: (joint.violation, reached.violation)
-    )
-    if bool(accepted):
-        return reached
-    return joint._replace(damping=10.0 * joint.damping)
-
-
-def _newton_direction(joint: JointState) -> Array | None:
-    """Return the damped Newton step in the relevances; None if the Hessian is not definite.
-
-    The Hessian is the mean over responses of 2 Re(G∘K̄) − |G|∘|G|, with G = ΦᴴΣ⁻¹Φ and K =
-    ΦᴴΣ⁻¹XXᴴΣ⁻¹Φ/n of each part. The concave second term is multiplied by one minus the damping.
-    """
-    xp, total = namespace(joint.relevance), joint.summed
-    slope, pressure = total.alignment - total.curvature, positive(total.curvature)
-    free = np.flatnonzero(to_numpy((joint.relevance > 0) | (slope > 0)))
-    if not free.size:
-        return 0.0 * slope
-    index = xp.asarray(free, device=device(slope))
-    hessians = []
-    for state in joint.states:
-        columns = xp.take(state.whitened, index, axis=1)
-        loading = xp.take(state.loading, index, axis=0)
-        metric, explained = adjoint(columns) @ columns, loading @ adjoint(loading)
-        curved = 2.0 * real_part(metric * conjugate(explained))
-        hessians.append(curved - (1.0 - joint.damping) * squared_moduli(metric))
-    units = 1.0 / xp.take(pressure, index, axis=0)
-    scaled = joint._average(hessians) * units[:, None] * units[None, :]
-    factor, definite = cholesky(add_diagonal(scaled, ROUNDING * joint.damping))
-    if not bool(definite):
-        return None
-    half = solve_lower(factor, (xp.take(slope, index, axis=0) * units)[:, None])
-    step = units * solve_lower(factor, half, transpose=True)[:, 0]
-    return put(zeros_like_shape(tuple(slope.shape), slope), free, step)
 
 
 class JointLearning(NamedTuple):
     """The solution at some noise variances, and the noise variances to be tried next."""
 
-    solution: Solution[JointState]
+    solution: Solution[ColumnPoint]
     noise: tuple[float, ...]
 
     @classmethod
-    def after(cls, solution: Solution[JointState]) -> JointLearning:
+    def after(cls, solution: Solution[ColumnPoint]) -> JointLearning:
         """Return `solution` with the noise variances of the next expectation–maximisation step."""
         states = solution.value.states
         return cls(solution, tuple(scalar(learned_noise(state, state.used)) for state in states))
@@ -545,38 +416,31 @@ class JointLearning(NamedTuple):
     @property
     def distance(self) -> float:
         """The largest distance to stationarity in the relevances or in a noise variance."""
-        old = [scalar(state.noise) for state in self.solution.value.states]
+        old = [scalar(problem.noise) for problem in self.solution.value.problems]
         changes = [abs(new / known - 1.0) for new, known in zip(self.noise, old, strict=True)]
         return max(self.solution.distance, *changes)
 
 
 def _learned(
-    problems: Sequence[Problem], parts: Sequence[Rows], solver: str, tolerance: float, limit: int
-) -> Solution[JointState]:
+    problems: list[Problem], solved: Callable[[list[Problem], Any], Solution[ColumnPoint]],
+    tolerance: float, limit: int,
+) -> Solution[ColumnPoint]:  # fmt: skip
     """Minimise the joint energy in the relevances and, by EM steps, one γ for each part."""
 
-    def first_noise(problem: Problem) -> float:
-        spare = scalar(problem.spare)
-        estimate = scalar(problem.outside) / spare if spare >= 1.0 else FALLBACK
-        return max(estimate, SMALLEST_LEARNED)
-
     def step(learning: JointLearning) -> JointLearning:
-        joint = learning.solution.value
-        states = tuple(
-            evaluate(state.problem.with_noise(noise), joint.relevance, columns=True)
-            for state, noise in zip(joint.states, learning.noise, strict=True)
-        )
-        return JointLearning.after(_polished(JointState(states, joint.shares), tolerance, limit))
+        pairs = zip(problems, learning.noise, strict=True)
+        at = [problem.with_noise(noise) for problem, noise in pairs]
+        return JointLearning.after(solved(at, learning.solution.value))
 
     started = [problem.with_noise(first_noise(problem)) for problem in problems]
     learned = iterate(
         step,
-        JointLearning.after(_solved(started, parts, solver, tolerance, limit)),
+        JointLearning.after(solved(started, None)),
         stop=Below(lambda learning: learning.distance, tolerance),
         limit=limit,
         record={"energy": lambda learning: learning.solution.value.energy},
     )
-    return _with_value(learned, learned.value.solution.value)
+    return replace(learned, value=learned.value.solution.value)  # type: ignore[return-value, arg-type]
 
 
 def _certified(
@@ -596,13 +460,8 @@ def _certified(
     return joint_certificate(measure(samples, fit, EnergyKind(**settings)))
 
 
-def _with_value(solution: Solution[Any], value: Any) -> Solution[Any]:
-    """Return a copy of `solution` whose value is `value`."""
-    return replace(solution, value=value)
-
-
 def _in_units(
-    joint: JointState, parts: Sequence[Rows], units: Sequence[Units], significance: float
+    joint: ColumnPoint, parts: Sequence[Rows], units: Sequence[Units], significance: float
 ) -> SparseJoint:
     """Return coefficients, relevances, noise variances, energy and support in units of the data."""
     relevance = units[0].relevance(joint.relevance)
@@ -619,7 +478,7 @@ def _in_units(
     return SparseJoint(coef, relevance, values, energy, _support(joint, parts, significance))
 
 
-def _support(joint: JointState, parts: Sequence[Rows], significance: float) -> Any:
+def _support(joint: ColumnPoint, parts: Sequence[Rows], significance: float) -> Any:
     """Return the indices of the columns that add a significant log-likelihood.
 
     Twice the log-likelihood lost without a column is the sum of n(log(1 − wz) + wQ/(1 − wz)) over
@@ -627,7 +486,8 @@ def _support(joint: JointState, parts: Sequence[Rows], significance: float) -> A
     """
     evidence = np.zeros(joint.relevance.shape[0])
     dictionaries = [state.dictionary for state in joint.states]
-    w = merged_relevance(joint.relevance, joint.summed.curvature, dictionaries)
+    mean = average(joint.model.shares, [state.curvature for state in joint.states])
+    w = merged_relevance(joint.relevance, mean, dictionaries)
     for state, part in zip(joint.states, parts, strict=True):
         curvature, alignment = to_numpy(state.curvature), to_numpy(state.alignment)
         left = np.maximum(1.0 - w * curvature, np.finfo(float).eps)

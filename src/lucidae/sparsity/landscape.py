@@ -8,8 +8,7 @@ import numpy as np
 
 from lucidae.arrays import Array, namespace, squared_moduli, to_numpy
 from lucidae.sparsity.penalties import LogPenalty, Penalty, penalty_value
-from lucidae.sparsity.state import State
-from lucidae.sparsity.support import leave_one_out
+from lucidae.sparsity.state import State, leave_one_out
 
 
 def full_slice(weight: Array, power: float, inner: float) -> Array:

@@ -18,7 +18,7 @@ from lucidae.iteration.solution import joined
 from lucidae.sparsity.held_out import RULES
 from lucidae.sparsity.objectives import Energy
 from lucidae.sparsity.problem import Problem
-from lucidae.sparsity.solvers import advice_on, lifted, repeat_update, solve, with_value
+from lucidae.sparsity.solve import advice_on, lifted, repeat_update, solve, with_value
 from lucidae.sparsity.state import State
 from lucidae.sparsity.updates import SMALLEST_LEARNED, learned_noise
 from lucidae.validation import check_choice, check_number, warn_user

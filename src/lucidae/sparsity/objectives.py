@@ -15,8 +15,8 @@ from typing import Any, ClassVar, TypeAlias
 
 from lucidae.arrays import Array, eye_like, namespace, squared_moduli
 from lucidae.sparsity.dictionary import column_squares
-from lucidae.sparsity.groups import Groups
 from lucidae.sparsity.penalties import LogPenalty, Penalty, penalty_value, ridge_relevance
+from lucidae.sparsity.prior import Groups, Prior
 from lucidae.sparsity.problem import Units
 from lucidae.sparsity.state import State, complementarity, positive
 from lucidae.sparsity.updates import UPDATES
@@ -213,6 +213,29 @@ class FullCovariance(Marginal):
 
 
 @dataclass(frozen=True, slots=True)
+class GroupCovariance(FullCovariance):
+    """The full energy with a covariance of its own for every group of columns (`prior`)."""
+
+    copies: int = 1  # sets of columns in each group that have the same covariance
+    rules: ClassVar[tuple[str, ...]] = ("mm",)
+
+    @property
+    def prior(self) -> Prior:
+        """The prior of the groups."""
+        assert self.groups is not None
+        return Prior(self.groups, True, self.copies)
+
+    @property
+    def marginal(self) -> None:  # type: ignore[override]
+        """None: Newton steps in the relevances do not apply to this energy."""
+        return None
+
+    def parameters(self, state: Any) -> Array:
+        """Return the covariances of all groups (g, m, m), from which another fit can start."""
+        return state.covariances
+
+
+@dataclass(frozen=True, slots=True)
 class DiagonalCovariance(Marginal):
     """tr(XXᵀΣ⁻¹) + n Σⱼ log(γ + wⱼ‖φⱼ‖²) + n(d − κ) log γ: the diagonal VAE (eq. 50)."""
 
@@ -334,6 +357,18 @@ def register_posterior(name: str, factory: EnergyFactory) -> None:
     POSTERIORS[name] = factory
 
 
-def make_objective(posterior: Any, penalty: Penalty, groups: Groups | None) -> Energy:
-    """Return the energy of the posterior with that name; raise an error if it is unknown."""
-    return POSTERIORS[check_choice(posterior, "posterior", POSTERIORS)](penalty, groups)
+def make_objective(
+    posterior: Any, penalty: Penalty, groups: Groups | None, group_covariance: Any = "spherical"
+) -> Energy:
+    """Return the energy that belongs to arguments of `SparseVAE` with these names."""
+    kind = check_choice(group_covariance, "group_covariance", ("spherical", "full"))
+    factory = POSTERIORS[check_choice(posterior, "posterior", POSTERIORS)]
+    if kind == "spherical":
+        return factory(penalty, groups)
+    if groups is None or posterior != "full":
+        raise ValueError(
+            "group_covariance='full' needs groups of columns and posterior='full', but "
+            f"groups={'None' if groups is None else 'labels'} and posterior={posterior!r} were "
+            "given."
+        )
+    return GroupCovariance(groups)

@@ -17,8 +17,8 @@ from lucidae.arrays import Array, as_double, diagonal, real_part, scalar, to_num
 from lucidae.cards import card, table
 from lucidae.iteration import limited_blas
 from lucidae.iteration.progress import elapsed
+from lucidae.sparsity.blocks import axes_of
 from lucidae.sparsity.estimator import SparseVAE
-from lucidae.sparsity.group_covariance import GroupCovariance, axes_of
 from lucidae.sparsity.held_out import (
     Guide,
     HeldOut,
@@ -31,9 +31,9 @@ from lucidae.sparsity.held_out import (
     in_use,
 )
 from lucidae.sparsity.inputs import refuse_nothing_left, validated_pair, validated_weights
-from lucidae.sparsity.objectives import Energy
+from lucidae.sparsity.objectives import Energy, GroupCovariance
 from lucidae.sparsity.problem import Problem, Rows, Units
-from lucidae.sparsity.solvers import is_small, solve
+from lucidae.sparsity.solve import is_small, solve
 from lucidae.sparsity.sparse_rows import rows_of
 from lucidae.sparsity.state import State
 from lucidae.sparsity.support import significant_columns

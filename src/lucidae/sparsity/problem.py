@@ -51,7 +51,7 @@ from lucidae.sparsity.dictionary import (
     reduced_to_span,
     weighted_gram,
 )
-from lucidae.sparsity.groups import Groups
+from lucidae.sparsity.prior import Groups
 
 NOISE_FLOOR = 1e-14
 """Smallest noise variance that float64 can resolve, relative to the mean square response."""

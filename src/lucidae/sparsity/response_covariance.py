@@ -28,9 +28,9 @@ from lucidae.sparsity.dictionary import (
     selected_columns,
     weighted_gram,
 )
-from lucidae.sparsity.groups import Groups
 from lucidae.sparsity.objectives import Energy, FullCovariance
 from lucidae.sparsity.prediction import narrowed
+from lucidae.sparsity.prior import Groups
 from lucidae.sparsity.problem import Problem, Rows, Units, rounding_distance
 from lucidae.sparsity.state import complementarity, flat_start
 from lucidae.sparsity.support import merged_relevance, significance_threshold

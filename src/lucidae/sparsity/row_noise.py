@@ -18,7 +18,7 @@ from lucidae.iteration import Below, Callback, Solution, iterate
 from lucidae.sparsity.noise import first_noise
 from lucidae.sparsity.objectives import Energy
 from lucidae.sparsity.problem import Rows, Units
-from lucidae.sparsity.solvers import solve, with_value
+from lucidae.sparsity.solve import solve, with_value
 from lucidae.sparsity.state import State
 from lucidae.sparsity.whitening import NoiseCovariance, WhitenedRows, whitened_rows
 from lucidae.validation import warn_user

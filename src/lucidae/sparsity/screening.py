@@ -1,217 +1,183 @@
-"""Fits of low accuracy that evaluate all columns of a dictionary only once, or a few times.
+"""The metric S = Φ_bᵀΣ⁻¹Φ_b and the explained moment Q = Φ_bᵀΣ⁻¹CΣ⁻¹Φ_b of every block of columns.
 
-This screening finds the columns whose activation lowers the energy most; with those in use they
-form a working set. Such fits predict held-out rows, trace paths and start accurate fits.
+C is XXᵀ/n. The best move of a block follows from S and Q alone (`moves`). They are computed from a
+factor of Σ (`exact_blocks`), or from the active columns (`Products`): with the active columns times
+roots of their prior covariances, A = Φ_aT, AᵀA + γI = LLᵀ and K = L⁻¹Aᵀ, Woodbury's identity gives
+Σ⁻¹ = (I − KᵀK)/γ. So S and Q follow from Φ_aᵀΦ, Φ_bᵀΦ_b and ΦᵀY, which depend neither on the
+covariances nor on γ, and a sweep costs κa² instead of κd². They are then differences of numbers of
+the size 1/γ, so that a solver confirms where it ends by a factor of Σ.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from lucidae.arrays import (
     Array,
+    add_diagonal,
     adjoint,
+    cholesky,
     device,
+    like,
+    matched,
+    multiply_lower,
     namespace,
-    put,
     scalar,
+    solve_lower,
+    squared_norm,
     squared_norms,
     to_numpy,
     zeros_like_shape,
 )
-from lucidae.iteration import Below, Callback, iterate
 from lucidae.sparsity.dictionary import (
+    Dictionary,
     adjoint_times,
     column_squares,
     dense_columns,
     is_sparse,
     norms_after,
 )
-from lucidae.sparsity.group_screening import GroupProducts, evaluate_screened
-from lucidae.sparsity.low_rank import WELL_CONDITIONED, LowRank
-from lucidae.sparsity.objectives import Marginal
-from lucidae.sparsity.problem import Problem
-from lucidae.sparsity.state import State, empty_start, evaluate
-from lucidae.sparsity.working_set import (
-    COARSE,
-    POLISHED,
-    Workspace,
-    move_coordinates,
-    noise_stages,
-    open_workspace,
-    polish,
-    solve_working_set,
-    state_in_span,
-    working_set,
-    workspace_of,
-)
+from lucidae.sparsity.moves import Matrices
+from lucidae.sparsity.prior import Groups, columns_in_order, group_grams
+from lucidae.sparsity.problem import Problem, root_by_qr
+from lucidae.sparsity.state import Factor, State, evaluate, factor_of
 
-LOW_RANK = 1e-8
-"""Noise variance, over the mean square response, above which low-rank updates keep digits."""
+SCREENED_ENTRIES = 200_000
+"""Number of entries of a dictionary above which blocks are evaluated from the active columns."""
+
+FEW_ACTIVE = 0.5
+"""Largest number of active columns per row for which the products with them take less time."""
+
+WELL_CONDITIONED = 1e6
+"""Largest sum of the prior variances, relative to γ, for accurate forms.
+
+The relative error of φᵀΣ⁻¹φ is then below 1e-4, and below 1e-9 unless columns are nearly dependent.
+"""
+
+IN_CACHE = 200_000
+"""Largest number of entries of the dictionary that are whitened at a time, to stay in the cache."""
 
 
-SCREENED_STAGE = 1e-4
-"""Noise variance, relative to the mean square response, above which a stage of a continuation
-evaluates all columns by `Screening`."""
+class Blocks(NamedTuple):
+    """The matrices S and Q (metric and explained moment) of k groups of m columns each."""
+
+    numbers: Matrices  # (k,): numbers of the groups
+    members: Matrices  # (k, m): their columns
+    metric: Matrices  # (k, m, m)
+    explained: Matrices  # (k, m, m)
 
 
-class DictionaryProducts(NamedTuple):
-    """Products with the whole dictionary that do not depend on relevances or noise variance."""
+def exact_blocks(problem: Problem, factor: Factor, groups: Groups) -> list[Blocks]:
+    """Return the matrices of all groups, for each size of groups, by a factor of Σ."""
+    found = []
+    for numbers, members in groups.by_size():
+        step, parts = max(1, IN_CACHE // (problem.rows * members.shape[1])), []
+        for first in range(0, len(members), step):
+            index = members[first : first + step]
+            columns = columns_in_order(problem.dictionary, index.ravel())
+            whitened = multiply_lower(factor.inverse, columns)
+            loading = adjoint(factor.responses) @ whitened
+            places = np.arange(index.size).reshape(index.shape)
+            parts.append((group_grams(whitened, places), group_grams(loading, places)))
+        metric, explained = (np.concatenate(part) for part in zip(*parts, strict=True))
+        found.append(Blocks(numbers, members, metric, explained))
+    return found
 
-    squares: Array
-    responses: Array | None
+
+@dataclass(slots=True)
+class Products:
+    """Products of a dictionary Φ with its active columns, for evaluations of all its blocks."""
+
+    dictionary: Dictionary  # (d, κ): the dictionary
+    groups: Groups  # the blocks of its columns, which may be single columns
+    # (k, m, m): Φ_bᵀΦ_b of the k blocks of each size m, in the order of ``groups.by_size()``
+    grams: list[Matrices]
+    responses: Array  # (p, κ): YᵀΦ for the p responses Y
+    index: Matrices  # (c,): columns whose products are stored
+    rows: Array  # (c, κ): their products with all columns
 
     @classmethod
-    def of(cls, problem: Problem) -> DictionaryProducts:
-        """Return the products of a problem, whatever its noise variance is."""
+    def of(cls, problem: Problem, groups: Groups | None) -> Products | None:
+        """Return the products; None for a small dictionary, and for groups of a sparse one."""
         dictionary = problem.dictionary
-        dense = None if is_sparse(dictionary) else adjoint_times(dictionary, problem.responses)
-        return cls(column_squares(dictionary), dense)
-
-
-class Screening(NamedTuple):
-    """An evaluation of all columns at given relevances, from the active ones (`low_rank`)."""
-
-    # the state with the curvatures φᵀΣ⁻¹φ and the alignments ‖φᵀΣ⁻¹Y‖² of all columns φ, for
-    # responses Y with covariance Σ. Its other fields are NaN or empty
-    state: State
-    inverse: LowRank  # the inverse Σ⁻¹, from the active columns
-    residual: Array  # (d, p): γΣ⁻¹Y for the p responses Y
-
-    @classmethod
-    def of(
-        cls, problem: Problem, relevance: Array, products: DictionaryProducts | None = None
-    ) -> Screening:
-        """Return the evaluation of all columns of a problem."""
-        squares, known = DictionaryProducts.of(problem) if products is None else products
-        xp, noise, responses = namespace(relevance), problem.noise, problem.responses
-        active = np.flatnonzero(to_numpy(relevance))
-        roots = xp.sqrt(xp.take(relevance, xp.asarray(active, device=device(relevance)), axis=0))
-        scaled = dense_columns(problem.dictionary, active) * roots[None, :]
-        inverse = LowRank.of(scaled, noise)
-        reduced = inverse.reduced
-        inside = reduced @ responses
-        residual = responses - adjoint(reduced) @ inside
-        if known is None:
-            explained = norms_after(problem.dictionary, reduced)
-            powers = squared_norms(adjoint_times(problem.dictionary, residual), -1)
+        if problem.rows * problem.columns <= SCREENED_ENTRIES:
+            return None
+        if is_sparse(dictionary) and groups is not None:
+            return None
+        blocks = Groups.of(1, problem.columns) if groups is None else groups
+        if groups is None:
+            grams = [to_numpy(column_squares(dictionary))[:, None, None]]
         else:
-            shares = reduced @ problem.dictionary
-            explained = squared_norms(shares, -2)
-            loading = adjoint(shares) @ inside
-            loading -= known  # minus the loading, of which only squares are needed
-            powers = squared_norms(loading, -1)
-        curvature = xp.maximum(inverse.forms(squares, explained), xp.zeros_like(squares))
-        nothing, unknown = zeros_like_shape((0, 0), relevance), noise * xp.nan
-        vectors = (relevance, curvature, powers / noise / noise, unknown, unknown)
-        state = State(*problem, *vectors, nothing, nothing, nothing, nothing)
-        return cls(state, inverse, residual)
+            grams = [group_grams(dictionary, members) for _, members in blocks.by_size()]
+        responses = adjoint(adjoint_times(dictionary, problem.responses))
+        return cls(dictionary, blocks, grams, responses, np.zeros(0, dtype=int), responses[:0, :])
 
-    def workspace(self, index: np.ndarray[Any, Any]) -> Workspace:
-        """Return new arrays for coordinate moves on the columns `index`, with all active ones."""
-        xp, noise, relevance = namespace(self.residual), self.state.noise, self.state.relevance
-        columns = dense_columns(self.state.dictionary, index)
-        chosen = xp.take(relevance, xp.asarray(index, device=device(relevance)), axis=0)
-        if scalar(xp.sum(relevance)) > WELL_CONDITIONED * scalar(noise):
-            problem = self.state.problem._replace(dictionary=columns)
-            return open_workspace(evaluate(problem, chosen, columns=True))
-        shares = self.inverse.reduced @ columns
-        metric = self.inverse.forms(adjoint(columns) @ columns, adjoint(shares) @ shares)
-        loading = adjoint(columns) @ self.residual / noise
-        return workspace_of(chosen, metric, loading)
+    def serve(self, problem: Problem, active: int, variance: float) -> bool:
+        """Tell whether evaluations from the active columns are accurate and take less time."""
+        small = active <= FEW_ACTIVE * problem.rows
+        return small and variance <= WELL_CONDITIONED * scalar(problem.noise)
 
+    def with_columns(self, index: Matrices) -> Array:
+        """Return ΦᵀΦ in the rows `index`, which are ascending, and store those that are new."""
+        xp = namespace(self.rows)
+        new = np.setdiff1d(index, self.index)
+        if new.size:
+            found = adjoint(adjoint_times(self.dictionary, dense_columns(self.dictionary, new)))
+            self.rows = xp.concat([self.rows, found], axis=0)
+            self.index = np.concatenate([self.index, new])
+        order = np.argsort(self.index)
+        places = order[np.searchsorted(self.index, index, sorter=order)]
+        if np.array_equal(places, np.arange(self.index.size)):
+            return self.rows
+        taken = xp.take(self.rows, xp.asarray(places, device=device(self.rows)), axis=0)
+        if self.index.size > self.dictionary.shape[0]:
+            self.index, self.rows = index, taken
+        return taken
 
-def coarse_fit(
-    problem: Problem,
-    marginal: Marginal,
-    start: Array,
-    products: DictionaryProducts | GroupProducts | None = None,
-    newton_steps: int = 30,
-) -> tuple[Array, np.ndarray[Any, Any], State | None]:
-    """Return relevances of a low energy, found by evaluating all columns only once."""
-    few = int(np.count_nonzero(to_numpy(start))) < problem.rows
-    if isinstance(products, GroupProducts):
-        return _exact_fit(problem, marginal, start, products)
-    if marginal.groups is not None or scalar(problem.noise) < LOW_RANK or not few:
-        return _exact_fit(problem, marginal, start)
-    return _refined(Screening.of(problem, start, products), marginal, newton_steps)
-
-
-def _refined(
-    screening: Screening, marginal: Marginal, newton_steps: int = 30
-) -> tuple[Array, np.ndarray[Any, Any], State | None]:
-    """Return the result of `coarse_fit` from an evaluation of all columns."""
-    state = screening.state
-    relevance, index = state.relevance, np.flatnonzero(to_numpy(state.relevance))
-    distance = scalar(marginal.violation(state))
-    if distance > COARSE:
-        index = working_set(state, marginal)
-        moved, free = move_coordinates(screening.workspace(index), COARSE)
-        relevance, index = put(relevance, index, moved), index[free]
-    if not index.size:
-        return relevance, index, None
-    small = state_in_span(state.problem, relevance, index)
-    if distance > COARSE:
-        enough = max(COARSE / 4.0, POLISHED * distance)
-        small = polish(small, marginal, tolerance=enough, limit=newton_steps).state
-    return put(relevance, index, small.relevance), index, small
+    def blocks(self, problem: Problem, index: Matrices, roots: Any) -> list[Blocks]:
+        """Return the matrices of all blocks, for each size, from active columns and their roots."""
+        noise, columns = problem.noise, dense_columns(self.dictionary, index)
+        roots = like(matched(roots, noise), columns)
+        scaled = columns @ roots
+        lower, definite = cholesky(add_diagonal(adjoint(scaled) @ scaled, noise[None]))
+        if not bool(definite):
+            lower, _ = root_by_qr(scaled, noise)
+        inside = solve_lower(lower, adjoint(scaled) @ problem.responses)
+        if is_sparse(self.dictionary):  # products with active columns would be a dense array
+            K = solve_lower(lower, adjoint(scaled))
+            residual = problem.responses - adjoint(K) @ inside
+            squares = norms_after(self.dictionary, K)
+            powers = squared_norms(adjoint_times(self.dictionary, residual), -1)
+            (numbers, members), level = self.groups.by_size()[0], scalar(noise)
+            metric = (self.grams[0] - squares[:, None, None]) / level
+            return [Blocks(numbers, members, metric, powers[:, None, None] / level**2)]
+        # KΦ = L⁻¹TᵀΦ_aᵀΦ, and the adjoint of γΦᵀΣ⁻¹Y is YᵀΦ − (KY)ᵀKΦ.
+        shares = solve_lower(lower, adjoint(roots)) @ self.with_columns(index)
+        loading = self.responses - adjoint(inside) @ shares
+        level, found = scalar(noise), []
+        for (numbers, members), gram in zip(self.groups.by_size(), self.grams, strict=True):
+            metric = (gram - group_grams(shares, members)) / level
+            explained = group_grams(loading, members) / level**2
+            found.append(Blocks(numbers, members, metric, explained))
+        return found
 
 
-def _exact_fit(
-    problem: Problem, marginal: Marginal, start: Array, products: GroupProducts | None = None
-) -> tuple[Array, np.ndarray[Any, Any], State | None]:
-    """Return `coarse_fit` with all columns evaluated by a factor of the covariance."""
-    state = evaluate_screened(problem, start, products)
-    index = working_set(state, marginal)
-    if not index.size:
-        return start, index, None
-    groups = None if marginal.groups is None else marginal.groups.restricted(index)
-    solved = solve_working_set(
-        state.take(index), replace(marginal, groups=groups), tolerance=COARSE, limit=1
-    ).value
-    return put(start, index, solved.relevance), index, solved
-
-
-def continuation(
-    problem: Problem, marginal: Marginal, callbacks: Sequence[Callback] = (),
-    grouped: GroupProducts | None = None,
-) -> State:  # fmt: skip
-    """Return a state from which to minimise the full energy, found at decreasing noise variances.
-
-    A large γ smooths the energy: columns hardly interact, and those that explain most enter first.
-    For a tiny γ this ends lower than a direct descent, and avoids the ill-conditioned Σ of a poor
-    start.
-    """
-    relevance, stages = empty_start(problem), noise_stages(scalar(problem.noise))
-    products: DictionaryProducts | GroupProducts | None = grouped
-    if stages and marginal.groups is None:
-        products = DictionaryProducts.of(problem)
-    for noise in stages:
-        at = problem.with_noise(noise)
-        relevance = _stage(at, marginal, relevance, products, callbacks)
-    return evaluate_screened(problem, relevance, grouped)
-
-
-def _stage(
-    problem: Problem, marginal: Marginal, start: Array,
-    products: DictionaryProducts | GroupProducts | None, callbacks: Sequence[Callback],
-) -> Array:  # fmt: skip
-    """Return the relevances at the end of one stage of `continuation`."""
-    limits: dict[str, Any] = {"limit": 20, "callbacks": callbacks}
-    if not isinstance(products, DictionaryProducts) or scalar(problem.noise) < SCREENED_STAGE:
-        grouped = products if isinstance(products, GroupProducts) else None
-        limits |= {"tolerance": COARSE, "products": grouped}
-        first = evaluate_screened(problem, start, grouped)
-        return solve_working_set(first, marginal, **limits).value.relevance
-
-    def sweep(screening: Screening) -> Screening:
-        return Screening.of(problem, _refined(screening, marginal)[0], products)
-
-    stop = Below(lambda screening: marginal.violation(screening.state), COARSE, patience=15)
-    begin = Screening.of(problem, start, products)
-    ended = iterate(sweep, begin, stop=stop, size=problem.rows, **limits)
-    return ended.value.state.relevance
+def evaluate_columns(
+    problem: Problem, relevance: Array, products: Products | None, factor: Factor | None = None
+) -> State:
+    """Return the state of single columns at given relevances, by `products` where these serve."""
+    variances = to_numpy(relevance)
+    active = np.flatnonzero(variances)
+    if products is None or not products.serve(problem, active.size, float(variances.sum())):
+        return evaluate(problem, relevance, factor=factor, columns=True)
+    factor = factor_of(problem, relevance) if factor is None else factor
+    (found,) = products.blocks(problem, active, np.diag(np.sqrt(variances[active])))
+    empty = zeros_like_shape((0, 0), relevance)
+    return State(
+        *problem, relevance, like(np.maximum(found.metric[:, 0, 0].real, 0.0), relevance),
+        like(found.explained[:, 0, 0].real, relevance), squared_norm(factor.responses),
+        factor.log_determinant, factor.inverse, factor.responses, empty, empty,
+    )  # fmt: skip

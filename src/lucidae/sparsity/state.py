@@ -18,6 +18,7 @@ from lucidae.arrays import (
     device,
     diagonal,
     inverse_lower,
+    machine_epsilon,
     multiply_lower,
     namespace,
     real_part,
@@ -37,7 +38,7 @@ from lucidae.sparsity.dictionary import (
     quadratic_forms,
     selected_columns,
 )
-from lucidae.sparsity.groups import Groups
+from lucidae.sparsity.prior import Groups
 from lucidae.sparsity.problem import Problem, covariance, root_by_qr
 
 CANCELLING = 1e-5
@@ -296,6 +297,19 @@ def positive(values: Array) -> Array:
     """Return `values` with entries that are not positive replaced by one, as divisors."""
     xp = namespace(values)
     return xp.where(values > 0, values, xp.ones_like(values))
+
+
+def leave_one_out(state: State) -> tuple[Array, Array]:
+    """Return the sparsity sⱼ and the squared quality qⱼ² of each column (Tipping & Faul 2003).
+
+    These are zⱼ and Qⱼ after the column is left out of Σ: by Sherman–Morrison sⱼ = zⱼ/(1 − wⱼzⱼ)
+    and qⱼ² = Qⱼ/(1 − wⱼzⱼ)². The divisor, the posterior variance of the column's latent, is kept
+    above zero.
+    """
+    xp = namespace(state.relevance)
+    variance = 1.0 - state.relevance * state.curvature
+    variance = xp.maximum(variance, xp.full_like(variance, machine_epsilon(variance)))
+    return state.curvature / variance, state.alignment / variance**2
 
 
 def complementarity(

@@ -13,31 +13,15 @@ import numpy as np
 import scipy.optimize
 import scipy.special
 
-from lucidae.arrays import Array, like, machine_epsilon, namespace, to_numpy
+from lucidae.arrays import Array, like, namespace, to_numpy
 from lucidae.sparsity.dictionary import Dictionary, column_squares, dense_columns
-from lucidae.sparsity.group_blocks import group_blocks
-from lucidae.sparsity.group_covariance import PrincipalState
-from lucidae.sparsity.group_moves import leave_group_out
-from lucidae.sparsity.groups import Groups
-from lucidae.sparsity.objectives import Energy
-from lucidae.sparsity.state import State, evaluate_from, positive
+from lucidae.sparsity.objectives import Energy, GroupCovariance
+from lucidae.sparsity.prior import Groups, group_grams
+from lucidae.sparsity.state import State, evaluate_from, leave_one_out, positive
 
 TIED, IN_USE, NEARLY = 1e-12, 0.01, 1e-4
 """Columns are tied if the squared sine of their angle is below the first number. Compared are those
 whose latents have a variance of at most 1 − 0.01, with columns of equal z/‖φ‖² up to 1e-4."""
-
-
-def leave_one_out(state: State) -> tuple[Array, Array]:
-    """Return the sparsity sⱼ and the squared quality qⱼ² of each column (Tipping & Faul 2003).
-
-    These are zⱼ and Qⱼ after the column is left out of Σ: by Sherman–Morrison sⱼ = zⱼ/(1 − wⱼzⱼ)
-    and qⱼ² = Qⱼ/(1 − wⱼzⱼ)². The divisor, the posterior variance of the column's latent, is kept
-    above zero.
-    """
-    xp = namespace(state.relevance)
-    variance = 1.0 - state.relevance * state.curvature
-    variance = xp.maximum(variance, xp.full_like(variance, machine_epsilon(variance)))
-    return state.curvature / variance, state.alignment / variance**2
 
 
 def evidence_ratios(state: State, n_responses: int) -> Array:
@@ -97,35 +81,40 @@ def significant_columns(
     # Twice the log-likelihood ratio of one parameter is χ²₁ under the null hypothesis (Wilks); the
     # level α/κ per column bounds the probability of any spurious column by α (Bonferroni).
     groups = objective.groups
-    if isinstance(state, PrincipalState):
-        return _significant_covariances(state, n_responses, significance, parts)
     if groups is None:
         threshold = significance_threshold(significance, state.dictionary.shape[-1])
         merged = merged_relevance(state.relevance, state.curvature, [state.dictionary])
         state = state._replace(relevance=like(merged, state.relevance))
         return (merged > 0) & (to_numpy(evidence_ratios(state, n_responses)) > threshold)
-    threshold = significance_threshold(significance, groups.count)
-    gains = group_evidence(state, groups, n_responses)
-    return groups.expand(gains) > threshold
+    thresholds: Any = significance_threshold(significance, groups.count)
+    if isinstance(objective, GroupCovariance):
+        found = {
+            size: covariance_threshold(significance, groups.count, size, parts)
+            for size in np.unique(groups.sizes).tolist()
+        }
+        thresholds = np.array([found[size] for size in groups.sizes.tolist()])
+    return groups.expand(group_evidence(state, groups, n_responses) > thresholds)
 
 
 def group_evidence(state: State, groups: Groups, n_responses: int) -> Any:
     """Return, for each group, twice the log-likelihood that is lost without its columns.
 
-    Per response it is log|I − wG| + w tr(Bᵀ(I − wG)⁻¹B) with G = Φ_gᵀΣ⁻¹Φ_g and B = Φ_gᵀΣ⁻¹X/√n.
+    Per response it is log|I − G| + tr(Bᵀ(I − G)⁻¹B) with G = W^½Φ_gᵀΣ⁻¹Φ_gW^½ and B =
+    W^½Φ_gᵀΣ⁻¹X/√n, in the principal axes of groups that have covariances of their own.
     """
     state = evaluate_from(state, state.relevance)
-    relevance = to_numpy(state.relevance)
-    gains = np.zeros(groups.count)
-    for group in np.flatnonzero(groups.total(relevance)):
-        index = groups.members[group][groups.present[group] > 0]
-        weight = float(relevance[index[0]])
-        columns = state.take(index)
-        whitened, loading = to_numpy(columns.whitened), to_numpy(columns.loading)
-        left = np.eye(index.size) - weight * (whitened.conj().T @ whitened)
-        moment = weight * (loading @ loading.conj().T)
-        gains[group] = removal_costs(left[None], moment[None])[0]
-    return n_responses * gains
+    evidence = np.zeros(groups.count)
+    active = np.flatnonzero(to_numpy(groups.total(state.relevance)))
+    index = groups.columns(active)
+    if not index.size:
+        return evidence
+    part = state.take(index)
+    roots = np.sqrt(to_numpy(part.relevance))
+    whitened, loading = to_numpy(part.whitened) * roots, to_numpy(part.loading).conj().T * roots
+    for numbers, members in groups.restricted(index).by_size():
+        left = np.eye(members.shape[1]) - group_grams(whitened, members)
+        evidence[active[numbers]] = removal_costs(left, group_grams(loading, members))
+    return n_responses * evidence
 
 
 def removal_costs(left: Any, moment: Any) -> Any:
@@ -204,19 +193,3 @@ def covariance_threshold(significance: float, n_groups: int, size: int, parts: i
     if excess(0.0) <= 0.0:  # the level exceeds the probability of any evidence
         return 0.0
     return float(scipy.optimize.brentq(excess, 0.0, highest + 1.0))
-
-
-def _significant_covariances(
-    state: PrincipalState, n_responses: int, significance: float, parts: int
-) -> Any:
-    """Return a Boolean mask of the columns of significant groups."""
-    groups = state.groups
-    whole = evaluate_from(state, state.relevance)
-    relevance = to_numpy(state.relevance)
-    significant = np.zeros(groups.count, dtype=bool)
-    for numbers, members, metric, explained in group_blocks(whole, groups):
-        present = relevance[members][:, :, None] * np.eye(members.shape[1])
-        _, _, saved = leave_group_out(present, metric, explained)
-        threshold = covariance_threshold(significance, groups.count, members.shape[1], parts)
-        significant[numbers] = n_responses * saved > threshold
-    return groups.expand(significant)

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import TypeAlias
 
 from lucidae.arrays import Array, namespace
-from lucidae.sparsity.groups import Groups
+from lucidae.sparsity.prior import Groups
 from lucidae.sparsity.state import State, positive
 
 Update: TypeAlias = Callable[[State, Groups | None], Array]

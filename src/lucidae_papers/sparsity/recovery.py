@@ -28,7 +28,7 @@ from lucidae.metrics import exact_recovery, support_recovery
 from lucidae.sparsity.batch import SparseBatch, solve_batch
 from lucidae.sparsity.penalties import PowerPenalty
 from lucidae.sparsity.problem import covariance
-from lucidae.sparsity.solvers import NOISE_FREE
+from lucidae.sparsity.solve import NOISE_FREE
 from lucidae_papers.declaration import (
     Arrays,
     Cell,

@@ -1,0 +1,331 @@
+"""Single columns in the working-set solver: relevances as vectors, moves by rank-one updates.
+
+The relevances are those of one problem, or of several problems that share them (`joint`), whose
+energies are added with weights. The diagonal energy, and shared relevances, have no exact moves;
+their working set contains all columns with which the energy falls.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from lucidae.arrays import (
+    Array,
+    adjoint,
+    conjugate,
+    device,
+    diagonal,
+    largest,
+    namespace,
+    put,
+    rank_one_,
+    real_part,
+    scalar,
+    squared_moduli,
+    squared_norms,
+    to_numpy,
+)
+from lucidae.sparsity.dictionary import dense_columns
+from lucidae.sparsity.moves import best_change, coordinate_gains, gain_of
+from lucidae.sparsity.newton import NEWTON_STEPS, average, polish_relevances, violation
+from lucidae.sparsity.objectives import Marginal
+from lucidae.sparsity.problem import Problem, rounding_distance
+from lucidae.sparsity.screening import Products, evaluate_columns
+from lucidae.sparsity.state import (
+    Factor,
+    State,
+    empty_start,
+    evaluate,
+    leave_one_out,
+    positive,
+)
+
+CANDIDATES = 150
+"""Largest number of columns of relevance zero in a working set."""
+
+PROMISING = 1e-3
+"""Inactive blocks join the working set if their gain exceeds this share of the largest."""
+
+CHECK_MOVES = 16
+"""Number of coordinate moves between two checks of the stopping rule."""
+
+CANCELLED = 1e-3
+"""All alignments are computed again if one falls below this share in a move: terms cancel."""
+
+POLISHED = 1e-2
+"""Newton steps stop when the distance to optimality of all columns has fallen by this factor."""
+
+
+def candidates(active: Any, gains: Any, most: int) -> np.ndarray[Any, Any]:
+    """Return ascending indices of active items and of inactive ones with the largest gains."""
+    # Candidates far below the best gain rarely survive the first moves, and each one makes the
+    # buffers of the moves and the Newton system larger.
+    promise = np.where(active, 0.0, gains)
+    count = min(most, int(np.count_nonzero(promise > PROMISING * gains.max())))
+    best = np.argpartition(-promise, count - 1)[:count] if count else np.empty(0, dtype=int)
+    return np.union1d(np.flatnonzero(active), best)
+
+
+@dataclass(frozen=True, eq=False)
+class ColumnModel:
+    """Energies of one problem, or of several that share relevances, as functions of these."""
+
+    marginal: Marginal
+    products: Products | None = None
+    shares: tuple[float, ...] = (1.0,)  # weights of the problems
+
+    @classmethod
+    def of(cls, problem: Problem, marginal: Marginal) -> ColumnModel:
+        """Return the model of a single problem."""
+        exact = marginal.exact_coordinates
+        return cls(marginal, Products.of(problem, None) if exact else None)
+
+    def empty(self, problem: Problem) -> Array:
+        """Return relevances of zero."""
+        return empty_start(problem)
+
+    def within(self, given: Array) -> Array:
+        """Return the relevances from which a fit starts as they are."""
+        return given
+
+    def evaluate(self, problems: Any, relevance: Array) -> ColumnPoint:
+        """Return the point at given relevances; it is evaluated when it is first needed."""
+        several = problems if isinstance(problems, list) else [problems]
+        return ColumnPoint(self, several, relevance, [None] * len(several))
+
+    def exact(self, point: ColumnPoint) -> ColumnPoint:
+        """Return the point without evaluations from the active columns."""
+        return replace(point, model=replace(self, products=None))
+
+
+@dataclass(frozen=True, eq=False)
+class ColumnPoint:
+    """All columns of a model at given relevances."""
+
+    model: ColumnModel
+    problems: list[Problem]
+    relevance: Array
+    factors: Sequence[Factor | None]  # known factorisations of the covariances
+
+    @cached_property
+    def states(self) -> list[State]:
+        """The states of the problems: one factorisation, and curvatures of all columns."""
+        pairs = zip(self.problems, self.factors, strict=True)
+        return [evaluate_columns(p, self.relevance, self.model.products, f) for p, f in pairs]
+
+    @property
+    def state(self) -> State:
+        """The state of the first problem."""
+        return self.states[0]
+
+    def in_given_columns(self) -> tuple[None, Array]:
+        """Return None, since columns are not turned, and the relevances."""
+        return None, self.relevance
+
+    @property
+    def parameters(self) -> Array:
+        """The relevances, from which another fit can start."""
+        return self.relevance
+
+    @property
+    def size(self) -> int:
+        """Number of rows of the largest problem."""
+        return max(problem.rows for problem in self.problems)
+
+    @property
+    def rounding(self) -> float:
+        """Distance to optimality that rounding allows."""
+        return max(rounding_distance(problem) for problem in self.problems)
+
+    @cached_property
+    def energy(self) -> float:
+        """The energy per response, averaged over the problems."""
+        values = [self.model.marginal.value(state) for state in self.states]
+        return scalar(average(self.model.shares, values))
+
+    @cached_property
+    def violation(self) -> float:
+        """Distance to the optimality (KKT) conditions."""
+        return scalar(violation(self.states, self.model.marginal, self.model.shares))
+
+    @property
+    def moves_exactly(self) -> bool:
+        """Whether single relevances have a minimiser in closed form."""
+        return self.model.marginal.exact_coordinates and len(self.problems) == 1
+
+    def working_set(self) -> ColumnPart | None:
+        """Return the active columns and those that gain most by becoming active."""
+        w = to_numpy(self.relevance)
+        if self.moves_exactly:
+            curvature = positive(self.state.curvature)  # zero columns gain nothing
+            gains = to_numpy(coordinate_gains(self.relevance, curvature, self.state.alignment))
+            index = candidates(w > 0, gains, CANDIDATES)
+        else:
+            slopes = [self.model.marginal.gradient(state) for state in self.states]
+            index = np.flatnonzero((w > 0) | (to_numpy(average(self.model.shares, slopes)) < 0))
+        return ColumnPart(self, index) if index.size else None
+
+    def without_vanishing(self) -> ColumnPoint:
+        """Return the point with relevances that tend to zero set to zero, if the energy allows it.
+
+        These are relevances far below γ if the energy falls as they shrink and, with exact moves,
+        those whose minimiser is zero.
+        """
+        xp, marginal = namespace(self.relevance), self.model.marginal
+        slope = average(self.model.shares, [marginal.gradient(state) for state in self.states])
+        noise = min(scalar(problem.noise) for problem in self.problems)
+        vanishing = (self.relevance < 1e-6 * noise) & (slope > 0)
+        remaining = xp.where(vanishing, 0.0 * self.relevance, self.relevance)
+        point = self
+        if self.moves_exactly or len(self.problems) > 1:
+            # Each minimiser holds the others fixed; setting many to zero at once may raise the
+            # energy. Shared relevances vanish if their slope at zero, Σ s − q², is not negative.
+            trial = xp.where(self._shrinks(), 0.0 * remaining, remaining)
+            reached = self.model.evaluate(self.problems, trial)
+            if reached.energy <= self.energy:
+                return reached
+        if bool(xp.all(remaining == self.relevance)):
+            return point
+        return self.model.evaluate(self.problems, remaining)
+
+    def _shrinks(self) -> Array:
+        """Return a mask of the columns whose best relevance is zero if all others are fixed."""
+        if len(self.problems) == 1:
+            state = self.state
+            change = best_change(self.relevance, positive(state.curvature), state.alignment)
+            return change <= -self.relevance
+        pairs = [leave_one_out(state) for state in self.states]
+        return average(self.model.shares, [s - q for s, q in pairs]) >= 0
+
+
+class ColumnPart:
+    """The columns of a working set, and the relevances that its moves and Newton steps change."""
+
+    def __init__(self, point: ColumnPoint, index: np.ndarray[Any, Any]) -> None:
+        self.point, self.index = point, index
+        self.relevance, self.factors = point.relevance, list(point.factors)
+
+    def move(self, tolerance: float, alone: bool) -> None:  # noqa: ARG002
+        """Move single relevances to their minimum, that which gains most first."""
+        if not self.point.moves_exactly:
+            return
+        workspace = open_workspace(self.point.state.take(self.index))
+        gains = coordinate_gains(workspace.relevance, workspace.curvature, workspace.alignment)
+        enough = max(1e-2 * largest(gains), 1e-2 * tolerance**2)
+        workspace = descend_coordinates(workspace, enough, 4 * self.index.size)
+        self.relevance = put(self.relevance, self.index, workspace.relevance)
+        # Columns at zero whose derivative is positive stay there in every Newton step.
+        free = (workspace.relevance > 0) | (workspace.alignment > workspace.curvature)
+        self.index = self.index[to_numpy(free)]
+
+    def polish(self, tolerance: float, limit: int = NEWTON_STEPS) -> None:
+        """Take Newton steps in the relevances of the working set."""
+        if not self.index.size:
+            return
+        marginal, groups = self.point.model.marginal, self.point.model.marginal.groups
+        if groups is not None:
+            marginal = replace(marginal, groups=groups.restricted(self.index))
+        share = POLISHED if self.point.moves_exactly else 0.0  # otherwise few columns join later
+        enough = max(tolerance / 4.0, share * self.point.violation)
+        small = [self._restricted(place) for place in range(len(self.point.problems))]
+        ended = polish_relevances(
+            small, marginal, self.point.model.shares, tolerance=enough, limit=limit
+        )
+        self.relevance = put(self.relevance, self.index, ended[0].relevance)
+        # Columns outside the working set have relevance zero, so the last states have the Σ of all
+        # columns: their factors serve the sweep, unless they are in the span of the working set.
+        whole = [
+            state.problem.rows == p.rows
+            for state, p in zip(ended, self.point.problems, strict=True)
+        ]
+        pairs = zip(ended, whole, strict=True)
+        self.factors = [state.factor if same else None for state, same in pairs]
+
+    def _restricted(self, place: int) -> State:
+        """Return the state of a problem restricted to the working set, at the present relevances.
+
+        With fewer columns than rows it has as many rows as columns: Newton steps are cheaper.
+        """
+        problem, index, xp = self.point.problems[place], self.index, namespace(self.relevance)
+        chosen = xp.take(self.relevance, xp.asarray(index, device=device(self.relevance)), axis=0)
+        if 2 * index.size <= problem.rows:
+            return evaluate(problem.restricted(index), chosen, columns=True)
+        if bool(xp.all(self.relevance == self.point.relevance)):
+            return self.point.states[place].take(index)
+        part = problem._replace(dictionary=dense_columns(problem.dictionary, index))
+        return evaluate(part, chosen, columns=True)
+
+    def evaluated(self) -> ColumnPoint:
+        """Return the point at the relevances after moves and Newton steps."""
+        return replace(self.point, relevance=self.relevance, factors=self.factors)
+
+
+class Workspace(NamedTuple):
+    """Arrays for coordinate moves on the columns of a working set; the moves overwrite them."""
+
+    relevance: Array  # (m,): relevances of the m columns
+    # (m, m + p): the matrix [ΦᵀΣ⁻¹Φ | ΦᵀΣ⁻¹Y] of the m columns Φ, where Σ is the covariance of a
+    # response and Y are the p responses of the normalised problem
+    gram: Array
+    # (m,): diagonal of the left part of `gram` (curvatures), and squared row norms of its right
+    # part (alignments)
+    curvature: Array
+    alignment: Array
+
+
+def open_workspace(state: State) -> Workspace:
+    """Return new arrays for coordinate moves on all columns of a state."""
+    metric = adjoint(state.whitened) @ state.whitened
+    gram = namespace(metric).concat([metric, state.loading], axis=1)
+    curvature = real_part(diagonal(metric)) + 0.0
+    return Workspace(state.relevance + 0.0, gram, curvature, squared_norms(state.loading, -1))
+
+
+def descend_coordinates(workspace: Workspace, enough: float, limit: int) -> Workspace:
+    """Lower the energy by coordinate moves until no move lowers it by more than `enough`."""
+    for _ in range(-(-limit // CHECK_MOVES)):
+        gains = coordinate_gains(workspace.relevance, workspace.curvature, workspace.alignment)
+        if not float(namespace(gains).max(gains)) > enough:
+            break
+        for _ in range(CHECK_MOVES):
+            workspace = best_coordinate_step(workspace)
+        # Alignments, which moves update by differences, are computed again from `gram`.
+        responses = workspace.gram[:, workspace.gram.shape[0] :]
+        workspace = workspace._replace(alignment=squared_norms(responses, -1))
+    return workspace
+
+
+def best_coordinate_step(workspace: Workspace) -> Workspace:
+    """Move the relevance that lowers the energy most to its minimiser; return the new workspace."""
+    xp = namespace(workspace.gram)
+    changes = best_change(workspace.relevance, workspace.curvature, workspace.alignment)
+    index = int(xp.argmax(gain_of(changes, workspace.curvature, workspace.alignment)))
+    return move_coordinate_(workspace, index, float(changes[index]))
+
+
+def move_coordinate_(workspace: Workspace, index: int, change: float) -> Workspace:
+    """Change one relevance by `change` and update the workspace by a rank-one term."""
+    # Sherman–Morrison: Σ⁻¹ loses sΣ⁻¹φφᵀΣ⁻¹ with s = Δ/(1 + Δz). Multiplied by Φᵀ and
+    # [Φ, Y], this takes s times the outer product of column φ and row φ from the buffer. The
+    # column is the conjugate c̄ of the row's left part c. So a row r of the right part becomes
+    # r − sc̄ⱼy with the row's right part y, and ‖r‖² becomes ‖r‖² − 2s Re(cⱼ rȳᵀ) + s²|cⱼ|²‖y‖².
+    relevance, gram, curvature, alignment = workspace
+    size = gram.shape[0]
+    row = gram[index, :] + 0.0
+    coupling, response = row[:size], row[size:]
+    shrink = change / (1.0 + change * float(real_part(coupling[index])))
+    across = real_part(coupling * (gram[:, size:] @ conjugate(response)))
+    rank_one_(gram, conjugate(coupling), row, -shrink)
+    moved = float(relevance[index]) + change
+    relevance[index] = moved if moved > 0.0 else 0.0
+    lost = shrink * squared_moduli(coupling)
+    power = shrink * float(real_part(response @ conjugate(response)))
+    updated = alignment + (power * lost - 2.0 * shrink * across)
+    if bool(namespace(updated).any(updated < CANCELLED * alignment)):
+        updated = squared_norms(gram[:, size:], -1)
+    return Workspace(relevance, gram, curvature - lost, updated)
