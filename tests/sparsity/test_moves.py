@@ -22,7 +22,7 @@ from lucidae.sparsity.moves import (
     spherical_moves,
 )
 from lucidae.sparsity.objectives import GroupCovariance
-from lucidae.sparsity.prior import Groups, Prior
+from lucidae.sparsity.prior import BlockPrior, Groups
 from lucidae.sparsity.problem import normalise
 from lucidae.sparsity.solve import solve
 
@@ -144,7 +144,7 @@ def test_a_group_that_is_zero_gains_exactly_if_its_largest_ratio_exceeds_one(siz
     S, Q, ratios = S[5:], Q[5:], ratios[5:]
     none = np.zeros_like(S)
     moved, gains = full_moves(none, S, Q)
-    assert_allclose(Prior(Groups.of(size, size), True).violation(none, S, Q), ratios - 1.0)
+    assert_allclose(BlockPrior(Groups.of(size, size), True).violation(none, S, Q), ratios - 1.0)
     assert_array_equal(gains > 1e-12, ratios > 1.0)
     assert_array_equal(moves.at_rest(S, Q), ratios < 1.0)
     assert not spherical_moves(none.real, S, Q)[1][ratios < 1.0].any()
@@ -217,7 +217,7 @@ def repeated_problem(kind=float, copies=3, size=2, count=6):
     y = columns[:, : copies * size] @ normal(copies * size, 8) + 0.3 * normal(15, 8)
     groups = Groups.of(copies * size, columns.shape[1])
     problem, _ = normalise(columns, y, groups=groups)
-    return problem.with_noise(0.1), Prior(groups, True, copies)
+    return problem.with_noise(0.1), BlockPrior(groups, True, copies)
 
 
 def dense_energy(problem, prior, covariances):

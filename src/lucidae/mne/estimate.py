@@ -30,7 +30,7 @@ from lucidae.sparsity.noise import WAYS, checked_noise
 from lucidae.sparsity.objectives import FullCovariance, GroupCovariance
 from lucidae.sparsity.path import NoisePath, noise_path
 from lucidae.sparsity.posterior import ActiveFactor
-from lucidae.sparsity.prior import Groups, Prior, group_grams
+from lucidae.sparsity.prior import BlockPrior, Groups, group_grams
 from lucidae.sparsity.problem import Problem, normalise
 from lucidae.sparsity.solve import advice_on, fitted_parameters
 from lucidae.sparsity.support import covariance_threshold, removal_costs, significance_threshold
@@ -332,7 +332,7 @@ class GroupEstimate:
         if not np.isfinite(before := energy_of(problem, groups, present)):
             return self.columns
         for number in self._weakest(groups, thresholds):
-            kind = Prior(groups, self.template.group_covariance == "full")
+            kind = BlockPrior(groups, self.template.group_covariance == "full")
             lost = loss_without(problem, groups, kind, number, thresholds[number], present, before)
             if thresholds[number] <= lost < NEARLY * thresholds[number]:
                 energy = energy_of(problem, groups, self._refitted(groups, number))
@@ -624,7 +624,7 @@ def without_weakest(
 
 
 def loss_without(
-    problem: Problem, groups: Groups, kind: Prior, number: int, threshold: float,
+    problem: Problem, groups: Groups, kind: BlockPrior, number: int, threshold: float,
     present: list[Floats], before: float,
 ) -> float:  # fmt: skip
     """Return twice the log-likelihood that is lost without a group, with the others fitted again.

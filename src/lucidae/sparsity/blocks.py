@@ -36,15 +36,15 @@ from lucidae.sparsity.newton import NEWTON_STEPS, polish_covariances, polish_rel
 from lucidae.sparsity.objectives import FullCovariance
 from lucidae.sparsity.prior import (
     Axes,
+    BlockPrior,
     Groups,
-    Prior,
     columns_in_order,
     group_grams,
     in_order,
     principal_axes,
 )
 from lucidae.sparsity.problem import Problem, rounding_distance
-from lucidae.sparsity.screening import Blocks, Products, exact_blocks
+from lucidae.sparsity.screening import Blocks, DictionaryProducts, exact_blocks
 from lucidae.sparsity.state import Factor, State, evaluate, factor_of
 
 GROUP_CANDIDATES = 60
@@ -107,17 +107,17 @@ def axes_of(state: State) -> Axes | None:
 class BlockModel:
     """The full energy as a function of the covariances of groups of columns."""
 
-    prior: Prior
-    products: Products | None
+    prior: BlockPrior
+    products: DictionaryProducts | None
     basis: GroupBasis | None  # orthonormal columns, taken if every group has its own covariance
 
     @classmethod
-    def of(cls, problem: Problem, prior: Prior) -> tuple[BlockModel, Problem]:
+    def of(cls, problem: Problem, prior: BlockPrior) -> tuple[BlockModel, Problem]:
         """Return the model, and the problem in the bases that it uses."""
         basis = None
         if prior.full and prior.copies == 1:
             problem, basis = orthonormal(problem, prior.groups)
-        return cls(prior, Products.of(problem, prior.groups), basis), problem
+        return cls(prior, DictionaryProducts.of(problem, prior.groups), basis), problem
 
     @property
     def groups(self) -> Groups:
@@ -493,7 +493,7 @@ def change_covariance_(gram: Matrices, index: Matrices, change: Matrices) -> Non
 
 
 def move_all(
-    gram: Matrices, members: list[Matrices], covariances: list[Matrices], prior: Prior
+    gram: Matrices, members: list[Matrices], covariances: list[Matrices], prior: BlockPrior
 ) -> float:
     """Move every group once, one after the other, and return by how much the energy fell."""
     total, columns = 0.0, gram.shape[0]
@@ -515,7 +515,7 @@ def _ranks(covariances: Matrices) -> Matrices:
     return np.asarray(square_root(covariances).any(axis=1).sum(axis=1))
 
 
-def entry_noise_of_groups(problem: Problem, prior: Prior) -> float:
+def entry_noise_of_groups(problem: Problem, prior: BlockPrior) -> float:
     """Return the γ from which all Γ are zero: the largest eigenvalue of any Φ_gᵀCΦ_g.
 
     Columns of a group are orthonormal here.

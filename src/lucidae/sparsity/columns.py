@@ -35,7 +35,7 @@ from lucidae.sparsity.moves import best_change, coordinate_gains, gain_of
 from lucidae.sparsity.newton import NEWTON_STEPS, average, polish_relevances, violation
 from lucidae.sparsity.objectives import Marginal
 from lucidae.sparsity.problem import Problem, rounding_distance
-from lucidae.sparsity.screening import Products, evaluate_columns
+from lucidae.sparsity.screening import DictionaryProducts, evaluate_columns
 from lucidae.sparsity.state import (
     Factor,
     State,
@@ -76,14 +76,14 @@ class ColumnModel:
     """Energies of one problem, or of several that share relevances, as functions of these."""
 
     marginal: Marginal
-    products: Products | None = None
+    products: DictionaryProducts | None = None
     shares: tuple[float, ...] = (1.0,)  # weights of the problems
 
     @classmethod
     def of(cls, problem: Problem, marginal: Marginal) -> ColumnModel:
         """Return the model of a single problem."""
         exact = marginal.exact_coordinates
-        return cls(marginal, Products.of(problem, None) if exact else None)
+        return cls(marginal, DictionaryProducts.of(problem, None) if exact else None)
 
     def empty(self, problem: Problem) -> Array:
         """Return relevances of zero."""

@@ -16,7 +16,7 @@ from typing import Any, ClassVar, TypeAlias
 from lucidae.arrays import Array, eye_like, namespace, squared_moduli
 from lucidae.sparsity.dictionary import column_squares
 from lucidae.sparsity.penalties import LogPenalty, Penalty, penalty_value, ridge_relevance
-from lucidae.sparsity.prior import Groups, Prior
+from lucidae.sparsity.prior import BlockPrior, Groups
 from lucidae.sparsity.problem import Units
 from lucidae.sparsity.state import State, complementarity, positive
 from lucidae.sparsity.updates import UPDATES
@@ -220,10 +220,10 @@ class GroupCovariance(FullCovariance):
     rules: ClassVar[tuple[str, ...]] = ("mm",)
 
     @property
-    def prior(self) -> Prior:
+    def prior(self) -> BlockPrior:
         """The prior of the groups."""
         assert self.groups is not None
-        return Prior(self.groups, True, self.copies)
+        return BlockPrior(self.groups, True, self.copies)
 
     @property
     def marginal(self) -> None:  # type: ignore[override]

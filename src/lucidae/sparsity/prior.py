@@ -161,7 +161,7 @@ def _consecutive(size: int, n_columns: int) -> np.ndarray[Any, Any]:
 
 
 @dataclass(frozen=True, eq=False)
-class Prior:
+class BlockPrior:
     """Groups of columns with a covariance each: wI, any Γ (`full`), or I ⊗ Γ (`copies` above 1).
 
     Covariances have the size of their group, also those of the form I ⊗ Γ.

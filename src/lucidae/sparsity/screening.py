@@ -1,7 +1,7 @@
 """The metric S = Φ_bᵀΣ⁻¹Φ_b and the explained moment Q = Φ_bᵀΣ⁻¹CΣ⁻¹Φ_b of every block of columns.
 
 C is XXᵀ/n. The best move of a block follows from S and Q alone (`moves`). They are computed from a
-factor of Σ (`exact_blocks`), or from the active columns (`Products`): with the active columns times
+factor of Σ (`exact_blocks`), or from the active columns (`DictionaryProducts`): with these times
 roots of their prior covariances, A = Φ_aT, AᵀA + γI = LLᵀ and K = L⁻¹Aᵀ, Woodbury's identity gives
 Σ⁻¹ = (I − KᵀK)/γ. So S and Q follow from Φ_aᵀΦ, Φ_bᵀΦ_b and ΦᵀY, which depend neither on the
 covariances nor on γ, and a sweep costs κa² instead of κd². They are then differences of numbers of
@@ -88,7 +88,7 @@ def exact_blocks(problem: Problem, factor: Factor, groups: Groups) -> list[Block
 
 
 @dataclass(slots=True)
-class Products:
+class DictionaryProducts:
     """Products of a dictionary Φ with its active columns, for evaluations of all its blocks."""
 
     dictionary: Dictionary  # (d, κ): the dictionary
@@ -100,7 +100,7 @@ class Products:
     rows: Array  # (c, κ): their products with all columns
 
     @classmethod
-    def of(cls, problem: Problem, groups: Groups | None) -> Products | None:
+    def of(cls, problem: Problem, groups: Groups | None) -> DictionaryProducts | None:
         """Return the products; None for a small dictionary, and for groups of a sparse one."""
         dictionary = problem.dictionary
         if problem.rows * problem.columns <= SCREENED_ENTRIES:
@@ -166,7 +166,10 @@ class Products:
 
 
 def evaluate_columns(
-    problem: Problem, relevance: Array, products: Products | None, factor: Factor | None = None
+    problem: Problem,
+    relevance: Array,
+    products: DictionaryProducts | None,
+    factor: Factor | None = None,
 ) -> State:
     """Return the state of single columns at given relevances, by `products` where these serve."""
     variances = to_numpy(relevance)

@@ -43,7 +43,7 @@ from lucidae.sparsity.columns import ColumnModel, ColumnPoint
 from lucidae.sparsity.dictionary import selected_columns
 from lucidae.sparsity.newton import NEWTON_STEPS
 from lucidae.sparsity.objectives import Energy, GroupCovariance, Marginal
-from lucidae.sparsity.prior import Groups, Prior
+from lucidae.sparsity.prior import BlockPrior, Groups
 from lucidae.sparsity.problem import Problem, rounding_distance
 from lucidae.sparsity.state import State, evaluate, flat_start
 from lucidae.sparsity.updates import learned_noise
@@ -168,7 +168,7 @@ def model_of(problem: Problem, objective: Energy) -> tuple[Any, Problem]:
         return BlockModel.of(problem, objective.prior)
     marginal = _marginal(objective)
     if marginal.groups is not None and marginal.exact_coordinates:
-        return BlockModel.of(problem, Prior(marginal.groups))
+        return BlockModel.of(problem, BlockPrior(marginal.groups))
     return ColumnModel.of(problem, marginal), problem
 
 
