@@ -86,9 +86,10 @@ def fit(X: Any) -> Any:
 
 def spectrum(X: np.ndarray) -> Any:
     """Compute the eigenpairs that `fit` needs, by the route that it chooses."""
-    from lucidae.rows.sources import source_of
+    from lucidae.rows.leading import leading
+    from lucidae.rows.operator import RowOperator
 
-    return source_of(X, None, wanted=K).spectrum(K + 1)
+    return leading(RowOperator.of(X), K)
 
 
 def measured_moments(scale: float, repeats: int) -> Iterator[Measurement]:

@@ -30,7 +30,15 @@ from lucidae.arrays import (
 )
 from lucidae.arrays.threads import blas_threads, in_threads, one_thread
 
-__all__ = ["dense_sums", "double_sums", "keeps_digits", "slices", "sparse_sums", "sums_about"]
+__all__ = [
+    "dense_sums",
+    "double_sums",
+    "keeps_digits",
+    "slices",
+    "sparse_centre",
+    "sparse_sums",
+    "sums_about",
+]
 
 PLAIN_ROWS = 16_384
 """Number of rows multiplied at a time if they need no centring, weighting or conversion."""
@@ -314,27 +322,41 @@ def slices(n_rows: int, size: int) -> Iterator[slice]:
 def sparse_sums(X: Any, weights: Array | None) -> Sums:
     """Return the sums of sparse rows, as the fields of a `SecondMoment`; X is not made dense.
 
-    Columns without zeros are centred about their mean, which adds no stored entries; the other
-    columns are squared about zero. This is accurate, because only a column without zeros can have a
-    mean far above its standard deviation. If a share z of the entries of a column is zero, its
-    variance is at least z times its mean square.
+    Columns without zeros are centred, the other columns are squared about zero (`sparse_centre`).
     """
-    X = X.astype(np.float64, copy=True)
-    X.sum_duplicates()
+    X, center, offset = sparse_centre(X, weights)
     total = float(X.shape[0]) if weights is None else float(weights.sum())
-    full = np.bincount(X.indices, minlength=X.shape[1]) == X.shape[0]
-    center = np.zeros(X.shape[1])
-    if full.any():
-        # Differences to the first row make the mean of a constant column exact.
-        first = np.where(full, X[:1].toarray()[0], 0.0)
-        entries = X.data
-        X.data = entries - first[X.indices]
-        center = np.where(full, first + _sparse_mean(X, weights, total), 0.0)
-        X.data = entries - center[X.indices]
-    offset = _sparse_mean(X, weights, total)
     if weights is not None:
         X = scipy.sparse.diags_array(np.sqrt(weights)) @ X
     return total, (X.T @ X).toarray(), center, offset, 0.0
+
+
+def sparse_centre(X: Any, weights: Array | None, center: Any = None) -> tuple[Any, Array, Array]:
+    """Return sparse rows with centred columns, the vector subtracted, and the mean of the result.
+
+    Columns without zeros are centred about their mean, or about the given `center`, which adds no
+    stored entries. Only such a column can have a mean far above its standard deviation: if a share
+    z of the entries of a column is zero, its variance is at least z times its mean square.
+    """
+    total = float(X.shape[0]) if weights is None else float(weights.sum())
+    X = X.tocsr()
+    if not X.has_canonical_format:
+        X = X.copy()
+        X.sum_duplicates()
+    X = X.astype(np.float64, copy=False)
+    full = np.bincount(X.indices, minlength=X.shape[1]) == X.shape[0]
+    subtracted = np.zeros(X.shape[1])
+    if full.any():
+        X = X.copy()
+        if center is None:
+            # Differences to the first row make the mean of a constant column exact.
+            first, entries = np.where(full, X[:1].toarray()[0], 0.0), X.data
+            X.data = entries - first[X.indices]
+            center = first + _sparse_mean(X, weights, total)
+            X.data = entries
+        subtracted = np.where(full, center, 0.0)
+        X.data = X.data - subtracted[X.indices]
+    return X, subtracted, _sparse_mean(X, weights, total)
 
 
 def _sparse_mean(X: Any, weights: Array | None, total: float) -> Array:

@@ -26,7 +26,6 @@ from lucidae.dropout.estimators.network import NetworkState
 from lucidae.dropout.estimators.regressor import RegressionState
 from lucidae.dropout.problem import WideRows
 from lucidae.dropout.verify import FittedArrays, GivenMatrix, Judged
-from lucidae.rows import sources
 from mutants import broken, calls_of, is_among, mutants
 
 RNG = np.random.default_rng(12)
@@ -110,14 +109,14 @@ def fitted_by_gram():
 
 def with_many_features(model, X, y=None, weights=None, products=False):
     """Fit without the second moment of all features, which is used for many features only."""
-    places = ((rows, "STORED_FEATURES"), (sources, "STORED_FEATURES"), (verify, "SMALL"))
+    places = ((rows, "STORED_FEATURES"), (verify, "SMALL"))
     places += ((solvers, "STORED_FEATURES"), (whitening, "FEWEST_GRAM_ROWS"))
     places += ((rows, "WIDE_FEATURES"),) if products else ()
-    before, cheapest = [getattr(*place) for place in places], sources._moment_is_cheapest
+    before, cheapest = [getattr(*place) for place in places], solvers.scatter_is_cheapest
     try:
         for place in places:
             setattr(*place, 3)
-        sources._moment_is_cheapest = lambda *_: False
+        solvers.scatter_is_cheapest = lambda *_: False
         model.fit(X, y, weights)
         assert not hasattr(model._state.moment, "squares")
         assert model.certificate_
@@ -125,7 +124,7 @@ def with_many_features(model, X, y=None, weights=None, products=False):
     finally:
         for place, value in zip(places, before, strict=True):
             setattr(*place, value)
-        sources._moment_is_cheapest = cheapest
+        solvers.scatter_is_cheapest = cheapest
 
 
 def result(model):

@@ -21,7 +21,7 @@ from lucidae.linear.methods import Options
 from lucidae.linear.optimizers import OPTIMIZERS, DescentSettings
 from lucidae.linear.solvers import ReducedVariance, known_excess, random_start
 from lucidae.metrics import axis_alignment_distance, subspace_distance
-from lucidae.rows.sources import RowsSource
+from lucidae.rows.operator import RowOperator
 
 RULES = ("rag", "gha", "brockett")
 FULL_BATCH = [name for name in METHODS if name != "nested_dropout"]
@@ -246,7 +246,7 @@ def test_the_curvature_bounds_the_hessian_at_the_optimum(name):
 @pytest.mark.parametrize("name", METHODS)
 def test_corrected_directions_have_the_mean_of_all_rows_and_no_noise_at_the_anchor(name):
     given = np.random.default_rng(0).standard_normal((24, 5)) * np.arange(5, 0, -1)
-    rows, rng = RowsSource.of(given, None).covariance, np.random.default_rng(1)
+    rows, rng = RowOperator.of(given), np.random.default_rng(1)
     method = make_method(name, MethodSettings(np.array([0.1, 0.2]), geometric_prior(2), rng))
     anchor, here = (random_start(method, 2, 5, 0.5, rng, rows.mean) for _ in range(2))
     direction = ReducedVariance(method, rows, whole=False)

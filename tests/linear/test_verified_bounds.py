@@ -400,29 +400,26 @@ def test_sums_over_blocks_do_not_depend_on_the_centre_or_the_blocks(kind):
 
 
 @pytest.mark.parametrize("shape", [(30, 4200), (300, 4200)])
-@pytest.mark.parametrize("wrong", ["mean", "rest", "squares", "full"])
+@pytest.mark.parametrize("wrong", ["rows", "center", "offset"])
 def test_a_wrong_mean_of_sparse_rows_with_many_features_is_noticed(monkeypatch, shape, wrong):
-    """Mutants of `rows.sums.sparse_sums` gave a wrong mean, and were certified."""
+    """Mutants of the statistics of sparse rows gave a wrong mean, and were certified."""
     X = scipy.sparse.random(*shape, density=0.02, random_state=0, format="csr")
     X = X + scipy.sparse.csr_array(np.ones((shape[0], 1)) @ np.eye(1, 4200) * 3)
-    from lucidae.rows import sources, sums
+    from lucidae.rows import operator
 
-    original = sums.sparse_sums
+    original = operator.sparse_centre
 
     def broken(*args):
-        mean, rest, squares, full = original(*args)
-        if wrong == "mean":
-            mean = mean * 1.001
-        if wrong == "rest":
-            rest = rest + 1e-3 * np.abs(mean)
-        if wrong == "squares":
-            squares = squares * 1.01
-        return mean, rest, squares, (~full if wrong == "full" else full)
+        rows, center, offset = original(*args)
+        if wrong == "center":
+            center = center * 1.001
+        if wrong == "offset":
+            offset = offset + 1e-3 * np.abs(center + offset)
+        return (rows * 1.01 if wrong == "rows" else rows), center, offset
 
     healthy = LinearAutoencoder(2).fit(X)
     assert healthy.certificate_.holds is not False
-    for module in (sums, sources):
-        monkeypatch.setattr(module, "sparse_sums", broken)
+    monkeypatch.setattr(operator, "sparse_centre", broken)
     model = LinearAutoencoder(2).fit(X)
     found = model.certificate_
     monkeypatch.undo()

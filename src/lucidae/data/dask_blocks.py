@@ -35,7 +35,7 @@ from lucidae.data.blocks import (
     stored_bytes,
 )
 from lucidae.data.kinds import AlignedBlocks, LoadedRows, checked_weights
-from lucidae.data.passes import ColumnLeaf, ReadInterrupted, Shown, leaf_of, moment_in
+from lucidae.data.passes import ReadInterrupted, Shown, leaf_of, moment_in
 from lucidae.moments import SecondMoment
 
 __all__ = ["DaskAligned", "DaskBlocks"]
@@ -69,7 +69,7 @@ class DaskBlocks(RowBlocks):
             names = None if is_vector else tuple(collection.columns)
             reference = _frame_reference(collection)
         else:
-            divided, collection = collection, one_column_chunk(collection)
+            collection = one_column_chunk(collection)
             width, names = 1 if is_vector else collection.shape[1], None
             reference = array_reference(collection)
         if isinstance(width, float):  # NaN: the number of columns is not known
@@ -84,20 +84,13 @@ class DaskBlocks(RowBlocks):
             first_row=first_row,
         )
         self.collection = collection
-        self.divided = collection if is_frame(collection) else divided
         lengths = row_lengths(collection)
         self.n_rows = None if lengths is None else first_row + sum(lengths)
 
     @property
     def is_dense(self) -> bool:
         """Whether the chunks are known not to be sparse."""
-        return not is_frame(self.divided) and isinstance(self.divided._meta, np.ndarray)
-
-    @property
-    def n_column_chunks(self) -> int:
-        """Number of chunks into which the columns are divided."""
-        divided = self.divided
-        return 1 if is_frame(divided) or divided.ndim == 1 else int(divided.numblocks[1])
+        return not is_frame(self.collection) and isinstance(self.collection._meta, np.ndarray)
 
     def read(self) -> Iterator[Any]:
         """Yield the computed chunks; all are computed at once if together they fit into a block."""
@@ -231,13 +224,8 @@ class DaskAligned(AlignedBlocks):
 
         `leaf` summarises a chunk on the worker that has it, and `combine` joins two summaries; they
         are joined in a tree. `shown` displays the progress.
-
-        If the columns are divided into chunks too, a `ColumnLeaf` summarises each chunk by itself;
-        for any other `leaf` the chunks are first joined to whole rows.
         """
         with _Progress(self.rows, shown) as topic:
-            if self.rows.n_column_chunks > 1 and hasattr(leaf, "columns"):
-                return self._folded_columns(leaf, combine, topic)
             # As an argument, and not as the function of the tasks, the leaf travels to a worker
             # once.
             held, summary = dask.delayed(leaf, pure=False), dask.delayed(_summary, pure=False)
@@ -255,37 +243,6 @@ class DaskAligned(AlignedBlocks):
                 moment = moment_in(total.summary)
                 raise ReadInterrupted(moment, self.rows.first_row + total.n_rows) from None
             return total.summary
-
-    def _folded_columns(self, leaf: ColumnLeaf, combine: Any, topic: str | None) -> Any:
-        """Return the summary of all rows, for chunks that divide both the rows and the columns.
-
-        The codes of rows, which the summary needs, are sums over the chunks of columns. They are
-        computed first; then each chunk is summarised by itself, so that no worker needs a whole
-        row.
-        """
-        checked = dask.delayed(_checked_part, pure=False)
-        codes, total = dask.delayed(_codes, pure=False), dask.delayed(_total, pure=False)
-        summed = dask.delayed(_part_sums, pure=False)
-        widths = self.rows.divided.chunks[1]
-        ends = np.cumsum(widths).tolist()
-        places = [slice(end - width, end) for end, width in zip(ends, widths, strict=True)]
-        held = [dask.delayed(leaf.columns(place), pure=False) for place in places]
-        columns: list[list[Any]] = [[] for _ in places]
-        grid = self.rows.divided.to_delayed()
-        for row, (_, _, weights, index, first_row, _) in zip(grid, self._chunks(), strict=True):
-            where = (self.rows.name, self.rows.dtype, index, first_row)
-            parts = [
-                checked(part, weights, *where, place)
-                for part, place in zip(row, places, strict=True)
-            ]
-            whole = total([codes(one, part) for one, part in zip(held, parts, strict=True)])
-            for at, part in enumerate(parts):
-                report = topic if at == 0 else None
-                first = places[at].start
-                columns[at].append(summed(held[at], part, whole, *where, first, report))
-        computed = _computed([_tree(parts, combine)[-1][0] for parts in columns])
-        found = [part.summary for part in computed]
-        return None if found[0] is None else leaf.joined(found)
 
     def _chunks(self) -> Iterator[tuple[Any, ...]]:
         """Yield, for each chunk of rows, the arguments of the task that summarises it."""
@@ -648,53 +605,6 @@ def _checked_weights(weights: Any, block: RowBlock) -> Any:
     count = block.rows.shape[0]
     given = np.full(count, float(weights)) if isinstance(weights, Real) else weights
     return checked_weights(given, block)
-
-
-def _checked_part(
-    raw: Any,
-    weights: Any,
-    name: str,
-    dtype: Any,
-    index: int,
-    first_row: int | None,
-    place: slice,
-) -> tuple[Any, Any] | None:
-    """Return some columns of a chunk of rows (`raw`), checked, and the weights of the rows."""
-    rows = _checked_chunk(raw, name, dtype, index, first_row, place.stop - place.start)
-    if rows is None:
-        return None
-    found = _checked_weights(weights, RowBlock(rows, None, None, index, first_row))
-    if found is not None and not bool(namespace(found).any(found > 0)):
-        return None
-    return rows, found
-
-
-def _codes(leaf: ColumnLeaf, part: tuple[Any, Any] | None) -> Any:
-    return None if part is None else leaf.codes(part[0])
-
-
-def _total(parts: list[Any]) -> Any:
-    return None if parts[0] is None else sum(parts[1:], parts[0])
-
-
-def _part_sums(
-    leaf: ColumnLeaf,
-    part: tuple[Any, Any] | None,
-    codes: Any,
-    name: str,
-    _dtype: Any,
-    index: int,
-    first_row: int | None,
-    first_column: int,
-    topic: str | None,
-) -> Any:
-    """Return the summary of some columns of a chunk of rows; it is None if `part` is None."""
-    if part is None:
-        return _Part(None, 0)
-    block = RowBlock(part[0], None, part[1], index, first_row, (), first_column)
-    found = leaf_of(block, name, lambda rows, _, weights: leaf.sums(rows, codes, weights))
-    _report(topic, index, part[0].shape[0])
-    return _Part(found, int(part[0].shape[0]))
 
 
 def _on_host(moment: SecondMoment) -> SecondMoment:

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import time
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from functools import cached_property, partial, reduce, wraps
+from functools import partial, wraps
 from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
@@ -31,7 +30,6 @@ from lucidae.iteration.progress import CountedBar, is_shown
 from lucidae.moments import SecondMoment, reads_moments
 
 __all__ = [
-    "ColumnLeaf",
     "LazyOutputMixin",
     "Passes",
     "ReadInterrupted",
@@ -275,51 +273,6 @@ class Shown:
             bar.close()
 
 
-class ColumnLeaf(ABC):
-    """Function that returns a summary (a tuple) of a block of rows.
-
-    The summary can also be computed if the columns are divided into parts: the `codes` of all parts
-    are added first, then `sums` returns the summary of each part, and `joined` joins them.
-    """
-
-    def __call__(self, rows: Any, _targets: Any, weights: Any) -> Any:
-        """Return the summary of a block of rows with all columns, weighted by `weights`."""
-        return self.sums(rows, self.codes(rows), weights)
-
-    @abstractmethod
-    def columns(self, part: slice) -> ColumnLeaf:
-        """Return an object that computes the same summary for the columns `part` only."""
-
-    def codes(self, rows: Any) -> Any:  # noqa: ARG002
-        """Return for each row the contribution of the columns of `rows` to a sum over all columns.
-
-        The result is None if the summary does not need such a sum.
-        """
-        return None
-
-    @abstractmethod
-    def sums(self, rows: Any, codes: Any, weights: Any) -> Any:
-        """Return the summary of the columns in `rows`, from `codes` summed over all columns."""
-
-    @staticmethod
-    @abstractmethod
-    def merge(one: Any, other: Any) -> Any:
-        """Return the summary of the rows of both `one` and `other`."""
-
-    @classmethod
-    def merge_into(cls, one: Any, other: Any) -> Any:
-        """Return the summary of the rows of both `one` and `other`.
-
-        The result may be stored in the arrays of `one`.
-        """
-        return cls.merge(one, other)
-
-    @staticmethod
-    @abstractmethod
-    def joined(parts: list[Any]) -> Any:
-        """Return the summary of all columns, from the summaries of groups of columns (`parts`)."""
-
-
 class Projected(NamedTuple):
     """Weighted sum of the products of all rows with a random vector, which every pass must repeat.
 
@@ -336,56 +289,27 @@ class Projected(NamedTuple):
         return not abs(self.total - other.total) > allowed
 
 
-class WatchedLeaf(ColumnLeaf):
-    """Function that returns the summary of a block of rows together with its `Projected` sums."""
-
-    def __init__(self, leaf: ColumnLeaf, start: int, stop: int) -> None:
-        self.leaf = leaf
-        self.start, self.stop = start, stop
-
-    @cached_property
-    def _vector(self) -> np.ndarray[Any, Any]:
-        """The entries of the random vector c for these columns, the same in every pass."""
-        return np.random.default_rng(0).standard_normal(self.stop)[self.start :]
-
-    def columns(self, part: slice) -> WatchedLeaf:
-        """Return an object that computes the same summary for the columns `part` only."""
-        return WatchedLeaf(self.leaf.columns(part), self.start + part.start, self.start + part.stop)
-
-    def codes(self, rows: Any) -> Any:
-        """Return the sums over columns that the summary needs."""
-        return self.leaf.codes(rows)
-
-    def sums(self, rows: Any, codes: Any, weights: Any) -> tuple[Any, Projected]:
-        """Return the summary of the columns in `rows`, and the sums of their products."""
-        found = self.leaf.sums(rows, codes, weights)
-        vector = self._vector
-        total = size = 0.0
-        step = max(1, PROJECTED_ENTRIES // max(1, rows.shape[1]))
-        for start in range(0, rows.shape[0], step):
-            part = slice(start, min(start + step, rows.shape[0]))
-            block = rows[part] if issparse(rows) else as_double(rows[part, :])
-            products = to_numpy(block @ (vector if issparse(rows) else like(vector, block)))
-            if weights is not None:
-                products = products * to_numpy(weights[part])
-            total += float(np.sum(products))
-            size += float(np.sum(np.abs(products)))
-        return found, Projected(total, size)
-
-    @staticmethod
-    def merge(one: Any, other: Any) -> Any:
-        """Return the sums of products of both; summaries are merged by `merged_summaries`."""
-        return Projected(one.total + other.total, one.size + other.size)
-
-    def joined(self, parts: list[Any]) -> Any:  # type: ignore[override]
-        """Return the summary of all columns, from the summaries of groups of columns (`parts`)."""
-        total = reduce(self.merge, (part[1] for part in parts))
-        return self.leaf.joined([part[0] for part in parts]), total
+def _watched(leaf: Leaf, rows: Any, targets: Any, weights: Any) -> tuple[Any, Projected]:
+    """Return the summary of a block of rows by `leaf`, and its `Projected` sums."""
+    found = leaf(rows, targets, weights)
+    vector = np.random.default_rng(0).standard_normal(rows.shape[1])  # the same in every pass
+    total = size = 0.0
+    step = max(1, PROJECTED_ENTRIES // max(1, rows.shape[1]))
+    for start in range(0, rows.shape[0], step):
+        part = slice(start, min(start + step, rows.shape[0]))
+        block = rows[part] if issparse(rows) else as_double(rows[part, :])
+        products = to_numpy(block @ (vector if issparse(rows) else like(vector, block)))
+        if weights is not None:
+            products = products * to_numpy(weights[part])
+        total += float(np.sum(products))
+        size += float(np.sum(np.abs(products)))
+    return found, Projected(total, size)
 
 
-def merged_summaries(merge: Callable[[Any, Any], Any], one: Any, other: Any) -> Any:
-    """Return the results of a `WatchedLeaf` for two sets of rows, joined to one."""
-    return merge(one[0], other[0]), WatchedLeaf.merge(one[1], other[1])
+def _merged(merge: Callable[[Any, Any], Any], one: Any, other: Any) -> Any:
+    """Return the results of `_watched` for two sets of rows, joined to one."""
+    total, size = one[1].total + other[1].total, one[1].size + other[1].size
+    return merge(one[0], other[0]), Projected(total, size)
 
 
 class Passes(Shown):
@@ -398,7 +322,7 @@ class Passes(Shown):
         self._weight: float | None = None
         self._projected: Projected | None = None
 
-    def total(self, leaf: ColumnLeaf) -> Any:
+    def total(self, leaf: Leaf, merge: Callable[[Any, Any], Any]) -> Any:
         """Return the summary of all blocks, which `leaf` computes, from a new pass over the data.
 
         Its first entry is the sum of the weights, which must be the same in every pass, like the
@@ -406,10 +330,7 @@ class Passes(Shown):
         """
         self.count += 1
         self.description = f"pass {self.count}, reading {{}}"
-        # A task of Dask must not change the results of others.
-        merge = leaf.merge if hasattr(self.data, "fold") else leaf.merge_into
-        watched = WatchedLeaf(leaf, 0, self.data.rows.n_features)
-        both = fold(self.data, watched, partial(merged_summaries, merge), shown=self)
+        both = fold(self.data, partial(_watched, leaf), partial(_merged, merge), shown=self)
         if both is None:
             raise nothing_read(self.data)
         found, projected = both

@@ -49,7 +49,7 @@ from lucidae.dropout.whitening import (
     triangle,
 )
 from lucidae.moments import SecondMoment
-from lucidae.rows.sources import STORED_FEATURES, RowsSource
+from lucidae.rows.operator import STORED_FEATURES, RowOperator
 from lucidae.validation import check_rows
 
 WIDE_FEATURES = 4096
@@ -464,7 +464,7 @@ def _stacked_root(first: Array, second: Array) -> Array:
     return triangle(namespace(first).concat([first, second], axis=0))
 
 
-def mean_of(source: RowsSource) -> RowMean:
+def mean_of(source: RowOperator) -> RowMean:
     """Return weight and mean of the rows of a source; deviations are not computed."""
     zeros = 0.0 * source.mean
     return RowMean(source.weight, source.mean, zeros, zeros)

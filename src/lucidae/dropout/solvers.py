@@ -41,9 +41,8 @@ from lucidae.dropout.whitening import (
     principal_map,
     whiten,
 )
-from lucidae.rows.deflation import are_accurate, refined_spectrum
-from lucidae.rows.routes import FEWEST_PASSES, costs
-from lucidae.rows.sources import SOLVERS, STORED_FEATURES, MomentSource, RowsSource, source_of
+from lucidae.rows.leading import are_accurate, costs, leading, refined, scatter_is_cheapest
+from lucidae.rows.operator import STORED_FEATURES, BlockRows, CsrRows, DenseRows, RowOperator
 from lucidae.validation import check_number, check_rows
 
 Triple = tuple[Array, Array, Array]
@@ -272,7 +271,7 @@ def _krylov_directions(matrix: Array, count: int) -> Array | None:
     # The last eigenvector of the iteration is less accurate than the others, so it is left out.
     n, m = matrix.shape
     cost = costs(n, m, count + 1)
-    if cost.passes < FEWEST_PASSES or min(n, m) <= SMALLEST_KRYLOV:
+    if not cost.iterates or min(n, m) <= SMALLEST_KRYLOV:
         return None
     found = krylov_eigenpairs(
         lambda rows: (rows @ matrix.mT) @ matrix, count + 1, matrix[0, :], passes=cost.passes
@@ -315,7 +314,7 @@ def solve_reduced_rank(problem: LinearProblem, width: int) -> ExactSolution:
     )
 
 
-def leading_source(X: Any, weights: Array | None, width: int) -> RowsSource | None:
+def leading_source(X: Any, weights: Array | None, width: int) -> DenseRows | CsrRows | None:
     """Return the rows as a source of principal components; None if the second moment is better.
 
     It is for few features, from which `partial_fit` can continue, and for many more rows than
@@ -323,14 +322,14 @@ def leading_source(X: Any, weights: Array | None, width: int) -> RowsSource | No
     """
     if X.shape[1] <= STORED_FEATURES:
         return None
-    source = source_of(X, weights, SOLVERS["exact"], width)
-    return source if isinstance(source, RowsSource) and source.moment is None else None
+    rows = RowOperator.of(X, weights)
+    return None if scatter_is_cheapest(rows, width) else rows
 
 
-def leading_optimum(source: RowsSource, strength: float, width: int) -> ExactSolution:
+def leading_optimum(source: DenseRows | CsrRows, strength: float, width: int) -> ExactSolution:
     """Return the optimal autoencoder from the leading principal components of the rows."""
     n, m = source.rows.shape
-    spectrum = source.spectrum(min(width + 1, n, m))
+    spectrum = leading(source, min(width + 1, n, m))
     if spectrum is None:
         raise ValueError(
             f"{width} hidden units need all principal components of {n} rows with {m} features, "
@@ -339,25 +338,25 @@ def leading_optimum(source: RowsSource, strength: float, width: int) -> ExactSol
     xp = namespace(spectrum.values)
     # Components that dropout removes need not be accurate.
     squares = where_set(spectrum.values, spectrum.values < 0, 0.0)
-    refined = refined_spectrum(source, spectrum, shrink(xp.sqrt(squares), strength, width).rank)
-    scales, axes = _refined(source, (spectrum if refined is None else refined[0]).vectors)
+    spectrum = refined(source, spectrum, shrink(xp.sqrt(squares), strength, width).rank)
+    scales, axes = _refined(source, spectrum.vectors)
     return _optimum_of(source, scales, axes, strength, width)
 
 
-def deflated_optimum(source: MomentSource, strength: float, width: int) -> ExactSolution | None:
-    """Return the optimal autoencoder of rows that are read again without their large components."""
-    spectrum = source.spectrum(min(width + 1, source.moment.n_features))
+def reread_optimum(source: BlockRows, strength: float, width: int) -> ExactSolution | None:
+    """Return the optimal autoencoder of rows that are read again, to factorise them."""
+    spectrum = leading(source, min(width + 1, source.n_features))
+    assert spectrum is not None, "the second moment is known"
     xp = namespace(spectrum.values)
     scales = xp.sqrt(where_set(spectrum.values, spectrum.values < 0, 0.0))
-    refined = refined_spectrum(source, spectrum, shrink(scales, strength, width).rank)
-    if refined is None:
+    found = refined(source, spectrum, shrink(scales, strength, width).rank)
+    if found is spectrum:
         return None
-    found, _ = refined
     return _optimum_of(source, xp.sqrt(found.values), found.vectors, strength, width)
 
 
 def _optimum_of(
-    source: MomentSource | RowsSource, scales: Array, axes: Array, strength: float, width: int
+    source: RowOperator, scales: Array, axes: Array, strength: float, width: int
 ) -> ExactSolution:
     """Return the optimal autoencoder from leading standard deviations and principal axes."""
     xp, m = namespace(scales), axes.shape[0]
@@ -370,7 +369,7 @@ def _optimum_of(
     return assemble(white, triple, strength, width, source.trace)
 
 
-def needs_rows(source: MomentSource, optimum: ExactSolution, strength: float, width: int) -> bool:
+def needs_rows(source: RowOperator, optimum: ExactSolution, strength: float, width: int) -> bool:
     """Tell whether an optimum from a second moment is inaccurate, and its rows must be used.
 
     Rounding errors of the moment hide components of small variance beside much larger ones. It
@@ -381,7 +380,7 @@ def needs_rows(source: MomentSource, optimum: ExactSolution, strength: float, wi
     if not are_accurate(source, scales**2, optimum.rank):
         return True
     # Standard deviations below this one were left out, because they may be rounding errors.
-    m = source.moment.n_features
+    m = source.n_features
     lost = (RANGE_FACTOR * m * machine_epsilon(scales)) ** 0.5 * largest(scales[:1])
     if count >= min(width, m) or optimum.threshold >= lost:
         return False
@@ -390,24 +389,22 @@ def needs_rows(source: MomentSource, optimum: ExactSolution, strength: float, wi
     return hidden and not are_accurate(source, xp.concat([scales**2, 0.0 * scales[:1]]), count + 1)
 
 
-def _refined(source: RowsSource, vectors: Array) -> tuple[Array, Array]:
+def _refined(source: DenseRows | CsrRows, vectors: Array) -> tuple[Array, Array]:
     """Return standard deviations along the leading principal axes, and the axes as columns.
 
     Eigenvalues of the moment are squares, in which a deviation below √ε times the largest is lost.
     The singular values of the rows on the span of `vectors` (one Rayleigh–Ritz step) have an error
     of the order ε times the largest.
     """
-    known = source.centred if source.single is None else None
-    rows, mean = known or (source.rows, source.mean)
-    xp = namespace(vectors)
+    (rows, mean), xp = source.products, namespace(vectors)
     codes = rows @ vectors if scipy.sparse.issparse(rows) else as_double(rows) @ vectors
-    codes = (codes - mean @ vectors) * xp.sqrt(source.weights / source.weight)[:, None]
+    codes = (codes - mean @ vectors) * xp.sqrt(source.shares)[:, None]
     _, scales, turn = svd_thin(codes)
     return scales, vectors @ turn.mT
 
 
 def autoencoder_loss(
-    source: RowsSource, left: Array, right: Array, strength: float, center: Array | None = None
+    source: RowOperator, left: Array, right: Array, strength: float, center: Array | None = None
 ) -> tuple[float, float]:
     """Return the expected dropout loss of an autoencoder on rows, and the total variance of these.
 
@@ -415,7 +412,7 @@ def autoencoder_loss(
     formed.
     """
     xp = namespace(left)
-    inward, total = source.covariance.apply(right.mT).mT, source.trace
+    inward, total = source.apply(right.mT).mT, source.trace
     if center is not None:
         shift = source.mean - center
         inward = inward + shift[:, None] * (shift @ right)

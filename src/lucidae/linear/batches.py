@@ -27,9 +27,7 @@ from lucidae.kinds import kind_of
 from lucidae.linear.methods import Options
 from lucidae.linear.missing import suggesting_em
 from lucidae.moments import SecondMoment
-from lucidae.rows.routes import EXACT_FEATURES
-from lucidae.rows.sources import MomentSource
-from lucidae.rows.sums import BlocksSource
+from lucidae.rows.operator import EXACT_FEATURES, BlockRows, MomentRows
 
 __all__ = [
     "FitBatchesMixin",
@@ -173,7 +171,7 @@ class FitBatchesMixin:
     fit: Any
     _options: Any
     _fit_moment: Any
-    _fit_source: Any
+    _fit_data: Any
 
     @restored_on_failure
     @timed_fit
@@ -224,12 +222,12 @@ class FitBatchesMixin:
         check_streamed(options, data.rows.n_features, start)
         if data.rows.n_features > EXACT_FEATURES:
             check_repeatable(data)
-            source = BlocksSource(Passes(data, self.verbose))
-            self._fit_source(options, source, data.rows.reference)
+            self._fit_data(options, BlockRows(Passes(data, self.verbose)), data.rows.reference)
             store_features(self, data)
             return self
         moment, sketch = read_sketched(data, start=start, verbose=self.verbose)
         store_features(self, data)
-        again = Passes(data, self.verbose) if data.repeatable and start is None else None
-        self._fit_source(options, MomentSource(moment, passes=again), data.rows.reference, sketch)
+        again = data.repeatable and start is None
+        rows = BlockRows(Passes(data, self.verbose), moment) if again else MomentRows(moment)
+        self._fit_data(options, rows, data.rows.reference, sketch)
         return self

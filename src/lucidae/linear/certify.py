@@ -29,9 +29,8 @@ from lucidae.linear.methods import Options
 from lucidae.linear.verify import Data, GivenRows, RereadRows, mean_difference
 from lucidae.linear.weights import TiedWeights, UntiedWeights
 from lucidae.moments import SecondMoment
-from lucidae.rows.routes import EXACT_FEATURES
-from lucidae.rows.sources import MomentSource, source_of
-from lucidae.rows.sums import BlocksSource
+from lucidae.rows.leading import leading
+from lucidae.rows.operator import EXACT_FEATURES, BlockRows, MomentRows, RowOperator
 from lucidae.validation import check_rows, check_weights
 
 __all__ = ["blocks_of", "certify_components", "certify_weights", "checked_data", "data_of"]
@@ -133,9 +132,9 @@ def certify_weights(
     check_latents(rows.shape[0], rows.shape[1], "encoder")
     spectrum = None
     if options.needs_spectrum:
-        source = _source(X, row_weights, data)
         k, m = rows.shape
-        spectrum = source.spectrum(None if m <= verify.DENSE_FEATURES else min(k + 1, m))
+        count = None if m <= verify.DENSE_FEATURES else min(k + 1, m)
+        spectrum = leading(_operator(X, row_weights, data), count)
     method = options.make(rows.shape[0], spectrum, options.rng())
     weights = method.objective.completed(
         _weights(rows, columns, data.mean.value, method.tied), noise_variance
@@ -144,12 +143,11 @@ def certify_weights(
     return certificate(f"weights(method={method.name!r})", figures)
 
 
-def _source(X: Any, weights: Any, data: Data) -> Any:
-    if isinstance(X, AlignedBlocks) and data.moment is not None:
-        return MomentSource(SecondMoment.of(X))
+def _operator(X: Any, weights: Any, data: Data) -> RowOperator:
     if isinstance(X, AlignedBlocks):
-        return BlocksSource(Passes(X))
-    return MomentSource(X) if isinstance(X, SecondMoment) else source_of(X, weights)
+        moment = SecondMoment.of(X) if data.moment is not None else None
+        return BlockRows(Passes(X), moment)
+    return MomentRows(X) if isinstance(X, SecondMoment) else RowOperator.of(X, weights)
 
 
 _SETTINGS = tuple(inspect.signature(Options.of).parameters)
@@ -216,7 +214,11 @@ def data_of_rows(rows: GivenRows, center: Vector | None = None) -> Data:
 def blocks_of(passes: Passes) -> RereadRows:
     """Return rows that are read in blocks in the form that the verifier reads."""
     folded = partial(fold, passes.data, verbose=passes.verbose)
-    return RereadRows(passes.total, folded, passes.data.rows.n_features)
+
+    def sums(leaf: Any) -> Any:
+        return passes.total(leaf, leaf.merge)
+
+    return RereadRows(sums, folded, passes.data.rows.n_features)
 
 
 def _weights(encoder: Array, decoder: Array, ref: Array, tied: bool) -> Any:

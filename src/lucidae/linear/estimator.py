@@ -36,8 +36,7 @@ from lucidae.linear.observed_gaussian import gaussian_of, has_missing
 from lucidae.linear.ranges import finite
 from lucidae.linear.state import LinearState
 from lucidae.moments import SecondMoment
-from lucidae.rows.sources import MomentSource, source_of
-from lucidae.rows.sums import BlocksSource
+from lucidae.rows.operator import STORED_FEATURES, MomentRows, RowOperator
 from lucidae.validation import check_weights
 
 __all__ = ["LinearAutoencoder"]
@@ -220,9 +219,9 @@ class LinearAutoencoder(
     `fit` refers to the rows, without a copy, until `certificate_` is read or the estimator is saved
     or pickled, if they are a NumPy array or a sparse matrix of at most 256 MiB; their memory stays
     in use until then. (Rows of at most 1 MiB are copied.) Rows that are not kept leave a sketch of
-    a few vectors, from which the certificate is computed. If rows with more than 1024 features are
-    changed in place before, `certificate_` is undecided and says so; `lucidae.certify` with the
-    original rows decides it. Such rows that are larger, or memory maps, are certified by `fit`.
+    a few vectors, from which the certificate is computed. If the rows are changed in place before,
+    `certificate_` is undecided and says so; `lucidae.certify` with the original rows decides it.
+    Rows with more than 1024 features that are larger, or memory maps, are certified by `fit`.
 
     References
     ----------
@@ -338,14 +337,11 @@ class LinearAutoencoder(
                 self._fit_observed(options, X, weights)
                 return self
         with threads_for(X.shape):
-            source = source_of(X, weights, options.reads, options.n_components)
-            _check_weight(source.weight)
-            state = LinearState(options, reference_array(X))
-            if self.warm_start and hasattr(self, "_state"):
-                state.previous = self._state.last_weights
-            state.solve(source, X, weights, type(self).__name__)
-            state.check_range()
-        self._state = state
+            rows = RowOperator.of(X, weights)
+            stored = rows.n_features <= STORED_FEATURES and not rows.smaller_than_moment
+            if stored and not options.reads.batches:
+                rows.scatter()
+            self._fit_data(options, rows, reference_array(X))
         return self
 
     @restored_on_failure
@@ -416,25 +412,17 @@ class LinearAutoencoder(
 
     def _fit_moment(self, options: Options, moment: SecondMoment, reference: Array) -> None:
         """Fit to data of which only the second moment is known."""
-        self._fit_source(options, MomentSource(moment), reference)
+        self._fit_data(options, MomentRows(moment), reference)
 
-    def _fit_source(
-        self,
-        options: Options,
-        source: MomentSource | BlocksSource,
-        reference: Array,
-        sketch: Sketch | None = None,
+    def _fit_data(
+        self, options: Options, data: RowOperator, reference: Array, sketch: Sketch | None = None
     ) -> None:
-        """Fit to data that are not in memory.
-
-        `source` returns their mean and products with their second moment, and `sketch` is that of
-        the rows of a second moment.
-        """
-        _check_weight(source.weight)
+        """Fit to data of any kind; `sketch` is that of rows that were read in blocks."""
+        _check_weight(data.weight)
         state = LinearState(options, reference)
         if self.warm_start and hasattr(self, "_state"):
             state.previous = self._state.last_weights
-        state.solve(source, None, None, type(self).__name__, sketch)
+        state.solve(data, type(self).__name__, sketch)
         state.check_range()
         self._state = state
 

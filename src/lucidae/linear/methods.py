@@ -30,7 +30,6 @@ from lucidae.linear.rules import (
     brockett_ranks,
 )
 from lucidae.linear.weights import balanced_mean, frobenius
-from lucidae.rows.sources import SOLVERS, LinearSolver
 from lucidae.rows.spectrum import Spectrum
 from lucidae.validation import (
     check_choice,
@@ -43,6 +42,26 @@ from lucidae.validation import (
 )
 
 Vector = np.ndarray[Any, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class LinearSolver:
+    """Properties of one of the solvers of `LinearAutoencoder`."""
+
+    # whether the solver computes the optimum from the leading eigenpairs of the second moment
+    closed_form: bool
+    batches: bool = False  # whether the solver draws batches of rows
+    # name of the solver that is used instead if no closed form of the minimum is known
+    if_unknown: str | None = None
+
+
+SOLVERS = {
+    "auto": LinearSolver(closed_form=True, if_unknown="gradient"),
+    "exact": LinearSolver(closed_form=True),
+    "gradient": LinearSolver(closed_form=False),
+    "stochastic": LinearSolver(closed_form=False, batches=True),
+}
+"""Properties of the solvers of `LinearAutoencoder`, by the name of the solver."""
 
 LARGEST_START = 1e10
 """Largest standard deviation of the random initial weights: the losses are of the fourth degree in

@@ -34,7 +34,6 @@ from lucidae.arrays import (
     zeros_like_shape,
 )
 from lucidae.linear.model import Model
-from lucidae.linear.stream import LowRankCovariance
 from lucidae.rows.spectrum import TINY, Spectrum
 
 BLOCK_ENTRIES = 2**22
@@ -104,17 +103,13 @@ class ObservedGaussian:
         return xp.concat(found)
 
     @property
-    def moment(self) -> None:
-        """Always None: no second moment is stored. The solvers read this attribute of all data."""
-        return
+    def trace(self) -> float:
+        """Total variance: the trace of the covariance."""
+        return self.spectrum(None).trace
 
-    @property
-    def covariance(self) -> LowRankCovariance:
-        """The covariance WWᵀ + γI (m × m), as an operator that multiplies vectors by it."""
-        spectrum = self.spectrum(None)
-        values = spectrum.values
-        inside = values * eye_like(values.shape[0], values)
-        return LowRankCovariance(spectrum.vectors, inside, spectrum.trace)
+    def apply(self, rows: Array) -> Array:
+        """Return the product of `rows` (…, k, m) with the covariance WWᵀ + γI."""
+        return (rows @ self.loadings) @ self.loadings.mT + self.noise * rows
 
     def spectrum(self, k: int | None) -> Spectrum:
         """Return the `k` leading eigenpairs of the covariance WWᵀ + γI.

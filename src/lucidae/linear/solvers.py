@@ -18,6 +18,8 @@ from lucidae.arrays.graphs import Steps, records
 from lucidae.counting import ComponentCount, count_wanted, is_criterion
 from lucidae.iteration import Below, History, Solution, Status, iterate, log_grid
 from lucidae.linear.methods import (
+    SOLVERS,
+    LinearSolver,
     Method,
     Options,
     check_features,
@@ -27,9 +29,9 @@ from lucidae.linear.methods import (
 from lucidae.linear.model import Model, TrainedWeights, build_model
 from lucidae.linear.optimizers import DescentSettings, Optimizer
 from lucidae.linear.weights import map_fields
-from lucidae.rows.covariances import Covariance, StreamCovariance, ritz_spectrum
-from lucidae.rows.deflation import refined_spectrum
-from lucidae.rows.sources import SOLVERS, LinearSolver, MomentSource, Source
+from lucidae.rows.covariances import Covariance, DenseCovariance, ritz_spectrum
+from lucidae.rows.leading import leading, refined
+from lucidae.rows.operator import EXACT_FEATURES, CsrRows, DenseRows, MomentRows, RowOperator
 from lucidae.rows.spectrum import Spectrum
 from lucidae.validation import warn_user
 
@@ -75,102 +77,77 @@ On the machine of `HOST_FEATURES`, a step takes 0.06, 0.17 and 0.39 ms on the CP
 kernels take most of the time, and 0.03 to 0.07 ms if it is recorded, which is less at every size.
 """
 
-CHEAP_PRODUCT = 2**24
-"""Number of multiplications in the product of the weights with the second moment from which the
-variances of a closed form are taken from the eigenvalues instead of this product."""
-
 MARGIN = 1.1
 """Factor by which the bound on the curvature is raised, because it is computed from estimated
 eigenvalues (Ritz values), which are smaller than the true ones."""
 
 
-def solve(options: Options, source: Source, previous: Any = None) -> tuple[Model, Spectrum | None]:
+def solve(
+    options: Options, rows: RowOperator, previous: Any = None
+) -> tuple[Model, Spectrum | None]:
     """Fit the model by the solver that the estimator's arguments name.
 
     Problems too small for a GPU (`HOST_FEATURES`, `HOST_PRODUCTS`) are solved on the CPU, from the
     second moment that was computed on the GPU. The result is on the device of the data either way.
     Descent whose steps are recorded as CUDA graphs always runs on the GPU.
     """
-    if _too_small_for_device(options, source):
-        model, spectrum = solve(options, _on_host(source), previous)
-        return model.beside(source.mean), spectrum and spectrum.beside(source.mean)
-    solver = SOLVERS[options.solver]
-    spectrum = _needed_spectrum(options, source, solver)
-    k = resolve_components(options.n_components, source, spectrum)
+    if _too_small_for_device(options, rows):
+        moment = fields_beside(rows.scatter(), np.empty(0))
+        model, spectrum = solve(options, MomentRows(moment), previous)
+        return model.beside(rows.mean), spectrum and spectrum.beside(rows.mean)
+    solver, wanted = SOLVERS[options.solver], options.n_components
+    # 1) The eigenpairs that are needed before the number of latents and the penalties are known.
+    spectrum = None
+    if solver.closed_form:
+        one_more = int(options.needs_spectrum)  # penalties depend on the gap after the last latent
+        count = min(wanted + one_more, rows.n_features) if isinstance(wanted, int) else None
+        spectrum = leading(rows, count)
+    elif solver.batches:
+        if options.needs_spectrum:
+            spectrum = ritz_spectrum(rows, resolve_components(wanted, rows, None), rows.mean)
+    elif options.needs_spectrum or not isinstance(wanted, int):
+        spectrum = leading(rows, None)
+    # 2) The method for this number of latents, and its weights.
+    k = resolve_components(wanted, rows, spectrum)
     rng = options.rng(draws=not solver.closed_form)
-    refined = None
     if solver.closed_form:
         assert spectrum is not None, "resolve_components refuses what needs a missing spectrum"
-        refined = refined_spectrum(source, spectrum, k)
-        spectrum = spectrum if refined is None else refined[0]
+        spectrum = refined(rows, spectrum, k)
+        return closed_form(options, k, spectrum, rows, rng), spectrum
     method = options.make(k, spectrum, rng)
-    if solver.closed_form:
-        assert spectrum is not None
-        outcome = _exact_outcome(method, spectrum, k)
-    else:
-        outcome = _trained_outcome(options, source, method, k, rng, previous, solver)
-    if refined is not None:
-        return build_model(outcome, source.mean, source.weight, refined[1], spectrum), spectrum
-    # A product of the weights with a small stored moment is cheap.
-    cheap = source.moment is not None and k * source.covariance.n_features**2 < CHEAP_PRODUCT
-    known = spectrum if solver.closed_form and not cheap else None
-    return build_model(outcome, source.mean, source.weight, source.covariance, known), spectrum
+    outcome = _trained_outcome(options, rows, method, k, rng, previous, solver)
+    return build_model(outcome, rows.mean, rows.weight, rows), spectrum
 
 
-def _too_small_for_device(options: Options, source: Source) -> bool:
+def closed_form(
+    options: Options, k: int, spectrum: Spectrum, data: Any, rng: np.random.Generator
+) -> Model:
+    """Return the method's optimum for `k` latents from the leading eigenpairs of Σ.
+
+    `data` has a mean, a weight, and products with Σ.
+    """
+    method = options.make(k, spectrum, rng)
+    weights = method.objective.minimizer(spectrum, k)
+    history = History(np.empty(0, dtype=int))
+    outcome = TrainedWeights(weights, method, Status.CONVERGED, 1, history)
+    return build_model(outcome, data.mean, data.weight, data, spectrum)
+
+
+def _too_small_for_device(options: Options, rows: RowOperator) -> bool:
     """Tell whether the data are on a GPU, but so small that the CPU solves the problem faster."""
-    if not isinstance(source, MomentSource) or on_host(source.mean):
+    if rows.moment is None or on_host(rows.mean):
         return False
-    m, k = source.moment.n_features, options.n_components
+    m, k = rows.n_features, options.n_components
     if SOLVERS[options.solver].closed_form:
         return m <= HOST_FEATURES
-    if options.rule.recordable and records(source.mean):
+    if options.rule.recordable and records(rows.mean):
         return False
     return m * m * (k if isinstance(k, int) else m) <= HOST_PRODUCTS
 
 
-def _on_host(source: Source) -> MomentSource:
-    assert isinstance(source, MomentSource), "only sources with a moment are moved"
-    return replace(source, moment=fields_beside(source.moment, np.empty(0)))
-
-
-def _needed_spectrum(options: Options, source: Source, solver: LinearSolver) -> Spectrum | None:
-    """Return the eigenpairs of the second moment that are needed before the solver starts.
-
-    The closed form needs the leading eigenpairs, ``l2="auto"`` needs them for the penalties, and an
-    `n_components` that is not an integer needs all eigenpairs.
-    """
-    wanted = options.n_components
-    if solver.closed_form:
-        # All pairs of a stored matrix are computed with the same accuracy, and the last one may
-        # converge slowly.
-        spared = source.moment is not None and not options.needs_spectrum
-        k = wanted if spared and isinstance(wanted, int) else _one_more(wanted, source)
-        return source.spectrum(None if k is None else min(k, source.covariance.n_features))
-    if solver.batches:
-        if options.needs_spectrum:
-            k = resolve_components(wanted, source, None)
-            return ritz_spectrum(source.covariance, k, source.mean)
-        return None
-    if options.needs_spectrum or not isinstance(wanted, int):
-        return source.spectrum(None)
-    return None
-
-
-def _one_more(wanted: Any, source: Source) -> int | None:
-    """Return the number of eigenpairs that the closed form needs; None stands for all of them.
-
-    For an integer `wanted` (the argument `n_components`) it is one more than the number of latents,
-    so that the eigengap after the last latent is known, but at most the number of features.
-    """
-    if not isinstance(wanted, int):
-        return None
-    return min(wanted + 1, source.covariance.n_features)
-
-
-def resolve_components(wanted: Any, source: Source, spectrum: Spectrum | None) -> int:
+def resolve_components(wanted: Any, rows: RowOperator, spectrum: Spectrum | None) -> int:
     """Return the number of latents that the argument `n_components` means for these data."""
-    m = source.covariance.n_features
+    m = rows.n_features
     if isinstance(wanted, int):
         check_features(wanted, m)
         return wanted
@@ -184,7 +161,7 @@ def resolve_components(wanted: Any, source: Source, spectrum: Spectrum | None) -
     if wanted is None:
         return rank
     if is_criterion(wanted):
-        count = count_wanted(wanted, spectrum.resolved(m), source.weight, m)
+        count = count_wanted(wanted, spectrum.resolved(m), rows.weight, m)
         _warn_of_unequal_noise(count, spectrum)
         return latents_counted(count)
     share = np.cumsum(to_numpy(spectrum.values)) / max(spectrum.trace, np.finfo(float).tiny)
@@ -230,14 +207,9 @@ def _warn_of_unequal_noise(count: ComponentCount, spectrum: Spectrum) -> None:
         )
 
 
-def _exact_outcome(method: Method, spectrum: Spectrum, k: int) -> TrainedWeights:
-    weights = solve_exact(method, spectrum, k)
-    return TrainedWeights(weights, method, Status.CONVERGED, 1, History(np.empty(0, dtype=int)))
-
-
 def _trained_outcome(
     options: Options,
-    source: Source,
+    rows: RowOperator,
     method: Method,
     k: int,
     rng: np.random.Generator,
@@ -246,14 +218,16 @@ def _trained_outcome(
 ) -> TrainedWeights:
     training = options.training
     automatic = training.learning_rate == "auto"
-    unit = method.objective.unit(source.covariance) if automatic else 1.0
-    covariance: Any = source.covariance
+    size = _batch_rows(options, method, rows, solver)
+    covariance: Any = rows
+    if size is None and rows.n_features <= EXACT_FEATURES:
+        covariance = DenseCovariance(rows.covariance)
+    unit = method.objective.unit(covariance) if automatic else 1.0
     covariance = covariance.in_units(unit)
-    start = random_start(method, k, covariance.n_features, options.init_scale, rng, source.mean)
+    start = random_start(method, k, rows.n_features, options.init_scale, rng, rows.mean)
     if previous is not None:
         start = _warm_start(method, previous.in_units(1.0 / unit), start)
-    size = _batch_rows(options, method, covariance, solver)
-    noise = 0.0 if size is None else batch_noise(size, covariance.rows.shape[0], training)
+    noise = 0.0 if size is None else batch_noise(size, rows.rows.shape[0], training)
     stiff = stiffness(method, covariance, start, noise, training.preconditions and noise == 0.0)
     for _ in range(ATTEMPTS):
         if size is None:
@@ -346,12 +320,12 @@ def _warm_start(method: Method, previous: Any, start: Any) -> Any:
 
 
 def _batch_rows(
-    options: Options, method: Method, covariance: Any, solver: LinearSolver
+    options: Options, method: Method, rows: RowOperator, solver: LinearSolver
 ) -> int | None:
     """Return the number of rows per step of descent."""
     if not solver.batches and not method.rule.needs_rows:
         return None
-    n_rows: int = covariance.rows.shape[0]
+    n_rows: int = rows.rows.shape[0]
     # A rule that needs rows has a full-batch form: its stochastic form with one batch per pass.
     return min(options.batch_size or DEFAULT_BATCH, n_rows) if solver.batches else n_rows
 
@@ -408,14 +382,6 @@ def random_start(method: Method, k: int, m: int, scale: float, rng: Any, ref: Ar
     encoder = scale * normal(rng, (k, m), ref)
     atoms = encoder if method.tied else scale * normal(rng, (k, m), ref)
     return method.start(encoder, atoms)
-
-
-def solve_exact(method: Method, spectrum: Spectrum, k: int) -> Any:
-    """Return the weights at the method's optimum for k latents, in closed form.
-
-    They are computed from `spectrum`, the leading eigenpairs of the second moment of the data.
-    """
-    return method.objective.minimizer(spectrum, k)
 
 
 def solve_gradient(
@@ -518,7 +484,7 @@ class ReducedVariance:
     rule, which computes d(w) anyway, the current weights become the anchor.
     """
 
-    def __init__(self, method: Method, rows: StreamCovariance, whole: bool) -> None:
+    def __init__(self, method: Method, rows: DenseRows | CsrRows, whole: bool) -> None:
         self.rule = method.rule
         self.exact = whole and not method.rule.needs_rows
         self.expected = method.expected()  # a sampled direction is never zero
@@ -550,7 +516,7 @@ class ReducedVariance:
 
 def solve_stochastic(
     method: Method,
-    rows: StreamCovariance,
+    rows: DenseRows | CsrRows,
     start: Any,
     training: DescentSettings,
     batch_size: int,

@@ -28,19 +28,24 @@ from lucidae.linear.missing import ObservedFit, fit_observed
 from lucidae.linear.model import Model
 from lucidae.linear.observed_gaussian import ObservedGaussian, gaussian_of
 from lucidae.linear.ranges import check_range, in_range
-from lucidae.linear.solvers import latents_counted, solve
+from lucidae.linear.solvers import closed_form, latents_counted, solve
 from lucidae.linear.stream import RunningMoment, StreamFit, first_moment
 from lucidae.linear.verified_missing import (
     data_of_gaussian,
     measure_observed,
     observed_certificate,
 )
-from lucidae.linear.verify import FEW_ROWS, SMALL_ROWS, Data, GivenRows
+from lucidae.linear.verify import FEW_ROWS, SMALL_ROWS, Data, GivenRows, RereadRows
 from lucidae.moments import SecondMoment
-from lucidae.rows.routes import EXACT_FEATURES
-from lucidae.rows.sources import STORED_FEATURES, MomentSource, RowsSource, Source
+from lucidae.rows.leading import leading
+from lucidae.rows.operator import (
+    EXACT_FEATURES,
+    STORED_FEATURES,
+    BlockRows,
+    MomentRows,
+    RowOperator,
+)
 from lucidae.rows.spectrum import Spectrum
-from lucidae.rows.sums import BlocksSource
 from lucidae.rows.training_rows import CHANGED_ROWS, TrainingRows
 
 __all__ = ["LinearState"]
@@ -85,50 +90,41 @@ class LinearState(FittedState):
 
     _count: ComponentCount | None = None  # of a criterion, from rows with missing entries
 
-    def solve(
-        self,
-        source: Source,
-        rows: Any,
-        weights: Array | None,
-        title: str,
-        sketch: Sketch | None = None,
-    ) -> None:
-        """Fit the model to the data of `source`, and store what the certificate needs.
+    def solve(self, data: RowOperator, title: str, sketch: Sketch | None = None) -> None:
+        """Fit the model to data, and store what the certificate needs.
 
         That is a copy of small rows, or of rows that are smaller than their second moment; of
-        larger ones the second moment, if it is small, with a sketch of the rows that tests it, and
-        a reference to the rows. If none of these can be stored, the certificate is computed now.
+        larger ones the second moment, if it is small, and a reference to the rows. Of rows to which
+        nobody may refer, a sketch tests the second moment. If none of these can be stored, the
+        certificate is computed now.
         """
-        self._model, self._spectrum = solve(self.options, source, self.previous)
+        self._model, self._spectrum = solve(self.options, data, self.previous)
         self.previous = self._model.outcome.weights
-        moment, small = source.moment, source.covariance.n_features <= STORED_FEATURES
         self.changed()
+        small, moment = data.n_features <= STORED_FEATURES, data.moment
         self._rows, self._sketch = None, sketch if small else None
         self._rounding = 0.0 if moment is None else moment.rounding
         self.__dict__.pop("moment", None)
+        rows = data.rows
         self._given = rows is None and sketch is None and moment is not None
         if rows is None:
             self.moment = moment if small else None
             # The second moment alone does not determine components that were read from the blocks.
-            reread = self.refined and isinstance(source, MomentSource) and source.passes is not None
-            if reread or self.moment is None:
-                self._certificate = self.certify(self._data(source, sketch), title)
+            if (self.refined and data.rereadable) or self.moment is None:
+                self._certificate = self.certify(self._data(data, sketch), title)
             return
         copied = small and moment is None and not self.options.reads.batches
-        if copied and isinstance(source, RowsSource):
-            self._rows = TrainingRows.copied(source.rows, weights, title)
+        if not copied:
+            self.moment = moment if small else None
+        if copied or math.prod(rows.shape) <= SMALL_ROWS:
+            self._rows = TrainingRows.copied(rows, data.weights, title)
             return
-        self.moment = moment if small else None
-        if math.prod(rows.shape) <= SMALL_ROWS:
-            self._rows = TrainingRows.copied(rows, weights, title)
-            return
-        few = rows.shape[0] <= FEW_ROWS
-        gram = source.known_gram if few and isinstance(source, RowsSource) else None
-        self._rows = TrainingRows.referenced(rows, weights, title, gram)
-        if self.moment is not None:
-            self._sketch = Sketch.of(rows, weights)
+        gram = data.known_gram if rows.shape[0] <= FEW_ROWS else None
+        self._rows = TrainingRows.referenced(rows, data.weights, title, gram)
+        if self._rows is None and self.moment is not None:
+            self._sketch = Sketch.of(rows, data.weights)
         if self._rows is None and (self.moment is None or self.refined):
-            self._certificate = self.certify(self._data(source, self._sketch), title)
+            self._certificate = self.certify(self._data(data, self._sketch), title)
 
     def after(self, options: Options, X: Any, weights: Array | None) -> LinearState:
         """Return a new state that includes one more batch of rows X (n, m) with their weights.
@@ -165,8 +161,9 @@ class LinearState(FittedState):
 
     def saved_sketch(self) -> Sketch | None:
         """Return the sketch of all rows, which small rows that are still known do not have yet."""
-        if self._sketch is None and self._rows is not None and self._rows.unchanged:
-            return Sketch.of(*self._rows.given)
+        rows = self._rows
+        if self._sketch is None and rows is not None and rows.unchanged:
+            return Sketch.of(*rows.given)
         return self._sketch
 
     def _running_after(self, X: Any) -> RunningMoment | None:
@@ -198,9 +195,10 @@ class LinearState(FittedState):
 
     def _observed_model(self, found: ObservedFit) -> Model:
         """Return the model whose weights are the closed form for the estimated covariance."""
-        source: Any = found.gaussian
-        options = replace(self.options, n_components=found.n_components)
-        model, self._spectrum = solve(options, source)
+        gaussian, k = found.gaussian, found.n_components
+        self._spectrum = gaussian.spectrum(min(k + 1, gaussian.mean.shape[0]))
+        rng = self.options.rng(draws=False)
+        model = closed_form(self.options, k, self._spectrum, gaussian, rng)
         status, n_iter = found.ended.status, max(1, found.ended.n_iter)
         outcome = replace(model.outcome, status=status, n_iter=n_iter, history=found.history)
         return replace(model, outcome=outcome)
@@ -299,7 +297,7 @@ class LinearState(FittedState):
         """Whether the fit used the rows beside their second moment, and the certificate must too.
 
         This is so if rounding errors of the second moment hide components of small variance, see
-        `lucidae.rows.deflation`.
+        `lucidae.rows.leading`.
         """
         return self._spectrum is not None and self._spectrum.beyond is not None
 
@@ -310,9 +308,9 @@ class LinearState(FittedState):
             if self.stream is not None:
                 self._model = self.stream.model()
             elif self.moment is not None:
-                source = MomentSource(self.moment)
+                data = MomentRows(self.moment)
                 with elapsed("solving", self._verbose):
-                    self._model, self._spectrum = solve(self.options, source, self.previous)
+                    self._model, self._spectrum = solve(self.options, data, self.previous)
                 self.previous = self._model.outcome.weights
         assert self._model is not None, "a fitted state contains a model, a moment or a stream"
         return self._model
@@ -335,7 +333,8 @@ class LinearState(FittedState):
         if spectrum is None or isinstance(self.options.n_components, int):
             if self.moment is None:
                 return None
-            spectrum = MomentSource(self.moment).spectrum(None)
+            spectrum = leading(MomentRows(self.moment), None)
+        assert spectrum is not None, "a matrix has all eigenvalues"
         return spectrum.resolved(spectrum.n_features)
 
     @property
@@ -420,8 +419,8 @@ class LinearState(FittedState):
                 return found
         self._rows = None
         moment = self.moment if self.stream is None else self.seen
-        if moment is not None:
-            return self.certify(self._data(MomentSource(moment), self._sketch), title)
+        if moment is not None and rows is None:
+            return self.certify(self._data(MomentRows(moment), self._sketch), title)
         why = CHANGED_ROWS
         if rows is None:
             why = (
@@ -455,31 +454,28 @@ class LinearState(FittedState):
             fit_rounding=self._rounding if stored is None else stored.rounding,
         )
 
-    def _data(self, source: Source, sketch: Sketch | None) -> Data:
-        """Return the data of `source` in the form that the verifier reads."""
-        center = to_numpy(as_double(self.model.mean))
-        if isinstance(source, BlocksSource):
-            return Data.of_rows(blocks_of(source.passes), center)
-        rows = None
-        if isinstance(source, RowsSource) or source.rows is not None:
-            gram = source.known_gram if isinstance(source, RowsSource) else None
-            rows = GivenRows(source.rows, source.weights, gram)
-        moment = source.moment
+    def _data(self, data: RowOperator, sketch: Sketch | None) -> Data:
+        """Return data in the form that the verifier reads."""
+        center, moment = to_numpy(as_double(self.model.mean)), data.moment
+        rows: GivenRows | RereadRows | None = None
+        if isinstance(data, BlockRows):
+            rows = blocks_of(data.passes)
+        elif data.rows is not None:
+            rows = GivenRows(data.rows, data.weights, data.known_gram)
         if moment is None:
-            assert rows is not None, "sources without a moment have rows"
+            assert rows is not None, "data without a moment have rows"
             return Data.of_rows(rows, center)
         known = moment.mean, moment.covariance, moment.weight
-        if isinstance(source, MomentSource) and source.passes is not None:
-            return Data.of_moment(*known, sketch, blocks_of(source.passes))
         return Data.of_moment(*known, sketch, rows, "given" if self._given else "lost")
 
     def _data_of_rows(self, training: TrainingRows) -> Data:
         """Return training rows, with their second moment, in the form that the verifier reads."""
         rows = GivenRows(*training.given, training.gram)
         moment = self.__dict__.get("moment")
-        if moment is None or self._sketch is None:
+        if moment is None or training.stored:
             data = data_of_rows(rows, to_numpy(as_double(self.model.mean)))
             return data if moment is None else data.beside_moment(moment.covariance)
+        self._sketch = self.saved_sketch()
         return Data.of_moment(moment.mean, moment.covariance, moment.weight, self._sketch, rows)
 
     def returned(self, values: Array) -> Array:

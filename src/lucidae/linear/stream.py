@@ -32,7 +32,7 @@ from lucidae.linear.solvers import (
 )
 from lucidae.moments import SMALLEST_SCATTER, SecondMoment
 from lucidae.rows.covariances import Covariance, ritz_spectrum, rows_covariance
-from lucidae.rows.sources import RowsSource
+from lucidae.rows.operator import RowOperator
 from lucidae.rows.spectrum import Spectrum
 
 BUFFERED_ROWS = 8
@@ -223,14 +223,12 @@ class StreamFit:
         The batch X (n, m) is used only to choose the number of latents and automatic penalties, not
         for training.
         """
-        source = RowsSource.of(X, weights)
+        source = RowOperator.of(X, weights)
         k = resolve_components(options.n_components, source, None)
         rng = options.rng()
         spectrum = _first_spectrum(options, source, k)
         method = options.make(k, spectrum, rng)
-        start = random_start(
-            method, k, source.covariance.n_features, options.init_scale, rng, source.mean
-        )
+        start = random_start(method, k, source.n_features, options.init_scale, rng, source.mean)
         first = Stream(options.training.build(1.0).start(start), 0)
         inside = 0.0 * (start.atoms @ start.atoms.mT)
         return cls(options, method, first, 0.0 * source.mean, 0.0, 0.0, 0.0, inside)
@@ -270,7 +268,7 @@ class StreamFit:
 
     def after(self, X: Any, weights: Array | None) -> StreamFit:
         """Return the state after one step of descent on a batch of rows X (n, m)."""
-        source = RowsSource.of(X, weights)
+        source = RowOperator.of(X, weights)
         total = self.weight + source.weight
         shift = source.mean - self.mean
         xp = namespace(shift)
@@ -285,8 +283,8 @@ class StreamFit:
                     "the squared distance of the mean of X from the mean of earlier batches "
                     "overflows double precision. Divide X by a constant, and start a new estimator."
                 )
-        variance = self.variance + source.covariance.trace * source.weight + between
-        batch = rows_covariance(X, mean, source.weights)
+        variance = self.variance + source.trace * source.weight + between
+        batch = rows_covariance(X, mean, source.shares)
         training, rows = self.options.training, X.shape[0]
         noise = batch_noise(rows, rows + 1, training)
         stiff = stiffness(self.method, batch, self.state.weights, noise)
@@ -324,10 +322,10 @@ class StreamFit:
         return build_model(outcome, self.mean, self.weight, known)
 
 
-def _first_spectrum(options: Options, source: RowsSource, k: int) -> Spectrum | None:
+def _first_spectrum(options: Options, source: RowOperator, k: int) -> Spectrum | None:
     if not options.needs_spectrum:
         return None
-    return ritz_spectrum(source.covariance, k, source.mean)
+    return ritz_spectrum(source, k, source.mean)
 
 
 def _inside(basis: Array, batch: Covariance) -> Array:

@@ -6,8 +6,7 @@ from rows.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Protocol
 
@@ -17,7 +16,6 @@ import scipy.sparse
 from lucidae.arrays import (
     Array,
     as_double,
-    device,
     eigh_descending,
     namespace,
     normal,
@@ -25,14 +23,7 @@ from lucidae.arrays import (
     trace,
 )
 from lucidae.arrays.row_products import has_fast_products, moment_product
-from lucidae.row_sums import BLOCK_ROWS
 from lucidae.rows.spectrum import Spectrum
-
-PLAIN_ROWS = 2**18
-"""Number of rows multiplied at a time if the rows need no copy; it limits the memory for codes."""
-
-BLOCK_ENTRIES = 2**24
-"""Largest number of entries of rows that are copied and centred at a time for one product."""
 
 
 class Covariance(Protocol):
@@ -79,34 +70,6 @@ class DenseCovariance:
     def in_units(self, unit: float) -> DenseCovariance:
         """Return the second moment after a division of all data by the number `unit`."""
         return self if unit == 1.0 else DenseCovariance(self.matrix / unit**2)
-
-
-@dataclass(frozen=True, slots=True)
-class DeflatedCovariance:
-    """The second moment Σ as leading eigenpairs and the rest: Σ = V diag(λ) Vᵀ + R.
-
-    The digits of R, which may be far smaller than the eigenvalues, are not lost as in the sum.
-    """
-
-    values: Array  # (k,): the eigenvalues λ
-    vectors: Array  # (m, k): the eigenvectors V, as columns
-    rest: Array  # (m, m): the second moment R of the rows without their parts along V
-
-    @property
-    def trace(self) -> Array:
-        """Total variance of the data: the trace of the second moment."""
-        return namespace(self.values).sum(self.values) + trace(self.rest)
-
-    @property
-    def n_features(self) -> int:
-        """Number of features of the data."""
-        return int(self.rest.shape[0])
-
-    def apply(self, rows: Array) -> Array:
-        """Return ``rows @ Σ``, where `rows` have shape (…, k, m) and Σ is the second moment."""
-        codes = rows @ self.vectors
-        outside = rows - codes @ self.vectors.mT
-        return (codes * self.values) @ self.vectors.mT + outside @ self.rest
 
 
 @dataclass(frozen=True, slots=True)
@@ -204,97 +167,6 @@ def rows_covariance(X: Any, mean: Array, weights: Array) -> RowsCovariance:
     if scipy.sparse.issparse(X):
         return RowsCovariance(X, mean, weights, total)
     return RowsCovariance(as_double(X) - mean, 0.0 * mean, weights, total)
-
-
-@dataclass(frozen=True, slots=True)
-class StreamCovariance:
-    """The second moment Σ of many weighted rows with m features; the m × m matrix is not formed.
-
-    Each product with Σ reads the rows block by block and adds up the products of the blocks.
-    """
-
-    rows: Any  # (n, m): the rows, not centred
-    mean: Array  # (m,): mean of the rows
-    weights: Array  # (n,): weights of the rows
-    # whether the squared mean is at most `SMALL_MEAN` times the total variance
-    small_mean: bool = False
-    variance: float | None = None  # the total variance, if it is known
-
-    @property
-    def n_features(self) -> int:
-        """Number of features of the data."""
-        return int(self.rows.shape[1])
-
-    @property
-    def trace(self) -> float:
-        """Total variance of the data: the trace of the second moment."""
-        if self.variance is not None:
-            return self.variance
-        return sum(block.trace * share for block, share in self._blocks())
-
-    def apply(self, rows: Array) -> Array:
-        """Return ``rows @ Σ`` for `rows` of shape (…, k, m), reading the data once.
-
-        Σ is the second moment of the data.
-        """
-        total: Any = None
-        for block, share in self._blocks():
-            part = block.apply(rows)
-            part *= share
-            if total is None:
-                total = part
-            else:
-                total += part
-        return total
-
-    def in_units(self, unit: float) -> StreamCovariance:
-        """Return the second moment after a division of all data by the number `unit`."""
-        if unit == 1.0:
-            return self
-        variance = None if self.variance is None else self.variance / unit**2
-        return replace(self, rows=self.rows / unit, mean=self.mean / unit, variance=variance)
-
-    @property
-    def _as_they_are(self) -> bool:
-        """Whether products use the given rows; otherwise they use centred float64 copies."""
-        double = namespace(self.mean).float64
-        return scipy.sparse.issparse(self.rows) or (self.small_mean and self.rows.dtype == double)
-
-    def batch(self, index: Any) -> RowsCovariance:
-        """Return the second moment of a batch: the rows at the positions `index` (NumPy array).
-
-        It is taken about the mean of all rows, not about that of the batch.
-        """
-        xp = namespace(self.weights)
-        chosen = xp.asarray(index, device=device(self.weights))
-        sparse = scipy.sparse.issparse(self.rows)
-        rows = self.rows[index] if sparse else xp.take(self.rows, chosen, axis=0)
-        return rows_covariance(rows, self.mean, xp.take(self.weights, chosen, axis=0))
-
-    def _blocks(self) -> Iterator[tuple[RowsCovariance, float]]:
-        total = scalar(namespace(self.weights).sum(self.weights))
-        n_rows, plain = self.rows.shape[0], self._as_they_are
-        size = PLAIN_ROWS if plain else copied_rows(self.rows.shape[1])
-        for start in range(0, n_rows, size):
-            part = slice(start, min(start + size, n_rows))
-            # Indexing would copy a sparse matrix.
-            rows = self.rows if n_rows <= size else self.rows[part, :]
-            weights = self.weights[part]
-            weight = scalar(namespace(weights).sum(weights))
-            if weight <= 0.0:
-                continue
-            if plain:
-                yield RowsCovariance(rows, self.mean, weights, weight), weight / total
-            else:
-                yield rows_covariance(rows, self.mean, weights), weight / total
-
-
-def copied_rows(n_features: int) -> int:
-    """Return the number of rows with m features that are copied at a time.
-
-    The copy takes at most 128 mebibytes.
-    """
-    return max(1, min(BLOCK_ROWS, BLOCK_ENTRIES // n_features))
 
 
 def ritz_spectrum(covariance: Covariance, k: int, like: Array, *, n_iter: int = 8) -> Spectrum:

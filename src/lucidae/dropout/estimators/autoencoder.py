@@ -51,17 +51,17 @@ from lucidae.dropout.rows import RowMean, mean_of
 from lucidae.dropout.solvers import (
     assemble,
     autoencoder_loss,
-    deflated_optimum,
     leading_optimum,
     leading_source,
     needs_rows,
+    reread_optimum,
 )
 from lucidae.dropout.theory import strength_of
 from lucidae.dropout.verify import FittedArrays, has_many_features
 from lucidae.dropout.whitening import principal_problem
 from lucidae.iteration.progress import timed_fit
 from lucidae.moments import SecondMoment
-from lucidae.rows.sources import MomentSource, RowsSource
+from lucidae.rows.operator import BlockRows, CsrRows, DenseRows, RowOperator
 from lucidae.validation import check_weights
 
 
@@ -107,19 +107,19 @@ class AutoencoderState(NetworkState):
         The second moment itself is kept, but the values of the certificate are measured on the
         rows.
         """
-        source, optimum = MomentSource(self.moment, X, weights), self.network.optimum
-        if needs_rows(source, optimum, self.strength, self.width):
-            rows = RowsSource.of(X, weights)
+        rows, optimum = RowOperator.of(X, weights), self.network.optimum
+        rows.moment = self.moment
+        if needs_rows(rows, optimum, self.strength, self.width):
             self.trained = exact_network(leading_optimum(rows, self.strength, self.width))
             self.refined = True
 
-    def refine_blocks(self, source: MomentSource) -> None:
+    def refine_blocks(self, source: BlockRows) -> None:
         """Compute the optimum from rows that are read again if their moment hides components.
 
         The certificate is that of the second moment, and undecided where its digits do not suffice.
         """
         if needs_rows(source, self.network.optimum, self.strength, self.width):
-            optimum = deflated_optimum(source, self.strength, self.width)
+            optimum = reread_optimum(source, self.strength, self.width)
             if optimum is not None:
                 self.trained = exact_network(optimum)
 
@@ -312,7 +312,7 @@ class DropoutAutoencoder(
         self._keep(state)
         return self
 
-    def _fit_rows(self, source: RowsSource, sample_weight: Array | None) -> Self:
+    def _fit_rows(self, source: DenseRows | CsrRows, sample_weight: Array | None) -> Self:
         """Fit to rows without forming their second moment, and measure the certificate's values."""
         X = source.rows
         state = self._unsolved(mean_of(source), reference_array(X))
@@ -438,7 +438,7 @@ class DropoutAutoencoder(
     def _loss_on(self, X: Any) -> tuple[float, float]:
         """Return the mean squared error of the reconstructed rows x of X, and E‖x − mean‖²."""
         if in_memory(X) and has_many_features(X.shape, self._n_features_out):
-            source = RowsSource.of(X, None)
+            source = RowOperator.of(X)
             left, right, mean = (
                 like(part, source.mean) for part in (self.left_, self.right_, self.mean_)
             )

@@ -52,7 +52,7 @@ from lucidae.dropout.whitening import Whitened, whiten
 from lucidae.iteration import History, Status, progress_bars
 from lucidae.iteration.progress import timed_fit
 from lucidae.moments import SecondMoment
-from lucidae.rows.sources import MomentSource
+from lucidae.rows.operator import BlockRows
 from lucidae.rows.training_rows import CHANGED_ROWS, TrainingRows
 from lucidae.validation import (
     check_choice,
@@ -729,7 +729,7 @@ class AutoencoderBatchesMixin(_BatchesMixin):
         state = self._unsolved(moment, data.rows.reference)
         state.sketch = passed.sketch
         if data.repeatable and start is None:
-            state.refine_blocks(MomentSource(moment, passes=Passes(data, verbose)))
+            state.refine_blocks(BlockRows(Passes(data, verbose), moment))
         return state
 
 

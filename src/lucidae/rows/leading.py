@@ -1,0 +1,415 @@
+"""Leading eigenpairs of the second moment Σ of rows, by the cheapest algorithm for their shape.
+
+Three algorithms compute the k leading eigenpairs for n rows with m features:
+
+* second moment as an m × m matrix: n m² operations, and an eigendecomposition of size m;
+* Gram matrix of the centred rows, n × n, which has the same nonzero eigenvalues: n² m operations,
+  an eigendecomposition of size n, and 2 n m k operations for the eigenvectors of the moment;
+* an iteration that forms neither matrix: 4 n m b operations for each product with b vectors. ARPACK
+  multiplies one vector at a time, and needs fewer products in all: it serves sparse and small rows.
+  Block Krylov iteration reads large rows less often.
+
+The number of products depends on the eigenvalues. The iteration is tried first if the usual number
+of products costs less than the other two. It is given up as soon as its convergence rate predicts
+that it will cost more than a dense solver.
+
+The eigenvector of an eigenvalue that differs from the others by `gap` is known up to an angle of
+about ε λ₁/gap, with the machine epsilon ε and the largest eigenvalue λ₁. Where that is too much,
+`refined` computes the eigenpairs from the factor R of Σ = RᵀR (`RowOperator.triangle`), whose
+singular value decomposition knows them up to ε √λ₁/(difference of the singular values).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from contextlib import nullcontext
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import scipy.sparse
+
+from lucidae.arrays import (
+    Array,
+    as_double,
+    eigh_descending,
+    eye_like,
+    is_numpy,
+    machine_epsilon,
+    namespace,
+    normal,
+    svd_thin,
+    to_numpy,
+    zeros_like_shape,
+)
+from lucidae.arrays.eigen import arpack_eigenpairs, fix_signs, leading_eigenpairs, orthonormal_rows
+from lucidae.arrays.krylov import EXTRA, WIDEST, krylov_eigenpairs
+from lucidae.arrays.row_products import has_fast_products
+from lucidae.arrays.threads import one_thread
+from lucidae.moments import covariance_spectrum
+from lucidae.rows.operator import EXACT_FEATURES, BlockRows, CsrRows, DenseRows, RowOperator
+from lucidae.rows.spectrum import Spectrum
+
+__all__ = ["are_accurate", "costs", "leading", "refined"]
+
+PASSES = 12
+"""Number of products with a wide block after which block Krylov iteration has usually converged."""
+
+NARROW, NARROW_FOR_MANY, MANY = 4, 8, 32
+"""Number of vectors in a block if the rows are sparse, or dense and read in pieces that stay in the
+cache, and the same number if more than `MANY` eigenpairs are wanted. A pass over the rows with
+eight vectors takes half as long again as one with four, and hardly fewer passes are needed."""
+
+SKINNY_COST, VECTOR_COST = 2.0, 8.0
+"""Time of one floating-point operation in a product of a matrix with a few vectors, and with one
+vector, relative to one in a product of two matrices."""
+
+SPARSE_COST, SPARSE_SQUARE_COST = 16.0, 1000.0
+"""Time of one floating-point operation in a product of a sparse matrix with a few vectors, and with
+its own transpose, relative to one in a product of dense matrices."""
+
+SMALL_ROWS = 2**23
+"""Largest number of entries of dense rows for which ARPACK is used, for at most `MANY` eigenpairs:
+larger rows are read from memory for every product."""
+
+MOST_PRODUCTS = {True: 4000, False: 600}
+"""Number of products with vectors after which ARPACK is given up, for light and for heavy rows. A
+sparse matrix is heavy if it has more than 30 entries for each row and column."""
+
+RESOLVED = 1e-8
+"""Smallest ratio of an eigenvalue to the largest one for which the eigenvector of the second moment
+is computed from that of the Gram matrix; in single precision its square root."""
+
+SINGLE_RESIDUAL = 1e-7
+"""Tolerance of the residuals of block Krylov iteration with products in single precision, divided
+by the largest eigenvalue."""
+
+SINGLE_ERROR = 1e-4
+"""Largest bound on the error of an eigenvector from products in single precision, before it is
+refined. The bound would be attained if all rounding errors lay along one neighbouring eigenvector.
+They lie in all directions, and the error of the refined vectors is below 1e-6."""
+
+ALLOWED = 1e-10
+"""Largest estimated error ε λ₁/gap of an eigenvector of float64 rows, as an angle, without a
+factorisation of the rows. The true error is usually a third of the estimate or less."""
+
+ALLOWED_SINGLE = 1e-7
+"""The same for float32 rows: their components are rounded to single precision."""
+
+ALLOWED_PRODUCTS = 1e-3
+"""The same if products of the rows were computed in single precision. The bound on their error is a
+Frobenius norm, of which a single eigenvector gets a small part."""
+
+CLOSE = 1e-2
+"""Eigenvalues whose relative difference is smaller than this count as different by this much. The
+axes of so close eigenvalues depend on the last digits of the data; the subspace of all of them does
+not, and is what must be accurate."""
+
+
+def leading(rows: RowOperator, k: int | None) -> Spectrum | None:
+    """Return at least `k` leading eigenpairs of Σ; all of them if `k` is None.
+
+    A further pair, which may be inaccurate, shows the eigengap after the last. The result is None
+    if all pairs are asked for, and neither Σ nor the Gram matrix can be formed.
+    """
+    if isinstance(rows, BlockRows) and rows.moment is None:
+        return None if k is None else _iterated(rows, k, math.inf)
+    if rows.moment is not None:
+        return _of_matrix(rows, k)
+    assert isinstance(rows, DenseRows | CsrRows), "rows in memory"
+    n, m = rows.rows.shape
+    if k is None or k >= min(n, m):
+        if n <= min(m, EXACT_FEATURES):
+            return _padded(_of_few_rows(rows), k)
+        return _of_matrix(rows, k) if m <= EXACT_FEATURES else None
+    cost = costs_of(rows, k + 1)
+    if isinstance(rows, DenseRows) and not _scatters(cost) and rows.single_products is not None:
+        found = _in_single_precision(rows, k, cost)
+        if found is not None:
+            return found
+    if cost.iterates:
+        found = _iterated(rows, k, cost.most)
+        if found is not None:
+            return found
+    if cost.scatter < cost.gram:
+        return _of_matrix(rows, k)
+    found = _from_left(rows, *_gram_pairs(rows.gram(), k))
+    return found or _padded(_of_few_rows(rows), k)
+
+
+def refined(rows: RowOperator, spectrum: Spectrum, k: int) -> Spectrum:
+    """Return the eigenpairs from a factorisation of the rows if the first `k` are inaccurate."""
+    if are_accurate(rows, spectrum.values, k):
+        return spectrum
+    triangle, count = rows.triangle(), int(spectrum.values.shape[0])
+    assert triangle is not None, "the pairs would count as accurate"
+    _, singular, right = svd_thin(triangle)
+    values = singular * singular
+    trace = float(namespace(values).sum(values))
+    found = Spectrum(values, fix_signs(right.mT), trace, 0.0)
+    return _padded(found, count)
+
+
+def are_accurate(rows: RowOperator, values: Array, k: int) -> bool:
+    """Tell whether `k` leading eigenpairs are accurate, or cannot be computed more accurately."""
+    if not rows.can_factor:
+        return True
+    products = rows.moment is not None and rows.moment.rounding > 0.0
+    allowed = ALLOWED_PRODUCTS if products else ALLOWED_SINGLE if rows.single else ALLOWED
+    found, error = to_numpy(values), rows.rounding
+    k = min(k, len(found))
+    if k < 2 or not found[0] > 0.0 or error * found[0] <= allowed * CLOSE * found[k - 1]:
+        return True  # as for most data, whatever the gaps are
+    steps = found[:-1] - found[1:]
+    before = np.append(math.inf, steps)[:k]
+    after = np.append(steps, found[-1])[:k]  # the next eigenvalue may be zero
+    gaps = np.maximum(np.minimum(before, after), CLOSE * found[:k])
+    return bool(np.all(error * found[0] <= allowed * gaps))
+
+
+@dataclass(frozen=True, slots=True)
+class Costs:
+    """Costs of the algorithms for the leading eigenpairs, in operations of a dense product."""
+
+    scatter: float  # by the second moment as a matrix; infinite if it would be too large
+    gram: float  # by the Gram matrix of the rows; infinite if it would be too large
+    product: float  # of one product with a block of vectors
+    width: int  # number of vectors in such a block
+    usual: float  # number of such products after which the iteration has usually converged
+    most: float  # number of such products that cost as much as a dense solver
+
+    @property
+    def passes(self) -> float:
+        """Number of block products that cost as much as the cheaper of the other algorithms."""
+        other = min(self.scatter, self.gram)
+        return other / self.product if math.isfinite(other) else math.inf
+
+    @property
+    def iterates(self) -> bool:
+        """Whether an iteration is expected to be the cheapest of the three algorithms."""
+        return self.passes >= self.usual
+
+
+def costs(n: int, m: int, k: int, *, entries: int | None = None, narrow: bool = False) -> Costs:
+    """Return the costs of the k leading eigenpairs of n rows, of which `entries` are stored."""
+    stored, unit, square = n * m, SKINNY_COST, 1.0
+    if entries is not None:
+        stored, unit, square = entries, SPARSE_COST, SPARSE_SQUARE_COST
+    width, usual = min(k + EXTRA, WIDEST if entries is None else NARROW, m), float(PASSES)
+    if narrow:
+        width = min(NARROW if k <= MANY else NARROW_FOR_MANY, m)
+        usual = 20 + 2 * k / width
+    # A row of s stored entries adds s² products to the moment; a column likewise to the Gram.
+    to_moment, to_gram = square * stored * stored / n, square * stored * stored / m
+    back = 2 * unit * stored * k / (SKINNY_COST if entries is None else 1.0)
+    # Rows without a stored entry cost nothing, but divisors must be positive.
+    product = max(4 * unit * stored * width, 1.0)
+    scatter = dense_scatter = gram = dense_gram = math.inf
+    if m <= EXACT_FEATURES:
+        scatter, dense_scatter = to_moment + _eigen_cost(m, k), to_moment + _dense_cost(m)
+    if n <= EXACT_FEATURES:
+        gram, dense_gram = to_gram + _eigen_cost(n, k) + back, to_gram + _dense_cost(n) + back
+    # Where this iteration is slow, one with a stored matrix is slow as well: only a dense solver
+    # does not depend on the eigenvalues.
+    return Costs(scatter, gram, product, width, usual, min(dense_scatter, dense_gram) / product)
+
+
+def _dense_cost(size: int) -> float:
+    """Return the operations by which a dense solver computes all eigenvalues of a matrix."""
+    # Half of the 4/3 size³ operations of a reduction to tridiagonal form are products with vectors.
+    return (2 / 3) * size**3 * (1 + VECTOR_COST)
+
+
+def _eigen_cost(size: int, k: int) -> float:
+    """Return the operations for k eigenpairs of a matrix, by the cheaper of two algorithms."""
+    iterative = PASSES * 2 * SKINNY_COST * size**2 * (k + EXTRA)
+    return min(_dense_cost(size), iterative) + 4 * size**2 * k
+
+
+def costs_of(rows: DenseRows | CsrRows, k: int) -> Costs:
+    """Return the costs of the algorithms for the `k` leading eigenpairs of rows in memory."""
+    n, m = rows.rows.shape
+    if isinstance(rows, CsrRows):
+        return costs(n, m, k, entries=rows.entries)
+    return costs(n, m, k, narrow=has_fast_products(rows.rows, NARROW))
+
+
+def _scatters(cost: Costs) -> bool:
+    return not cost.iterates and cost.scatter < cost.gram
+
+
+def scatter_is_cheapest(rows: DenseRows | CsrRows, k: Any) -> bool:
+    """Tell whether `k` eigenpairs (all, unless it is a number) come from Σ as a matrix."""
+    n, m = rows.rows.shape
+    if not isinstance(k, int) or k >= min(n, m):
+        return bool(n > m <= EXACT_FEATURES)
+    return _scatters(costs_of(rows, k + 1))
+
+
+def _of_matrix(rows: RowOperator, k: int | None) -> Spectrum:
+    return Spectrum(*covariance_spectrum(rows.covariance, k), rows.trace)
+
+
+def _of_few_rows(rows: DenseRows | CsrRows) -> Spectrum:
+    """Return all eigenpairs of fewer rows than features, without a matrix of shape (m, m).
+
+    Eigenvalues of sparse rows below √ε times the largest are left out.
+    """
+    if isinstance(rows, DenseRows):
+        X, mean = rows.products
+        root = namespace(rows.shares).sqrt(rows.shares)[:, None]
+        _, singular, right = svd_thin((as_double(X) - mean) * root)
+        values = singular * singular
+        return Spectrum(values, fix_signs(right.mT), float(namespace(values).sum(values)))
+    values, left = eigh_descending(rows.gram())
+    kept = values > math.sqrt(machine_epsilon(values)) * values[0]
+    if not kept.any():  # equal rows: any unit vector belongs to the eigenvalue zero
+        return Spectrum(0.0 * values[:1], np.eye(rows.n_features, 1), 0.0)
+    # A vector inherits the error ε λ₁/λ of its u. Those before it are more accurate, and
+    # orthogonalising against them removes most of the error.
+    vectors = orthonormal_rows(_right_vectors(rows, values[kept], left[:, kept])).T
+    return Spectrum(values[kept], fix_signs(vectors), float(np.clip(values, 0, None).sum()))
+
+
+def _padded(spectrum: Spectrum, k: int | None) -> Spectrum:
+    """Return `k` eigenpairs; those that `spectrum` lacks have the eigenvalue zero."""
+    found = int(spectrum.values.shape[0])
+    if k is None or k <= found:
+        return spectrum if k is None else spectrum.leading(k)
+    xp, extra = namespace(spectrum.values), k - found
+    random = normal(np.random.default_rng(0), (spectrum.n_features, extra), spectrum.values)
+    completed, _ = xp.linalg.qr(xp.concat([spectrum.vectors, random], axis=1))
+    values = xp.concat([spectrum.values, zeros_like_shape((extra,), spectrum.values)])
+    vectors = xp.concat([spectrum.vectors, completed[:, found:]], axis=1)
+    return Spectrum(values, vectors, spectrum.trace, spectrum.beyond)
+
+
+def _gram_pairs(gram: Array, k: int) -> tuple[Array, Array]:
+    """Return the `k` leading eigenpairs of a Gram matrix."""
+    if is_numpy(gram) and gram.shape[0] <= 128:
+        # NumPy has computed the matrix; SciPy has threads of its own, which wait for those of NumPy
+        # longer than so small a problem takes.
+        values, left = eigh_descending(gram)
+        return values[:k], left[:, :k]
+    return leading_eigenpairs(gram, k)
+
+
+def _right_vectors(rows: DenseRows | CsrRows, values: Array, left: Array) -> Array:
+    """Return eigenvectors Aᵀu/√λ of AᵀA, as rows (k, m), from eigenpairs (λ, u) of AAᵀ.
+
+    A = diag(√shares)(X − mean) are the centred and weighted rows.
+    """
+    xp, (X, mean) = namespace(values), rows.products
+    scaled = left / xp.sqrt(values) * xp.sqrt(rows.shares)[:, None]
+    raw = (X.T @ scaled).T if scipy.sparse.issparse(X) else scaled.mT @ as_double(X)
+    return raw - xp.sum(scaled, axis=0)[:, None] * mean
+
+
+def _from_left(rows: DenseRows | CsrRows, values: Array, left: Array) -> Spectrum | None:
+    """Return the eigenpairs of Σ from those of the Gram matrix; None if one is inaccurate."""
+    if not bool(values[-1] > RESOLVED * values[0]):
+        return None
+    right = _right_vectors(rows, values, left)
+    # Rounding errors of up to ε λ₁/λ have turned the vectors; this first-order step to orthonormal
+    # ones leaves only their square.
+    excess = right @ right.mT - eye_like(right.shape[0], right)
+    return Spectrum(values, fix_signs((right - (excess / 2) @ right).mT), rows.trace)
+
+
+def _iterated(rows: RowOperator, k: int, most: float) -> Spectrum | None:
+    """Return k leading eigenpairs and a rough further one; None if it would take too long."""
+    count, widest, fast = min(k + 1, rows.n_features), WIDEST, False
+    if isinstance(rows, DenseRows | CsrRows):
+        sparse = isinstance(rows, CsrRows)
+        small = is_numpy(rows.products[0]) and rows.entries <= SMALL_ROWS and count <= MANY
+        found = _by_vectors(rows, count) if sparse or small else None
+        if found is not None:
+            return found
+        cost = costs_of(rows, count)
+        widest, fast = cost.width, not sparse and has_fast_products(rows.products[0], cost.width)
+    # Products of narrow blocks use Python threads, which those of BLAS would disturb.
+    with one_thread() if fast else nullcontext():
+        pairs = krylov_eigenpairs(rows.apply, count, rows.mean, passes=most, widest=widest)
+    return None if pairs is None else Spectrum(pairs[0], fix_signs(pairs[1]), rows.trace)
+
+
+def _by_vectors(rows: DenseRows | CsrRows, k: int) -> Spectrum | None:
+    """Return k eigenpairs, the last one rough, by ARPACK on the smaller of AᵀA and AAᵀ."""
+    (X, mean), (n, m), trace = rows.products, rows.rows.shape, rows.trace
+    transposed, sparse = X.T, scipy.sparse.issparse(X)
+    # Tolerances of tiny eigenvalues are absolute, so that the trace is made 1.
+    unit = math.sqrt(trace) if trace > 0.0 else 1.0
+    scale = np.sqrt(rows.shares) / unit
+
+    def forth(v: Array) -> Array:
+        # BLAS would start threads for so short a product of vectors.
+        return scale * (X @ v - np.sum(mean * v))
+
+    def back(u: Array) -> Array:
+        codes = scale * u
+        return transposed @ codes - mean * codes.sum()
+
+    def features(v: Array) -> Array:
+        return back(forth(v))
+
+    def samples(u: Array) -> Array:
+        return forth(back(u))
+
+    light = not sparse or X.nnz <= 30 * (n + m)
+    size, apply = (m, features) if m <= n else (n, samples)
+    # Products of sparse rows use no BLAS, whose threads would only be woken up by short vectors.
+    with one_thread() if sparse else nullcontext():
+        found = arpack_eigenpairs(apply, size, k, MOST_PRODUCTS[light], rough=True)
+    if found is None:
+        return None
+    values, vectors = found[0] * unit * unit, found[1]
+    if size == m:
+        return Spectrum(values, fix_signs(vectors), trace)
+    return _from_left(rows, values, vectors)
+
+
+def _in_single_precision(rows: DenseRows, k: int, cost: Costs) -> Spectrum | None:
+    """Return eigenpairs of float32 rows by products in single precision, refined by one in double.
+
+    Rayleigh–Ritz gives eigenvalues θ and vectors w in the span of the approximate ones. Then each w
+    is replaced by wΣ/θ (one power step): a part of w along another eigenvector, of eigenvalue λ, is
+    multiplied by λ/θ. The rounding errors of single precision lie in all directions, and most of
+    these have small eigenvalues.
+    """
+    vectors, count = None, k + 1
+    if cost.iterates:
+        with one_thread():  # the products use Python threads, which those of BLAS would disturb
+            pairs = krylov_eigenpairs(
+                rows.single_product,
+                count,
+                rows.mean,
+                passes=cost.most,
+                widest=cost.width,
+                residual=SINGLE_RESIDUAL,
+            )
+        vectors = None if pairs is None else pairs[1]
+    if vectors is None and cost.gram <= cost.scatter:
+        values, left = leading_eigenpairs(rows.single_gram(), count)
+        if values[-1] > math.sqrt(RESOLVED) * values[0]:
+            assert rows.single_products is not None
+            X, mean = rows.single_products
+            scaled = (left / np.sqrt(values) * np.sqrt(rows.shares)[:, None]).astype(np.float32).T
+            right = (scaled @ X) - scaled.sum(axis=1, dtype=np.float64)[:, None] * mean
+            vectors = np.linalg.qr(right.T)[0]
+    return None if vectors is None else _power_step(vectors, rows.double_product, rows.trace)
+
+
+def _power_step(vectors: Array, apply: Callable[[Array], Array], trace: float) -> Spectrum | None:
+    """Return eigenpairs of Σ from approximate eigenvectors (m, k), by one product with Σ."""
+    images = apply(vectors.T)
+    inner = images @ vectors
+    values, turn = eigh_descending((inner + inner.T) / 2)
+    if not values[-1] > 0.0:
+        return None
+    rows, images = turn.T @ vectors.T, turn.T @ images
+    residuals = np.linalg.norm(images - values[:, None] * rows, axis=1)
+    if np.any(residuals[:-1] > SINGLE_ERROR * (values[:-1] - values[-1])):
+        return None
+    columns, triangle = np.linalg.qr((images / values[:, None]).T)
+    return Spectrum(values, fix_signs(columns * np.sign(np.diagonal(triangle))), trace)

@@ -1,0 +1,674 @@
+"""Data as one operator: mean, variances, and products with the second moment Σ of centred rows.
+
+`RowOperator.of` returns rows in memory, `BlockRows` are rows that are read in blocks, and
+`MomentRows` are data of which only the second moment is known. The matrix Σ (m × m) is formed by
+`scatter` alone. Σ as a matrix has rounding errors of ε λ₁, with the machine epsilon ε and the
+largest eigenvalue λ₁, which hide eigenvectors of much smaller eigenvalues. `triangle` returns a
+factor R of Σ = RᵀR, from which they are known as accurately as from a singular value decomposition
+of the rows.
+"""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from functools import cached_property, partial
+from typing import Any, NamedTuple, Self
+
+import numpy as np
+import scipy.sparse
+
+from lucidae.arrays import (
+    Array,
+    as_double,
+    device,
+    is_numpy,
+    largest,
+    like,
+    machine_epsilon,
+    namespace,
+    on_host,
+    scalar,
+    to_numpy,
+    where_set,
+)
+from lucidae.arrays.row_products import has_fast_products, moment_product
+from lucidae.arrays.threads import blas_threads, in_threads
+from lucidae.data.passes import Passes, ReadInterrupted, fold, rows_differed
+from lucidae.moments import SMALLEST_SCATTER, SecondMoment
+from lucidae.row_sums import slices, sparse_centre
+from lucidae.rows.covariances import RowsCovariance
+from lucidae.validation import check_rows
+
+__all__ = ["BlockRows", "CsrRows", "DenseRows", "MomentRows", "RowOperator"]
+
+Vector = np.ndarray[Any, Any]
+
+EXACT_FEATURES = 8192
+"""Largest number of rows of a square matrix (second moment or Gram matrix) that is formed; at this
+size it takes half a gibibyte."""
+
+COPIED_ENTRIES = 2**27
+"""Largest number of entries of rows that are copied to centre them once, not for every product: one
+gibibyte. Larger rows are centred some at a time."""
+
+FACTORED_ENTRIES = {False: 2**26, True: 2**24}
+"""Largest number of entries of dense (False) and sparse (True) rows that are factorised."""
+
+BLOCK_ENTRIES = 2**24
+"""Number of entries of rows that are copied and centred at a time for one product."""
+
+PLAIN_ROWS = 2**18
+"""Number of rows multiplied at a time if the rows need no copy; it limits the memory for codes."""
+
+SUMMED_ENTRIES = 2**17
+"""Number of entries of rows on the CPU that are squared and added at a time: they stay in cache."""
+
+SMALL_MEAN = 1.0
+"""Largest ratio of the squared length of the mean to the total variance for which the mean is
+subtracted from the products instead of from the rows: at most one bit of accuracy is lost."""
+
+SINGLE_ENTRIES = 2**19
+"""Smallest number of entries of float32 rows that are multiplied in single precision."""
+
+SINGLE_RANGE = 1e20
+"""Mean squares of the entries between the inverse of this number and this number neither overflow
+nor underflow in products in single precision."""
+
+COLUMNS = 4096
+"""Number of columns that are copied and centred at a time for the Gram matrix."""
+
+STORED_FEATURES = 1024
+"""Largest number of features for which `fit` stores the second moment, so that `partial_fit` can
+continue; the matrix then takes at most eight mebibytes."""
+
+SAME_MEAN = 1e-9
+"""Largest distance between the means of the same rows in two passes, relative to the size of the
+rows. It is far above rounding errors."""
+
+
+class RowOperator(ABC):
+    """Weighted rows with m features, as products of vectors with their second moment Σ.
+
+    The second moment and the triangle, once they are computed, take the place of the rows.
+    """
+
+    rows: Any = None  # (n, m): the rows, if they are in memory
+    weights: Array | None = None  # (n,): weights of the rows; None for 1 each
+    moment: SecondMoment | None = None  # the second moment, if it is known
+    known_gram: Array | None = None  # (n, n): the Gram matrix, if it was computed
+    rereadable = False  # whether the rows are read in blocks, and can be read again
+    factor: Array | None = None  # the triangle, if it was computed
+
+    @staticmethod
+    def of(X: Any, weights: Array | None = None) -> DenseRows | CsrRows:
+        """Return checked rows X (n, m) in memory; without `weights` each has weight 1."""
+        return (CsrRows if scipy.sparse.issparse(X) else DenseRows)(X, weights)
+
+    @property
+    @abstractmethod
+    def n_features(self) -> int:
+        """Number m of features."""
+
+    @property
+    @abstractmethod
+    def weight(self) -> float:
+        """Sum of the weights of the rows."""
+
+    @property
+    @abstractmethod
+    def _statistics(self) -> tuple[Array, Array]:
+        """Mean (m,) of the rows and variance (m,) of each feature."""
+
+    @property
+    def mean(self) -> Array:
+        """Weighted mean of the rows, shape (m,)."""
+        return self._statistics[0] if self.moment is None else self.moment.mean
+
+    @cached_property
+    def trace(self) -> float:
+        """Total variance of the rows: the trace of Σ."""
+        if self.moment is not None:
+            return self.moment.trace
+        variances = self._statistics[1]
+        return scalar(namespace(variances).sum(variances))
+
+    def apply(self, rows: Array) -> Array:
+        """Return ``rows @ Σ`` for `rows` of shape (…, k, m)."""
+        if self.factor is not None:
+            return (rows @ self.factor.mT) @ self.factor
+        return self._product(rows) if self.moment is None else rows @ self.covariance
+
+    @cached_property
+    def covariance(self) -> Array:
+        """The matrix Σ of shape (m, m)."""
+        return self.scatter().covariance
+
+    def scatter(self) -> SecondMoment:
+        """Return the second moment as a matrix, computed once."""
+        if self.moment is None:
+            self.moment = self._scatter()
+        return self.moment
+
+    def triangle(self) -> Array | None:
+        """Return R of shape (min(n, m), m) with RᵀR = Σ, computed once; None if it is too large."""
+        if self.factor is None and self.can_factor:
+            self.factor = self._triangle()
+        return self.factor
+
+    @property
+    def can_factor(self) -> bool:
+        """Whether `triangle` can be computed."""
+        return False
+
+    @property
+    def single(self) -> bool:
+        """Whether the rows are float32 numbers, in any array library."""
+        return self.rows is not None and str(self.rows.dtype).endswith("float32")
+
+    @property
+    def rounding(self) -> float:
+        """Error of Σ relative to its largest eigenvalue."""
+        eps = machine_epsilon(self.mean)
+        return eps if self.moment is None else max(eps, self.moment.rounding)
+
+    def in_units(self, unit: float) -> Any:
+        """Return the second moment after a division of all data by the number `unit`."""
+        return self if unit == 1.0 else _Scaled(self, unit)
+
+    def _product(self, rows: Array) -> Array:
+        raise NotImplementedError
+
+    def _scatter(self) -> SecondMoment:
+        raise NotImplementedError
+
+    def _triangle(self) -> Array:
+        raise NotImplementedError
+
+
+class _Scaled:
+    """The second moment of rows after a division by a number."""
+
+    def __init__(self, rows: RowOperator, unit: float) -> None:
+        self._rows, self._square = rows, unit**2
+        self.n_features, self.trace = rows.n_features, rows.trace / unit**2
+
+    def apply(self, rows: Array) -> Array:
+        return self._rows.apply(rows) / self._square
+
+
+class MomentRows(RowOperator):
+    """Data of which only the second moment is known."""
+
+    def __init__(self, moment: SecondMoment) -> None:
+        self.moment = moment
+
+    @property
+    def n_features(self) -> int:
+        """Number m of features."""
+        return self.scatter().n_features
+
+    @property
+    def weight(self) -> float:
+        """Sum of the weights of the rows."""
+        return self.scatter().weight
+
+    @property
+    def _statistics(self) -> tuple[Array, Array]:
+        raise NotImplementedError
+
+
+class _RowsInMemory(RowOperator):
+    """Rows (n, m) in memory."""
+
+    def __init__(self, X: Any, weights: Array | None) -> None:
+        self.rows, self.weights = X, weights
+
+    @property
+    def n_features(self) -> int:
+        """Number m of features."""
+        return int(self.rows.shape[1])
+
+    @cached_property
+    def weight(self) -> float:
+        """Sum of the weights of the rows."""
+        if self.weights is None:
+            return float(self.rows.shape[0])
+        return scalar(namespace(self.weights).sum(self.weights))
+
+    @cached_property
+    def shares(self) -> Array:
+        """Weights (n,) of sum 1, as float64 beside the mean."""
+        if self.weights is not None:
+            return self.weights / self.weight
+        reference = np.empty(0) if scipy.sparse.issparse(self.rows) else self.rows
+        xp, n = namespace(reference), self.rows.shape[0]
+        return xp.full((n,), 1.0 / n, dtype=xp.float64, device=device(reference))
+
+    def in_units(self, unit: float) -> Self:
+        """Return the rows divided by the number `unit`."""
+        return self if unit == 1.0 else type(self)(self.rows / unit, self.weights)
+
+    @property
+    def entries(self) -> int:
+        """Number of stored entries."""
+        return math.prod(self.rows.shape)
+
+    @property
+    def can_factor(self) -> bool:
+        """Whether `triangle` can be computed."""
+        sparse = scipy.sparse.issparse(self.rows)
+        small = math.prod(self.rows.shape) <= FACTORED_ENTRIES[sparse]
+        return small and bool(min(self.rows.shape) <= EXACT_FEATURES)
+
+    @property
+    def smaller_than_moment(self) -> bool:
+        """Whether the rows are on the CPU and take less memory than their second moment."""
+        host = scipy.sparse.issparse(self.rows) or is_numpy(self.rows)
+        return bool(host and self.entries <= self.n_features**2)
+
+    @property
+    def products(self) -> tuple[Any, Array]:
+        """Rows by which vectors are multiplied, and their mean (m,)."""
+        raise NotImplementedError
+
+    def _scatter(self) -> SecondMoment:
+        return SecondMoment.of(self.rows, self.weights)
+
+    def _triangle(self) -> Array:
+        n, m = self.rows.shape
+        mean, found = as_double(self.mean), None
+        # The mean of the deviations from a first mean corrects its rounding error.
+        size = n if n <= m else max(4096, 4 * m)
+        for first in (True, False):
+            rest, found = 0.0 * mean, None
+            for part in slices(n, size):
+                rows = centred_block(self.rows[part] if n > size else self.rows, mean)
+                own = like(self.shares[part], mean)
+                rest = rest + own @ rows
+                if not first:
+                    rows = rows * namespace(mean).sqrt(own)[:, None]
+                    found = rows if n <= m else _stacked(found, rows)
+            mean = mean + rest
+        assert found is not None, "there is at least one row"
+        return found
+
+    def _checked(self, variances: Array) -> None:
+        """Raise a ValueError if rows contain NaN or infinity, or squares overflow or underflow."""
+        total = scalar(namespace(variances).sum(variances)) * self.weight
+        if math.isfinite(total) and total >= SMALLEST_SCATTER:
+            return
+        peak = largest(self.rows.data if scipy.sparse.issparse(self.rows) else self.rows)
+        if not math.isfinite(total):
+            check_rows(self.rows)
+            raise overflowing(peak)
+        # The scatter of equal rows is 0; the squares of the entries themselves must not underflow.
+        if 0.0 < peak < math.sqrt(SMALLEST_SCATTER):
+            raise underflowing(peak)
+
+    def gram(self) -> Array:
+        """Return the Gram matrix AAᵀ (n, n) of A = diag(√shares)(X − mean)."""
+        if self.known_gram is None:
+            root = namespace(self.shares).sqrt(self.shares)
+            self.known_gram = self._plain_gram() * (root[:, None] * root[None, :])
+        return self.known_gram
+
+    def _plain_gram(self) -> Array:
+        raise NotImplementedError
+
+
+class DenseRows(_RowsInMemory):
+    """Dense rows of any array library."""
+
+    @cached_property
+    def _statistics(self) -> tuple[Array, Array]:
+        xp = namespace(self.shares)
+        with np.errstate(over="ignore", invalid="ignore"):
+            mean, squares = self._sums_about(None)
+            variances = squares - mean * mean
+            if not scalar(xp.sum(mean * mean)) <= SMALL_MEAN * scalar(xp.sum(variances)):
+                # About a first mean, no digits of the variance are lost, and its error is found.
+                rest, squares = self._sums_about(mean)
+                mean, variances = mean + rest, squares - rest * rest
+            self._checked(variances)
+        return mean, where_set(variances, variances < 0, 0.0)
+
+    def _sums_about(self, center: Array | None) -> tuple[Array, Array]:
+        """Return the weighted means (m,) of the rows minus `center` and of their squares."""
+        (n, m), host, xp = self.rows.shape, on_host(self.rows), namespace(self.rows)
+        weights = self.weights
+        if weights is None:  # sums of ones are exact, so that equal rows have the variance zero
+            weights = xp.ones(n, dtype=xp.float64, device=device(self.rows))
+        size = max(4, (SUMMED_ENTRIES if host else BLOCK_ENTRIES) // m)
+
+        def part(first: int, last: int) -> tuple[Array, Array]:
+            mean: Any = 0.0
+            squares: Any = 0.0
+            for start in range(first, last, size):
+                block = slice(start, min(start + size, last))
+                rows, own = as_double(self.rows[block, :]), weights[block]
+                rows = rows if center is None else rows - center
+                mean, squares = mean + own @ rows, squares + own @ (rows * rows)
+            return mean, squares
+
+        threads = blas_threads() if is_numpy(self.rows) and n * m >= SINGLE_ENTRIES else 1
+        means, squares = zip(*in_threads(part, n, threads), strict=True)
+        mean, square = sum(means[1:], means[0]), sum(squares[1:], squares[0])
+        return mean / self.weight, square / self.weight
+
+    @cached_property
+    def small_mean(self) -> bool:
+        """Whether the squared mean is at most `SMALL_MEAN` times the total variance."""
+        with np.errstate(over="ignore"):  # of a mean above 1e154
+            length = scalar(namespace(self.mean).sum(self.mean**2))
+        return length <= SMALL_MEAN * self.trace
+
+    @cached_property
+    def products(self) -> tuple[Array, Array]:
+        """The rows and their mean, or a centred float64 copy and its mean, a rounding error."""
+        double = self.rows.dtype == namespace(self.mean).float64
+        if (double and self.small_mean) or self.entries > COPIED_ENTRIES:
+            return self.rows, self.mean
+        centred = as_double(self.rows) - self.mean
+        return centred, self.shares @ centred
+
+    @cached_property
+    def single_products(self) -> tuple[Vector, Vector] | None:
+        """Float32 rows whose mean is small, and this mean; None if they must be converted."""
+        X, mean = self.rows, self.mean
+        if not is_numpy(X) or X.dtype != np.float32 or X.size < SINGLE_ENTRIES:
+            return None
+        size = (self.trace + float(mean @ mean)) / X.shape[1]
+        if not (1 / SINGLE_RANGE < size < SINGLE_RANGE):
+            return None
+        if self.small_mean:
+            return X, mean
+        center = mean.astype(np.float32)
+        return (X - center, mean - center) if X.shape[1] / SINGLE_RANGE < self.trace else None
+
+    def _product(self, rows: Array) -> Array:
+        X, mean = self.products
+        if rows.ndim == 2 and has_fast_products(X, rows.shape[0]):
+            return moment_product(rows, X, mean, self.shares)
+        total: Any = 0.0
+        for batch, share in self._batches(X, mean):
+            total = total + share * batch.apply(rows)
+        return total
+
+    def _batches(self, X: Array, mean: Array) -> Iterator[tuple[RowsCovariance, float]]:
+        """Yield the second moments of some rows at a time, with their shares of the weight."""
+        n, m = X.shape
+        plain = X.dtype == mean.dtype and (X is not self.rows or self.small_mean)
+        size = PLAIN_ROWS if plain else max(1, BLOCK_ENTRIES // m)
+        for part in slices(n, size):
+            block, own = X[part, :], self.shares[part]
+            share = scalar(namespace(own).sum(own))
+            if share > 0.0:
+                center = mean if plain else 0.0 * mean
+                block = block if plain else as_double(block) - mean
+                yield RowsCovariance(block, center, own, share), share
+
+    def single_product(self, rows: Vector) -> Vector:
+        """Return ``rows @ Σ`` for `rows` (k, m), from products in single precision."""
+        assert self.single_products is not None, "asked for before"
+        X, mean = self.single_products
+        return moment_product(rows, X, mean, self.shares, single=True)
+
+    def double_product(self, rows: Vector) -> Vector:
+        """Return ``rows @ Σ`` for `rows` (k, m), without a float64 copy of float32 rows."""
+        return moment_product(rows, self.rows, self.mean, self.shares)
+
+    def single_gram(self) -> Vector:
+        """Return the Gram matrix of the centred rows, from products in single precision."""
+        assert self.single_products is not None, "asked for before"
+        (X, mean), root = self.single_products, np.sqrt(self.shares)
+        gram = np.zeros((len(X), len(X)))
+        for part in slices(X.shape[1], 4 * COLUMNS):
+            gram += X[:, part] @ X[:, part].T
+        # The mean is small, so that subtracting its products loses no digit.
+        along = X @ mean.astype(np.float32)
+        gram += mean @ mean - along[:, None] - along[None, :]
+        return np.asarray(gram * (root[:, None] * root[None, :]))
+
+    def _plain_gram(self) -> Array:
+        X, mean = self.products
+        xp, n = namespace(mean), X.shape[0]
+        gram = xp.zeros((n, n), dtype=mean.dtype, device=device(mean))
+        for part in slices(X.shape[1], COLUMNS):
+            block = as_double(X[:, part]) - mean[part]
+            gram += block @ block.mT  # NumPy computes one triangle of it
+        return gram
+
+    def batch(self, index: Any) -> RowsCovariance:
+        """Return the second moment of the rows `index` about the mean of all rows."""
+        xp = namespace(self.shares)
+        chosen = xp.asarray(index, device=device(self.shares))
+        X, mean = self.products
+        own = xp.take(self.shares, chosen, axis=0)
+        rows = as_double(xp.take(X, chosen, axis=0)) - mean
+        return RowsCovariance(rows, 0.0 * mean, own, scalar(xp.sum(own)))
+
+
+class CsrRows(_RowsInMemory):
+    """Rows as a sparse matrix of SciPy, which is never made dense as a whole."""
+
+    @property
+    def entries(self) -> int:
+        """Number of stored entries."""
+        return int(self.rows.nnz)
+
+    @cached_property
+    def _centre(self) -> tuple[Any, Vector, Vector]:
+        with np.errstate(over="ignore", invalid="ignore"):
+            return sparse_centre(self.rows, self.weights)
+
+    @property
+    def products(self) -> tuple[Any, Vector]:
+        """The rows with their columns without zeros centred, and the mean of these rows."""
+        return self._centre[0], self._centre[2]
+
+    @cached_property
+    def _statistics(self) -> tuple[Vector, Vector]:
+        rows, center, offset = self._centre
+        with np.errstate(over="ignore", invalid="ignore"):
+            squares = np.asarray(self.shares @ rows.multiply(rows)).ravel()
+            variances = np.maximum(squares - offset * offset, 0.0)
+            self._checked(variances if np.isfinite(squares).all() else squares)
+        return center + offset, variances
+
+    def _product(self, rows: Array) -> Array:
+        return RowsCovariance(*self.products, self.shares, 1.0).apply(rows)
+
+    def _plain_gram(self) -> Vector:
+        X, mean = self.products
+        along = X @ mean
+        gram: Vector = (X @ X.T).toarray()
+        gram += mean @ mean - along[:, None] - along[None, :]
+        return gram
+
+    def batch(self, index: Any) -> RowsCovariance:
+        """Return the second moment of the rows `index` about the mean of all rows."""
+        X, mean = self.products
+        own = self.shares[index]
+        return RowsCovariance(X[index], mean, own, float(own.sum()))
+
+
+def overflowing(peak: float) -> ValueError:
+    """Return the error for rows whose squares overflow, with their largest entry."""
+    return ValueError(
+        f"the largest entry of X by magnitude is {peak:.3g}, so that the squares of X overflow "
+        "double precision. Divide X by a constant first."
+    )
+
+
+def underflowing(peak: float) -> ValueError:
+    """Return the error for rows whose squares underflow, with their largest entry."""
+    return ValueError(
+        f"the largest entry of X by magnitude is {peak:.3g}, so that the squares of X underflow "
+        "double precision. Multiply X, or sample_weight, by a constant first."
+    )
+
+
+def centred_block(X: Any, mean: Array) -> Array:
+    """Return some rows minus a mean, dense and as float64 beside the mean."""
+    rows = X.toarray() if scipy.sparse.issparse(X) else X
+    return like(as_double(rows), mean) - mean
+
+
+def _stacked(upper: Array | None, lower: Array) -> Array:
+    """Return the triangle R of a QR factorisation of `upper` above `lower`."""
+    xp = namespace(lower)
+    rows = lower if upper is None else xp.concat([upper, lower], axis=0)
+    return np.linalg.qr(rows, mode="r") if is_numpy(rows) else xp.linalg.qr(rows)[1]
+
+
+class _Sums(NamedTuple):
+    """Weight, mean (as two vectors), and squares about the mean of blocks of rows."""
+
+    weight: float
+    center: Vector
+    offset: Vector
+    squares: Vector
+    peak: float
+
+    def merge(self, other: _Sums) -> _Sums:
+        """Return the sums of the rows of both (Chan et al. 1983)."""
+        weight = self.weight + other.weight
+        shift = (other.center - self.center) + (other.offset - self.offset)
+        between = shift * shift * (self.weight * (other.weight / weight))
+        return _Sums(
+            weight,
+            self.center,
+            self.offset + shift * (other.weight / weight),
+            self.squares + other.squares + between,
+            max(self.peak, other.peak),
+        )
+
+
+def _block_sums(X: Any, _targets: Any, weights: Any) -> _Sums:
+    rows = RowOperator.of(X, weights)
+    mean, variances = map(to_numpy, rows._statistics)
+    peak = largest(X.data if scipy.sparse.issparse(X) else X)
+    return _Sums(rows.weight, mean, 0.0 * mean, variances * rows.weight, peak)
+
+
+class _Products(NamedTuple):
+    """Sums over rows x with weights w about a vector c: Σ w, Σ w ⟨v, x − c⟩(x − c), Σ w (x − c)."""
+
+    weight: float
+    products: Vector
+    rest: Vector
+
+    def merge(self, other: _Products) -> _Products:
+        """Return the sums of the rows of both."""
+        weight, products = self.weight + other.weight, self.products + other.products
+        return _Products(weight, products, self.rest + other.rest)
+
+
+def _block_products(
+    vectors: Vector, center: Vector, X: Any, _targets: Any, weights: Any
+) -> _Products:
+    n = X.shape[0]
+    shares = np.ones(n) if weights is None else weights
+    if scipy.sparse.issparse(X):
+        # Columns without zeros are centred, so that a large mean costs no digits.
+        X, _, _ = sparse_centre(X, None, center)
+        full = np.bincount(X.indices, minlength=X.shape[1]) == n
+        rest = np.where(full, 0.0, center)
+        block = RowsCovariance(X, rest, shares, 1.0)
+        sums = np.asarray(shares @ X).ravel() - float(np.sum(shares)) * rest
+    else:
+        rows = centred_block(X, like(center, as_double(X[:1, :])))
+        shares = like(shares, rows)
+        block = RowsCovariance(rows, 0.0 * rows[0, :], shares, 1.0)
+        vectors, sums = like(vectors, rows), shares @ rows
+    weight = scalar(namespace(shares).sum(shares))
+    return _Products(weight, to_numpy(block.apply(vectors)), to_numpy(sums))
+
+
+class _Factor(NamedTuple):
+    """Σ w, the triangle R with RᵀR = Σ w (x − c)(x − c)ᵀ, and Σ w (x − c), of rows x."""
+
+    weight: float
+    triangle: Vector
+    rest: Vector
+
+    def merge(self, other: _Factor) -> _Factor:
+        """Return the sums of the rows of both."""
+        triangle = _stacked(self.triangle, other.triangle)
+        return _Factor(self.weight + other.weight, triangle, self.rest + other.rest)
+
+
+def _block_factor(center: Vector, offset: Vector, X: Any, _targets: Any, weights: Any) -> _Factor:
+    rows = to_numpy(centred_block(X, like(center, np.empty(0)))) - offset
+    shares = np.ones(len(rows)) if weights is None else to_numpy(weights)
+    triangle = _stacked(None, rows * np.sqrt(shares)[:, None])
+    return _Factor(float(shares.sum()), triangle, shares @ rows)
+
+
+class BlockRows(RowOperator):
+    """Rows that are read in blocks, several times: each product with Σ is a pass over the data."""
+
+    rereadable = True
+
+    def __init__(self, passes: Passes, moment: SecondMoment | None = None) -> None:
+        self.passes, self.moment = passes, moment
+
+    @property
+    def n_features(self) -> int:
+        """Number m of features."""
+        return self.passes.data.rows.n_features
+
+    @cached_property
+    def _sums(self) -> _Sums:
+        sums: _Sums = self.passes.total(_block_sums, _Sums.merge)
+        if np.sum(sums.squares) < SMALLEST_SCATTER and 0 < sums.peak < math.sqrt(SMALLEST_SCATTER):
+            raise underflowing(sums.peak)
+        return sums
+
+    @property
+    def weight(self) -> float:
+        """Sum of the weights of the rows."""
+        return self._sums.weight if self.moment is None else self.moment.weight
+
+    @cached_property
+    def _statistics(self) -> tuple[Vector, Vector]:
+        sums = self._sums
+        return sums.center + sums.offset, sums.squares / sums.weight
+
+    @property
+    def single(self) -> bool:
+        """Whether the rows are float32 numbers, in any array library."""
+        return str(self.passes.data.rows.dtype).endswith("float32")
+
+    def _product(self, rows: Array) -> Array:
+        vectors = np.reshape(rows, (-1, self.n_features))
+        leaf = partial(_block_products, vectors, self.mean)
+        found: _Products = self.passes.total(leaf, _Products.merge)
+        # The second moment about c is Σ + rrᵀ for the offset r of the mean from c.
+        offset = found.rest / found.weight
+        product = found.products / found.weight - (vectors @ offset)[:, None] * offset
+        return np.reshape(product, rows.shape)
+
+    @property
+    def can_factor(self) -> bool:
+        """Whether `triangle` can be computed."""
+        return self.n_features <= EXACT_FEATURES
+
+    def _triangle(self) -> Array:
+        moment = self.scatter()
+        center, offset, size = to_numpy(moment.center), to_numpy(moment.offset), moment.weight
+        leaf = partial(_block_factor, center, offset)
+        try:
+            found: _Factor = fold(
+                self.passes.data, leaf, _Factor.merge, verbose=self.passes.verbose
+            )
+        except ReadInterrupted:  # the moment of the first pass is not that of these rows
+            raise ReadInterrupted(None, 0) from None
+        # The deviations from the mean of the first pass have the mean zero in every other pass.
+        length = math.sqrt(moment.trace + float(np.sum((center + offset) ** 2)))
+        same = abs(found.weight - size) <= SAME_MEAN * size
+        if not same or np.linalg.norm(found.rest / found.weight) > SAME_MEAN * length:
+            raise rows_differed(self.passes.data)
+        return like(found.triangle / math.sqrt(found.weight), moment.center)
