@@ -43,7 +43,13 @@ from lucidae.arrays import (
     to_numpy,
     zeros_like_shape,
 )
-from lucidae.arrays.eigen import arpack_eigenpairs, fix_signs, leading_eigenpairs, orthonormal_rows
+from lucidae.arrays.eigen import (
+    ARPACK_FEATURES,
+    arpack_eigenpairs,
+    fix_signs,
+    leading_eigenpairs,
+    orthonormal_rows,
+)
 from lucidae.arrays.krylov import EXTRA, WIDEST, krylov_eigenpairs
 from lucidae.arrays.row_products import has_fast_products
 from lucidae.arrays.threads import one_thread
@@ -200,6 +206,8 @@ def costs(n: int, m: int, k: int, *, entries: int | None = None, narrow: bool = 
     if narrow:
         width = min(NARROW if k <= MANY else NARROW_FOR_MANY, m)
         usual = 20 + 2 * k / width
+    if min(n, m) < ARPACK_FEATURES:  # a dense solver takes no time
+        usual = math.inf
     # A row of s stored entries adds s² products to the moment; a column likewise to the Gram.
     to_moment, to_gram = square * stored * stored / n, square * stored * stored / m
     back = 2 * unit * stored * k / (SKINNY_COST if entries is None else 1.0)
