@@ -62,7 +62,6 @@ MODULES = {
     "sparse-slices": "sparsity.slices",
     "sparse-arrays": "sparsity.arrays",
     "vae-mnist": "vae.mnist",
-    "vae-mnist-fixed": "vae.mnist:FIXED_NOISE",
     "embeddings-truncation": "embeddings",
     "vae-manifold": "vae.manifold",
 }
@@ -71,7 +70,7 @@ unless another name follows the colon."""
 
 NAMES = tuple(MODULES)
 
-NEEDS_TORCH = ("vae-mnist", "vae-mnist-fixed", "vae-manifold", "embeddings-truncation")
+NEEDS_TORCH = ("vae-mnist", "vae-manifold", "embeddings-truncation")
 
 
 def available() -> tuple[str, ...]:

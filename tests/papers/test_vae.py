@@ -2,7 +2,7 @@
 
 import json
 import math
-from dataclasses import asdict, replace
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -16,20 +16,12 @@ pytestmark = pytest.mark.usefixtures("one_thread")
 from lucidae.metrics import active_dimensions
 from lucidae.nn import VAE, hadamard_gap
 from lucidae.nn.training import TrainingSettings, evaluate, train
+from lucidae_papers import experiment
 from lucidae_papers.declaration import Measured, Results
+from lucidae_papers.vae import mnist, published
 from lucidae_papers.vae.batched import best_losses
 from lucidae_papers.vae.manifold_verdicts import best_rates, compared_best
-from lucidae_papers.vae.mnist import Comparison
-from lucidae_papers.vae.training import (
-    COVARIANCES,
-    RUNS,
-    RunSettings,
-    as_tensor,
-    cell_settings,
-    digits,
-    measure,
-    train_model,
-)
+from lucidae_papers.vae.training import digits
 
 SETTINGS = TrainingSettings(epochs=3, batch_size=50, learning_rate=5e-3)
 
@@ -181,107 +173,99 @@ def test_bad_settings_of_a_training_are_refused(act, words):
         act()
 
 
-TINY = replace(
-    RUNS["smoke"],
-    latent_dim=3,
-    features=8,
-    training=TrainingSettings(epochs=1, batch_size=50),
-)
+def settings(arm, **changes):
+    """Return the settings of a small run of the experiment, with changes."""
+    cells = experiment("vae-mnist").at("smoke").setting.cells()
+    (one,) = (
+        cell.settings for cell in cells if (cell.settings["arm"], cell.settings["seed"]) == arm
+    )
+    return {**one, "epochs": 1, **changes}
 
 
-def images(count=100):
-    return [as_tensor(x[:count], "cpu") for x in digits()]
+@pytest.mark.parametrize("arm", published.ARMS)
+def test_every_arm_of_the_published_networks_trains(arm):
+    (found,) = published.measure([settings((arm, 1))], "cpu")
+    k = settings((arm, 1))["latents"]
+    assert found["covariance"].shape == (k, k)
+    assert np.all(np.linalg.eigvalsh(found["covariance"]) > 0)
+    coupled = np.abs(found["covariance"] - np.diag(np.diag(found["covariance"]))).max()
+    assert (coupled > 1e-8) == arm.startswith("full")
+    assert np.isfinite(found["loss"]).all()
+    json.dumps(settings((arm, 1)))
 
 
-def test_a_cell_contains_what_one_arm_measures():
-    cells = cell_settings("smoke")
-    assert json.loads(json.dumps(cells)) == cells
-    assert len(cell_settings("paper")) == 6
-    chosen = replace(TINY, training=TrainingSettings(epochs=1, batch_size=500))
-    group = [cell | {"design": asdict(chosen)} for cell in cells]
-    whole = [as_tensor(x, "cpu") for x in digits()]
-    for cell, arrays in zip(cells, measure(group, "cpu"), strict=True):
-        expected = train_model(*whole, chosen, cell["arm"], cell["seed"])
-        assert arrays.keys() == expected.keys()
-        for name, values in expected.items():
-            assert_allclose(arrays[name], values, rtol=0, err_msg=name)
-        assert arrays[f"{cell['arm']}_reconstructions"].shape == (10, 8, 8)
-        assert arrays[f"{cell['arm']}_samples"].dtype == np.uint8
+def test_the_published_networks_have_the_published_sizes():
+    model = published.make_vae(28, 32, 5, "diagonal", 0)
+    x = torch.rand(3, 1, 28, 28)
+    features = model.encoder(x)
+    assert features.shape == (3, 32)
+    assert model.decode(torch.zeros(2, 32)).shape == (2, 1, 28, 28)
+    # Weights counted by hand: convolutions without bias, normalisations 2 and PReLU 1 each.
+    first = 5 * 9 + 10 + 1
+    halves = (25 * 9 + 10 + 1 + 25 * 9 + 10) + (25 + 10) + 1
+    halves += (50 * 9 + 20 + 1 + 100 * 9 + 20) + (50 + 20) + 1
+    hidden = 10 * 32 + 32 + 1
+    assert sum(part.numel() for part in model.encoder.parameters()) == first + halves + hidden
+    grown = 2 * (25 * 9 + 10 + 1 + 25 * 16 + 5 + 10 + 1)
+    decoder = 32 * 245 + 245 + grown + 5 * 9 + 2 + 1
+    assert sum(part.numel() for part in model.decoder.parameters()) == decoder
 
 
-@pytest.mark.parametrize(("setting", "value"), [("data", "faces"), ("arm", "low_rank")])
-def test_unknown_settings_of_a_cell_are_refused(setting, value):
-    with pytest.raises(ValueError, match=setting):
-        measure([cell_settings("smoke")[0] | {setting: value}], "cpu")
+def test_one_cycle_is_that_of_torch():
+    cycle = published.OneCycle(learning_rate=2e-3)
+    weight = torch.nn.Parameter(torch.zeros(1))
+    optimizer = torch.optim.Adam([weight], lr=2e-3)
+    schedule = torch.optim.lr_scheduler.OneCycleLR(
+        optimizer, max_lr=2e-3, total_steps=1001, cycle_momentum=False
+    )
+    for step in range(1000):
+        assert_allclose(cycle.rate(step, 1001), schedule.get_last_lr()[0], rtol=1e-9)
+        optimizer.step()
+        schedule.step()
 
 
-def test_a_fixed_noise_variance_stays():
-    for kind in COVARIANCES:
-        found = train_model(*images(), replace(TINY, noise_variance=0.07), kind, 0)
-        assert_allclose(found["noise_variance"], 0.07, rtol=1e-6)
-        fit = 64 / 2 * (math.log(2 * math.pi * 0.07) + found["sampled_mse"] / 0.07)
-        assert_allclose(found["loss"], fit + found["kl"], rtol=1e-5)
-        learned = train_model(*images(), TINY, kind, 0)
-        assert learned["noise_variance"][-1] != pytest.approx(0.07, rel=1e-3)
+def test_an_interrupted_run_of_the_published_networks_goes_on(monkeypatch, tmp_path):
+    monkeypatch.setattr(published.tempfile, "gettempdir", lambda: str(tmp_path))
+    chosen = settings(("full", 1), epochs=2)
+    (whole,) = published.measure([chosen], "cpu")
+    assert not list((tmp_path / "lucidae-checkpoints").iterdir())
+
+    def cut(*given, **others):
+        return train(*given, **others, callbacks=[StopAfter(1)])
+
+    monkeypatch.setattr(published, "train", cut)
+    monkeypatch.setattr(published, "_mean_covariance", lambda *given: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        published.measure([chosen], "cpu")
+    monkeypatch.undo()
+    monkeypatch.setattr(published.tempfile, "gettempdir", lambda: str(tmp_path))
+    (again,) = published.measure([chosen], "cpu")
+    assert_allclose(again["loss"], whole["loss"], rtol=0)
 
 
-def test_cells_name_the_noise_variance_only_where_it_is_fixed():
-    learned, fixed = (cell_settings("paper", noise) for noise in ("learn", 0.01))
-    for plain, cell in zip(learned, fixed, strict=True):
-        assert "noise_variance" not in plain["design"]
-        assert cell["design"] == plain["design"] | {"noise_variance": 0.01}
-        assert RunSettings.of(plain["design"]).noise_variance == "learn"
-        assert RunSettings.of(cell["design"]).noise_variance == 0.01
-        assert json.loads(json.dumps(cell)) == cell
-
-
-def test_divergence_names_the_arm_and_the_seed():
-    x, held_out = images()
-    with pytest.raises(ValueError, match="full covariance and seed 3 diverged"):
-        train_model(x * torch.nan, held_out, TINY, "full", 3)
-
-
-def test_curves_are_means_over_the_seeds():
-    names = ("mse", "sampled_mse", "kl", "active", "active_directions", "loss", "noise_variance")
+def test_active_latents_are_counted_by_coordinate_and_by_direction():
+    """A rotation hides inactive directions from the coordinates."""
+    setting = experiment("vae-mnist").at("smoke").setting
+    k = setting.latents
+    turn = np.linalg.qr(np.random.default_rng(0).normal(size=(k, k)))[0]
+    plain = np.diag([0.01] * 3 + [1.0] * (k - 3))
+    history = {name: np.ones(2) for name in mnist.QUANTITIES}
     cells = [
-        Measured(cell, {name: np.full(2, cell["seed"] + (kind == "full")) for name in names}, {})
-        for kind, cell in ((cell["arm"], cell) for cell in cell_settings("paper"))
+        Measured(
+            cell.settings,
+            {
+                **history,
+                "covariance": turn @ plain @ turn.T if "full" in cell.settings["arm"] else plain,
+            },
+            {},
+        )
+        for cell in setting.cells()
     ]
-    curves = Comparison("paper", 1.0).curves(Results(tuple(cells)))
-    assert_allclose(curves["mse/full"].y, 2.0)
-    assert_allclose(curves["mse/diagonal"].y, 1.0)
-    assert_allclose(curves["evidence"].y, 1.0)
-
-
-@pytest.mark.parametrize(
-    ("act", "words"),
-    [
-        (lambda: replace(TINY, noise_variance=0.0), "noise_variance=0.0"),
-        (lambda: replace(TINY, noise_variance=math.nan), "noise_variance=nan"),
-        (lambda: cell_settings("smoke", "auto"), "noise_variance='auto'"),
-        (lambda: cell_settings("huge"), "scale='huge'"),
-    ],
-)
-def test_bad_input_is_refused(act, words):
-    with pytest.raises(ValueError, match=words):
-        act()
-
-
-@pytest.mark.slow
-def test_the_full_covariance_is_not_worse_at_smoke_scale():
-    pair = [as_tensor(x, "cpu") for x in digits()]
-    found = {
-        kind: [train_model(*pair, RUNS["smoke"], kind, seed) for seed in (0, 1)]
-        for kind in COVARIANCES
-    }
-    last = {
-        name: {kind: [run[name][-1] for run in runs] for kind, runs in found.items()}
-        for name in ("loss", "active_directions", "mse")
-    }
-    assert max(last["loss"]["full"]) < min(last["loss"]["diagonal"])
-    directions = last["active_directions"]
-    assert np.mean(directions["full"]) <= np.mean(directions["diagonal"])
-    assert np.mean(last["mse"]["full"]) < 0.035
+    curves = setting.curves(Results(tuple(cells)))
+    assert_allclose(curves["directions/full"].y, 3)
+    assert_allclose(curves["directions/diagonal"].y, 3)
+    assert_allclose(curves["coordinates/diagonal"].y, 3)
+    assert curves["coordinates/full"].y[0] < 3
 
 
 def normal(*shape, seed=0):

@@ -13,6 +13,7 @@ from lucidae_app.report.style import LIGHT, drawing, new_figure
 from lucidae_papers.drawings.training import look, numbers, shared_legend
 from lucidae_papers.linear.counts import COUNTERS
 from lucidae_papers.vae.manifold_verdicts import ARMS, PARTS, panel_words
+from lucidae_papers.vae.mnist import ARMS as COVARIANCES
 from lucidae_papers.verdicts import LABELS, Outcome
 
 METHODS = ("full", "diagonal", "autoencoder", "group lasso")
@@ -157,40 +158,27 @@ def slices(outcome: Outcome) -> Sequence[Block]:
 
 
 def covariances(outcome: Outcome) -> Sequence[Block]:
-    """Return plots of deep VAEs with full and with diagonal covariance.
-
-    They show error and number of active latent directions against the epochs, and images.
-    """
-    titles = {"mse": "Error of the reconstruction", "active_directions": "Active directions"}
+    """Return plots of deep VAEs: error over the epochs, and posterior variances in order."""
+    colours = dict(zip(COVARIANCES, ("blue", "purple", "orange", "green", "yellow"), strict=True))
     with drawing():
-        figure, panels = new_figure(1, 2, figsize=(8.6, 3.3))
-        for axes, (name, title) in zip(panels, titles.items(), strict=True):
-            for kind in ("full", "diagonal"):
-                curve = outcome.curves[f"{name}/{kind}"]
-                style = {**look(kind), "linestyle": "-" if kind == "full" else "--"}
-                axes.plot(curve.x, curve.y, label=f"{kind} covariance", **style)
-            axes.set(title=title, xlabel="epoch")
-        panels[0].set_yscale("log")
-        panels[0].legend()
-        rows = {
-            f"{kind}, {what}": outcome.results.where(arm=kind).cells[0].arrays[f"{kind}_{what}"]
-            for kind in ("full", "diagonal")
-            for what in ("reconstructions", "samples")
-        }
+        figure, panels = new_figure(1, 3, figsize=(9.6, 3.7))
+        titles = ("mse", "variances of coordinates", "variances of directions")
+        for axes, name in zip(panels, titles, strict=True):
+            for arm in COVARIANCES:
+                curve = outcome.curves[f"{name}/{arm}"]
+                dash = "-" if arm.startswith("full") else "--"
+                axes.plot(curve.x, curve.y, label=arm, color=LIGHT[colours[arm]], linestyle=dash)
+        panels[0].set(title="Error of the reconstruction", xlabel="epoch", yscale="log")
+        for axes, what in zip(panels[1:], ("latents", "directions"), strict=True):
+            axes.axhline(0.5, color=LIGHT["muted"], linewidth=1)
+            axes.set(title=f"Posterior variance of {what}", xlabel=what, yscale="log")
+        shared_legend(figure, panels[0], 5)
         caption = (
-            "Error and number of active latent directions, on images that were not used for "
-            "training; means over the random seeds."
+            "Images that were not used for training; means over the seeds. Latents and directions "
+            "(eigenvectors of the mean posterior covariance) are in ascending order of variance; "
+            "those below the grey line count as active."
         )
-        return [
-            Plot.of(outcome.experiment.name, figure, caption, numbers(outcome.curves)),
-            Plot.of(
-                f"{outcome.experiment.name}-images",
-                image_rows(rows),
-                "For each model: reconstructions of the same ten images, and images decoded from "
-                "samples of the prior.",
-                numbers(outcome.curves, ["active"]),
-            ),
-        ]
+        return [Plot.of(outcome.experiment.name, figure, caption, numbers(outcome.curves))]
 
 
 AUTOENCODER: dict[str, Any] = {"color": LIGHT["orange"], "linestyle": "-"}

@@ -80,14 +80,14 @@ class Manifold:
     image_seeds: int  # number of seeds for images, and for the ablations
     generator_steps: int  # steps of training of a generator of images
     parts_latents: int  # number of latents of the ablations
-    gap_samples: int  # number of images for the Hadamard gap of the models of `vae-mnist`
+    gap_samples: int  # number of images for the Hadamard gap of residual networks
     tuned: Tuned  # longer runs with several learning rates
     # numbers ``best_samples`` of images and ``best_steps`` of steps for the best posteriors of
     # models of digits
     best: Mapping[str, int]
     digits_epochs: int  # number of epochs for which models of digits are trained
     # approximate seconds on one core of a pair of VAEs of random generators, of images, of the
-    # ablations, of one run of `vae-mnist`, and of a pair of longer runs
+    # ablations, of one residual network, and of a pair of longer runs
     costs: tuple[float, float, float, float, float]
 
     @property
@@ -199,7 +199,7 @@ class Manifold:
         ]
 
     def _deep(self) -> list[Cell]:
-        """Return the two runs of the experiment `vae-mnist` with its first seed.
+        """Return two runs of residual networks on images.
 
         At smoke scale they have fewer epochs.
         """
@@ -215,7 +215,7 @@ class Manifold:
         return cells
 
     def _digits(self) -> list[Cell]:
-        """Return runs that train small networks of `vae-mnist` and find their best posteriors."""
+        """Return runs that train small residual networks and find their best posteriors."""
         from lucidae_papers.vae.training import cell_settings
 
         cells = []

@@ -175,9 +175,9 @@ SAMPLERS: dict[str, Sampler] = {
 
 @work("vae.manifold_images/1")
 def measure_images(group: Sequence[Settings], device: str) -> list[Arrays]:
-    """Train the models of `vae-mnist`, and measure them and the Hadamard gaps of their decoders.
+    """Train residual networks of images, and measure them and the Hadamard gaps of their decoders.
 
-    The settings are those of `comparison.cell_settings`, with the number ``gap_samples`` of images
+    The settings are those of `cell_settings`, with the number ``gap_samples`` of images
     for the gap.
     """
     return [_measure_images(settings, device)[1] for settings in group]

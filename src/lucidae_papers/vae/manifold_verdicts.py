@@ -90,7 +90,7 @@ STATEMENTS = {
         "and with full covariance."
     ),
     "deep": own(
-        "In the experiment vae-mnist, a diagonal instead of a full posterior covariance raises "
+        "With residual networks on images, a diagonal instead of a full covariance raises "
         "−ELBO by an amount between two bounds: the Hadamard gaps of the decoders trained with "
         "diagonal and with full covariance."
     ),
@@ -256,7 +256,7 @@ def expected(setting: Manifold) -> dict[str, tuple[Any, ...]]:
             for panel, words in _panels("random", (1,), fixed)
         ),
         "images": _bounds(_panels("images", setting.ratios[:2], setting.image_noises)),
-        "deep": _bounds([("deep", "first seed of vae-mnist")]),
+        "deep": _bounds([("deep", "residual networks on images")]),
         "tuned": _bounds(_tuned_panels(setting.tuned)),
         "best": _best_bounds([*_tuned_panels(setting.tuned), ("digits", "images of digits")]),
         "parts": tuple(
@@ -288,7 +288,7 @@ def reported(setting: Manifold) -> tuple[Any, ...]:
                 )
             )
     found += [
-        Reported(f"{name}/deep", says=f"trained VAEs of the experiment vae-mnist: {words}, in nats")
+        Reported(f"{name}/deep", says=f"residual networks on images: {words}, in nats")
         for name, words in (
             (
                 "difference",
@@ -461,7 +461,7 @@ def low_and_high(name: str, curve: Curve) -> dict[str, Curve]:
 
 
 def deep_bounds(results: Results) -> dict[str, Curve]:
-    """Return the cost of a diagonal covariance and the Hadamard gaps of the `vae-mnist` models.
+    """Return the cost of a diagonal covariance and the Hadamard gaps of residual networks.
 
     A Hadamard gap is the amount by which a full posterior covariance raises the ELBO of a VAE.
     """

@@ -1,4 +1,4 @@
-"""Experiments: deep VAEs of images with a full and with a diagonal posterior covariance."""
+"""Experiment: deep VAEs of images with a full and with a diagonal posterior covariance."""
 
 from __future__ import annotations
 
@@ -18,155 +18,127 @@ from lucidae_papers.declaration import (
     Results,
     Scale,
     Statement,
-    own,
 )
-from lucidae_papers.verdicts import AtMost, Ordered, Outweighs, Reported
+from lucidae_papers.verdicts import Ordered, Outweighs, Reported
 
-QUANTITIES = ("mse", "sampled_mse", "kl", "active", "active_directions", "loss", "noise_variance")
-DATA = {
-    "smoke": "digits, 1500 images for training and 297 for evaluation",
-    "paper": "MNIST, 60 000 images for training and 10 000 for evaluation",
-}
+QUANTITIES = ("mse", "kl", "loss", "noise_variance")
+THRESHOLDS = (0.1, 0.5, 0.9)
+"""A latent, or a direction, counts as active if its posterior variance, averaged over the images,
+is below the threshold; that of the prior is 1 (Wipf 2023, Definition 3.1)."""
+
+PAIRS = (
+    ("full", "diagonal"),
+    ("full, warm-up", "diagonal"),
+    ("full, no head", "diagonal, no head"),
+)
+"""Arms that are compared: with full and with diagonal covariance."""
+ARMS = tuple(dict.fromkeys(arm for pair in PAIRS for arm in pair))
 
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """Settings: networks of equal size with both kinds of posterior covariance; needs PyTorch."""
+    """Settings: networks of equal size, trained with five kinds of posterior covariance."""
 
-    scale: str  # name of the settings in `lucidae_papers.vae.training`
+    data: str  # name of the images in `lucidae_papers.vae.training`
+    latents: int
+    channels: int  # base channels of the convolutions
+    epochs: int
+    batch_size: int
+    learning_rate: float  # the largest of one cycle
+    seeds: int
     seconds: float  # approximate seconds per run
-    # noise variance γ of the decoder: learned by each model, or fixed
-    noise_variance: str | float = "learn"
 
     def cells(self) -> Sequence[Cell]:
-        """Return one run per kind of posterior covariance (full, diagonal) and seed."""
-        study = self._study()
-        settings = study.cell_settings(self.scale, self.noise_variance)
-        return [Cell(study.measure, one, self.seconds) for one in settings]
-
-    def _study(self) -> Any:
-        """Import and return `lucidae_papers.vae.training`, which needs PyTorch."""
+        """Return one run per arm and seed."""
         try:
-            from lucidae_papers.vae import training
+            from lucidae_papers.vae.published import measure
         except ImportError as error:
             raise ValueError(
                 "the experiments on deep VAEs need PyTorch, which is not installed: "
                 f"{install_command('torch')}."
             ) from error
-        return training
+        shared = {
+            name: getattr(self, name)
+            for name in ("data", "latents", "channels", "epochs", "batch_size", "learning_rate")
+        }
+        return [
+            Cell(measure, {"arm": arm, "seed": seed, **shared}, self.seconds)
+            for arm in ARMS
+            for seed in range(self.seeds)
+        ]
 
     def curves(self, results: Results) -> Curves:
-        """Return each measured quantity over the epochs, averaged over the seeds.
+        """Return measured quantities over the epochs, and numbers of active latents.
 
-        ELBO is the evidence lower bound. ``"evidence"`` is −ELBO with full minus −ELBO with
-        diagonal covariance, in nats per image.
+        ``"coordinates"`` and ``"directions"`` are, over the thresholds, the numbers of latents and
+        of eigenvectors of the mean posterior covariance whose variance is below the threshold;
+        ``"variances"`` and ``"eigenvalues"`` are these variances in ascending order.
         """
         curves = {}
-        for kind in ("full", "diagonal"):
-            cells = results.where(arm=kind).cells
+        for arm in ARMS:
+            runs = [cell.arrays for cell in results.where(arm=arm)]
+            epochs = np.arange(1, len(runs[0]["mse"]) + 1)
             for name in QUANTITIES:
-                series = np.mean([cell.arrays[name] for cell in cells], axis=0)
-                curves[f"{name}/{kind}"] = Curve(np.arange(1, len(series) + 1), series, "epoch")
-        evidence = curves["loss/full"].y - curves["loss/diagonal"].y
-        curves["evidence"] = Curve(curves["loss/full"].x, evidence, "epoch")
+                measured = [run[name] for run in runs]
+                curves[f"{name}/{arm}"] = Curve.over_seeds(epochs, measured, "epoch")
+            spectra = {
+                "coordinates": [np.sort(np.diag(run["covariance"])) for run in runs],
+                "directions": [np.linalg.eigvalsh(run["covariance"]) for run in runs],
+            }
+            for name, values in spectra.items():
+                counts = [[np.sum(one < level) for level in THRESHOLDS] for one in values]
+                curves[f"{name}/{arm}"] = Curve.over_seeds(THRESHOLDS, counts, "variance below")
+                order = np.arange(1, self.latents + 1)
+                curves[f"variances of {name}/{arm}"] = Curve.over_seeds(order, values)
         return curves
 
     def facts(self) -> Mapping[str, str]:
         """Return the settings in words, for the HTML page of the results."""
-        runs = self._study().RUNS[self.scale]
-        noise = "learned: the mean squared error of each model"
-        if self.noise_variance != "learn":
-            noise = f"fixed at {self.noise_variance:g} for both models"
         return {
-            "data": DATA[self.scale],
-            "networks": f"{runs.latent_dim} latents, width {runs.width}, "
-            f"image size halved {runs.stages} times",
-            "noise variance γ": noise,
-            "training": f"{runs.training.epochs} epochs, batches of "
-            f"{runs.training.batch_size}, latents independent for the first "
-            f"{runs.training.uncoupled:.0%} of the steps",
-            "seeds": str(len(runs.seeds)),
+            "data": f"{self.data}, pixels from 0.001 to 0.999",
+            "networks": f"those published by Zheng et al. 2023: {self.latents} latents, "
+            f"{self.channels} base channels",
+            "training": f"{self.epochs} epochs, batches of {self.batch_size}, Adam, one cycle of "
+            f"the learning rate up to {self.learning_rate:g}, γ learned",
+            "warm-up": "latents are independent for the first quarter of the steps",
+            "no head": "posterior covariance of the decoder, linearised at the posterior mean",
+            "seeds": str(self.seeds),
         }
 
 
-STATEMENTS = {
-    "error": Statement(
-        "The VAE with a full posterior covariance has a lower reconstruction error "
-        "than the VAE with a diagonal one."
-    ),
-    "latents": Statement(
-        "The VAE with a full posterior covariance uses fewer latents than the "
-        "VAE with a diagonal one."
-    ),
-    "evidence": own(
-        "The VAE with a full posterior covariance has a higher evidence lower bound "
-        "(ELBO) than the VAE with a diagonal one."
-    ),
-}
-EXPECT = {
-    "error": (
-        Outweighs(
-            "mse/diagonal",
-            "mse/full",
-            1.0,
-            says="reconstruction error from posterior means: ratio of the diagonal-covariance VAE "
-            "to the full-covariance VAE",
-        ),
-        Outweighs(
-            "sampled_mse/diagonal",
-            "sampled_mse/full",
-            1.0,
-            says="reconstruction error from samples of the posterior: ratio of the "
-            "diagonal-covariance VAE to the full-covariance VAE",
-        ),
-    ),
-    "latents": (
-        Ordered(
-            ("active_directions/diagonal", "active_directions/full"),
-            margin=1.0,
-            says="number of active latent directions: diagonal-covariance VAE minus "
-            "full-covariance VAE",
-        ),
-    ),
-    "evidence": (
-        AtMost(
-            "evidence",
-            0.0,
-            says="negative evidence lower bound (−ELBO) in nats per image: full-covariance VAE "
-            "minus diagonal-covariance VAE",
-        ),
-    ),
-}
+def _expect() -> dict[str, tuple[Any, ...]]:
+    """Return the comparisons of all pairs of arms, by statement."""
+    words = "(first) and ".join(("{}", "{} (second)"))
+    error, latents = [], []
+    for full, diagonal in PAIRS:
+        both = words.format(diagonal, full)
+        error.append(
+            Outweighs(
+                f"mse/{diagonal}",
+                f"mse/{full}",
+                1.0,
+                says=f"ratio of the reconstruction errors from posterior means, {both}",
+            )
+        )
+        latents += [
+            Ordered(
+                (f"{name}/{diagonal}", f"{name}/{full}"),
+                at=0.5,
+                margin=1.0,
+                says=f"number of active {name} minus that of the other model, {both}",
+            )
+            for name in ("coordinates", "directions")
+        ]
+    return {"error": tuple(error), "latents": tuple(latents)}
+
+
 REPORTED = tuple(
-    Reported(f"{name}/{kind}", says=f"{words}, {kind} covariance")
+    Reported(f"{name}/{arm}", says=f"{words}, {arm}")
     for name, words in (
-        ("active", "number of active latents (coordinates)"),
-        ("kl", "KL divergence to the prior in nats per image"),
+        ("mse", "mean squared error of a pixel"),
+        ("loss", "negative evidence lower bound (−ELBO) in nats per image"),
     )
-    for kind in ("full", "diagonal")
-)
-
-
-def scales(smoke: str | float, paper: str | float) -> dict[str, Scale]:
-    """Return the settings at the scales "smoke" (small) and "paper", for given noise variances.
-
-    A noise variance is a number, or "learn".
-    """
-    return {
-        "smoke": Scale(
-            Comparison("smoke", 15.0, smoke),
-            {"evidence": EXPECT["evidence"]},
-            REPORTED,
-            dict.fromkeys(("error", "latents"), "12 epochs on 1500 small images do not decide it."),
-        ),
-        "paper": Scale(Comparison("paper", 300.0, paper), EXPECT, REPORTED),
-    }
-
-
-ABOUT = (
-    "Two variational autoencoders (VAE) with residual networks of equal capacity, which differ in "
-    "the posterior covariance only: full, or diagonal. Active directions are counted instead of "
-    "latents, because with a full covariance a rotation of the latents changes nothing."
+    for arm in ARMS
 )
 
 EXPERIMENT = Experiment(
@@ -174,21 +146,28 @@ EXPERIMENT = Experiment(
     title="Full against diagonal covariance in deep VAEs",
     reference="Wipf 2023, Section 5.2",
     shows="error and number of used latents of deep VAEs with full and with diagonal covariance",
-    about=ABOUT,
-    statements=STATEMENTS,
-    scales=scales("learn", "learn"),
-    draw=Drawing("sparsity", "covariances"),
-)
-
-
-FIXED_NOISE = Experiment(
-    name="vae-mnist-fixed",
-    title="Full against diagonal covariance in deep VAEs of equal noise variance",
-    reference="Wipf 2023, Section 5.2",
-    shows="error and number of used latents of deep VAEs at one fixed noise variance",
-    about=f"{ABOUT} Here the noise variance γ is the same fixed number for both models, so that "
-    "both have the same trade-off between the error and the KL divergence.",
-    statements=STATEMENTS,
-    scales=scales(0.05, 0.02),
+    about="Variational autoencoders (VAE) with residual networks of equal capacity, which differ "
+    "in the posterior covariance only: full or diagonal, predicted by a head from the start, "
+    "predicted after a warm-up with independent latents, or taken from the decoder. The paper "
+    "does not give its settings; these are those of the code that it refers to.",
+    statements={
+        "error": Statement(
+            "The VAE with a full posterior covariance has a lower reconstruction error "
+            "than the VAE with a diagonal one."
+        ),
+        "latents": Statement(
+            "The VAE with a full posterior covariance uses fewer latents than the "
+            "VAE with a diagonal one."
+        ),
+    },
+    scales={
+        "smoke": Scale(
+            Comparison("digits", 8, 3, 10, 150, 1e-2, 2, 5.0),
+            {},
+            REPORTED,
+            dict.fromkeys(("error", "latents"), "10 epochs on 1500 small images decide nothing."),
+        ),
+        "paper": Scale(Comparison("mnist", 32, 5, 400, 512, 2e-3, 4, 600.0), _expect(), REPORTED),
+    },
     draw=Drawing("sparsity", "covariances"),
 )

@@ -1,8 +1,8 @@
-"""The runs that compare VAEs with full and with diagonal posterior covariance."""
+"""Residual VAEs of images with full and diagonal covariance, for the study of manifolds."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, replace
 from typing import Any, Self
 
@@ -12,15 +12,11 @@ import torch
 from lucidae.datasets import fetch_mnist, load_digits
 from lucidae.iteration import ProgressBar, Status
 from lucidae.nn.layers import Tensor
-from lucidae.nn.training import TrainingSettings, seeded, train
+from lucidae.nn.training import TrainingSettings, train
 from lucidae.nn.vae import VAE
-from lucidae.validation import check_choice, check_number
-from lucidae_papers.declaration import work
+from lucidae.validation import check_choice
 
 COVARIANCES = ("full", "diagonal")
-N_IMAGES = 10
-"""Number of images that are reconstructed, and of samples that are drawn, for the page."""
-
 Images = np.ndarray[Any, Any]
 
 
@@ -37,13 +33,6 @@ class RunSettings:
     training: TrainingSettings
     # for each seed, one model with full and one with diagonal covariance is trained
     seeds: tuple[int, ...]
-    # noise variance γ of the decoder, for values in [0, 1]. A learned γ equals the error of its own
-    # model; a fixed number gives both models the same trade-off between error and KL
-    noise_variance: str | float = "learn"
-
-    def __post_init__(self) -> None:
-        if self.noise_variance != "learn":
-            check_number(self.noise_variance, "noise_variance", low=0.0, open_low=True)
 
     @classmethod
     def of(cls, settings: Mapping[str, Any]) -> Self:
@@ -67,7 +56,6 @@ class RunSettings:
                 blocks=self.blocks,
                 stages=self.stages,
                 features=self.features,
-                noise_variance=self.noise_variance,
             )
 
 
@@ -107,46 +95,20 @@ def mnist() -> tuple[Images, Images]:
 SOURCES: dict[str, Callable[[], tuple[Images, Images]]] = {"digits": digits, "mnist": mnist}
 
 
-def cell_settings(scale: str, noise_variance: str | float = "learn") -> list[dict[str, Any]]:
+def cell_settings(scale: str) -> list[dict[str, Any]]:
     """Return the settings of every run at a scale: both kinds of covariance for each seed.
 
     The kind is stored under the name ``"arm"`` and the settings under ``"design"``. These names are
     part of the key under which finished runs are stored, and cannot change.
     """
-    chosen = replace(RUNS[check_choice(scale, "scale", RUNS)], noise_variance=noise_variance)
+    chosen = RUNS[check_choice(scale, "scale", RUNS)]
     data = "digits" if scale == "smoke" else "mnist"
     described = asdict(chosen) | {"seeds": list(chosen.seeds)}
-    if noise_variance == "learn":
-        del described["noise_variance"]
     return [
         {"data": data, "arm": kind, "seed": seed, "design": described}
         for seed in chosen.seeds
         for kind in COVARIANCES
     ]
-
-
-@work("vae.comparison/1")
-def measure(group: Sequence[Mapping[str, Any]], device: str) -> list[dict[str, Images]]:
-    """Train the model of each run, and return measured values per epoch and images."""
-    return [_measure_one(settings, device) for settings in group]
-
-
-def _measure_one(settings: Mapping[str, Any], device: str) -> dict[str, Images]:
-    source = SOURCES[check_choice(settings["data"], "data", SOURCES)]
-    images, held_out = (as_tensor(x, device) for x in source())
-    kind = check_choice(settings["arm"], "arm", COVARIANCES)
-    return train_model(images, held_out, RunSettings.of(settings["design"]), kind, settings["seed"])
-
-
-def train_model(
-    images: Tensor, held_out: Tensor, chosen: RunSettings, kind: str, seed: int
-) -> dict[str, Images]:
-    """Train one model; return measured values per epoch, its number of parameters, and images."""
-    model, history = fit_model(images, held_out, chosen, kind, seed)
-    size = sum(parameter.numel() for parameter in model.parameters())
-    return (
-        history | sample_images(model, held_out[:N_IMAGES], kind) | {"parameters": np.array(size)}
-    )
 
 
 def fit_model(
@@ -169,21 +131,6 @@ def fit_model(
     return model, dict(ended.history.values)
 
 
-def sample_images(model: Any, x: Tensor, kind: str) -> dict[str, Images]:
-    """Return reconstructions of the images `x` and as many samples from the prior, as bytes."""
-    with seeded(model, x, 0):
-        return {
-            f"{kind}_reconstructions": as_bytes(model.reconstruct(x)),
-            f"{kind}_samples": as_bytes(model.sample(len(x))),
-        }
-
-
 def as_tensor(x: Any, device: str) -> Tensor:
     """Return images of shape (n, height, width) as a tensor (n, 1, height, width) on a device."""
     return torch.tensor(np.asarray(x)[:, None], dtype=torch.float32, device=device)
-
-
-def as_bytes(x: Tensor) -> Images:
-    """Return the first channel of images in [0, 1] as bytes, shape (n, height, width)."""
-    scaled = np.clip(x.float().cpu().numpy()[:, 0] * 255.0, 0, 255)
-    return np.asarray(scaled.round().astype(np.uint8))
