@@ -21,8 +21,8 @@ require("rich")
 
 from browser import dumped, need_browser, results_in
 from laboratory_formulas import all_comparisons
-from lucidae.data.tables import Table
 from lucidae_app import main
+from lucidae_app.preparation import Table
 from lucidae_app.report.page import SCRIPTS, laboratory_page
 from lucidae_app.report.sections import SECTIONS, render
 

@@ -19,10 +19,9 @@ require("matplotlib")
 require("pandas")
 
 from browser import dumped, results_in
-from lucidae.data.tables import ReadOptions, Table
+from lucidae import SecondMoment
 from lucidae.datasets import load_digits
-from lucidae.moments import SecondMoment
-from lucidae_app.preparation import Preparation, Prepared
+from lucidae_app.preparation import Preparation, Prepared, ReadOptions, Table
 from lucidae_app.report import figures, style, write_report
 from lucidae_app.report.page import Clock, Plot
 from lucidae_app.report.sections import SECTIONS, render

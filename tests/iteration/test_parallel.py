@@ -12,8 +12,7 @@ from numpy.testing import assert_array_equal
 from sklearn.base import clone
 
 from lucidae import DropoutRegressor, SparseVAE
-from lucidae.iteration import ProgressBar, loop, of_each
-from lucidae.iteration.progress import is_shown
+from lucidae.iteration import ProgressBar, loop, of_each, progress_bars
 from lucidae.sparsity import solve_batch
 
 
@@ -55,7 +54,7 @@ def test_folds_in_processes_give_the_same_digits(name, processes):
 
 def is_shown_on_a_terminal():
     sys.stderr = SimpleNamespace(isatty=lambda: True)
-    return is_shown("auto")
+    return bool(progress_bars("folds", "auto"))
 
 
 def test_processes_show_no_progress_of_their_own(processes):
