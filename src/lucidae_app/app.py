@@ -52,7 +52,7 @@ OPTIONS: dict[str, str | Callable[[re.Match[str]], str]] = {
     re.escape(IN_MEMORY): GAPS,
     r"by lucidae\.datasets\.read_table\(path, missing_values=\[(.*?)\]\), or --missing-values on "
     r"the command line": lambda found: f"by --missing-values {quote(joined(cells_in(found[1])))}",
-    r"by lucidae\.datasets\.read_table\(path, header=True\) or header=False, or ": "by ",
+    r"by lucidae\.datasets\.read_table\(path, header=True\) or header=False, or by": "by",
     "or leave the column out": "or choose other columns with --columns",
     r"\bn_components=(\S+) was given": r"--components \1 was given",
     r"\bnoise_variance=(\S+) was given": r"--noise-variance \1 was given",
@@ -181,7 +181,11 @@ def _sentence(error: Exception) -> str:
     # Usage errors format their own message; typer exports no base class of all of them.
     wording = getattr(error, "format_message", error.__str__)()
     if (context := getattr(error, "ctx", None)) is not None:
-        wording = f"{wording.rstrip('.')}. See {context.command_path} --help."
+        wording = re.sub(r"Value error, |\.$|(?<=\?)\.", "", wording)
+        if "command" in wording and "?" not in wording:  # it is missing, or there is none like it
+            wording += f", expected one of {', '.join(context.command.commands)}"
+        end = "" if wording.endswith("?") else "."
+        wording = f"{wording}{end} See {context.command_path} --help."
     if isinstance(error, OSError) and error.strerror and error.filename:
         wording = f"{error.strerror}: {error.filename!r}"  # without the number of the error
     text = " ".join(str(wording).split()) or type(error).__name__

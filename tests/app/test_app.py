@@ -87,12 +87,20 @@ def test_unknown_data_set_command_and_option_are_one_sentence(run):
     assert_one_sentence(run("data", "fetch", "moon"), "moon", "mnist")
     assert_one_sentence(run("dance"), "dance")
     assert_one_sentence(run("--dance"), "--dance")
+    assert_one_sentence(run("repot"), "Did you mean 'report'? See lucidae --help.")
+    families = "expected one of linear, dropout, sparse, meg. See lucidae fit --help."
+    assert_one_sentence(run("fit"), f"Missing command, {families}")
+    assert_one_sentence(run("fit", "my.csv"), f"No such command 'my.csv', {families}")
+    assert_one_sentence(run("reproduce", "--scale", "huge"), "'--scale': 'huge' is not one of")
 
 
 def test_bad_file_is_one_sentence_and_leaves_no_page(run, tmp_path):
     (tmp_path / "words.csv").write_text("a,b\nx,y\n")
     assert_one_sentence(run("report", "words.csv"), "no numeric column")
     assert_one_sentence(run("report", "none.csv"), "There is no file")
+    assert_one_sentence(run("report", "."), "'.' is a folder")
+    (tmp_path / "years.csv").write_text("2019,2020,2021\n" + "1.5,0.3,2.5\n0.2,7.5,0.1\n" * 3)
+    assert_one_sentence(run("report", "years.csv"), "say which by --header or --no-header")
     assert not (tmp_path / "lucidae-report.html").exists()
 
 
@@ -105,6 +113,8 @@ def test_output_that_cannot_be_written_is_one_sentence(run, tmp_path, short_page
     (tmp_path / "file").write_text("")
     np.save(tmp_path / "a.npy", np.random.default_rng(0).normal(size=(20, 3)))
     assert_one_sentence(run("report", "a.npy", "--out", tmp_path / "file" / "page.html"), "file")
+    if Path("/proc/self").exists():  # a folder in which nobody can write
+        assert_one_sentence(run("laboratory", "--out", "/proc/page.html"), "'/proc/page.html'")
 
 
 def test_unforeseen_error_is_one_sentence_with_its_type(run, monkeypatch):

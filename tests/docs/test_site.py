@@ -85,6 +85,23 @@ def test_a_page_that_is_missing_leaves_its_place_to_the_pages_below_it(tmp_path)
     assert trees.children("folder/index", "", tmp_path, listed) == ["leaf", "folder/a", "folder/b"]
 
 
+def test_pages_are_short_and_guides_have_figures():
+    """Words of Markdown files, code included; results, benchmarks and reference are not counted."""
+    words = {}
+    for path in PAGES:
+        page = path.relative_to(DOCS).as_posix()
+        if page.split("/")[0] in ("results", "benchmarks", "api"):
+            continue
+        text = path.read_text(encoding="utf-8")
+        words[page] = len(text.split())
+        folder = page.split("/")[0]
+        limit = {"guide": 1500, "howto": 500, "theory": 6000}.get(folder, 2500)
+        assert words[page] <= limit, page
+        if folder in ("guide", "howto") and not page.endswith("index.md"):
+            assert "![" in text, page
+    assert sum(words.values()) <= 45_000
+
+
 def slugs(path):
     """Return the anchors that a code host gives to the headings of a page."""
     text = re.sub(r"^```.*?^```", "", path.read_text(encoding="utf-8"), flags=re.DOTALL | re.M)

@@ -99,8 +99,10 @@ def blocks_of_file(
     """
     file = Path(path)
     suffix = file.suffix.lower()
-    if not file.exists() or (file.is_dir() and suffix != ".zarr"):
+    if not file.exists():
         raise ValueError(f"There is no file {str(file)!r}: check the path.")
+    if file.is_dir() and suffix != ".zarr":
+        raise ValueError(f"{str(file)!r} is a folder: give the path of a file in it.")
     reader = FILES.get(suffix)
     if reader is None:
         sheet = "Save the sheet as CSV, or give pandas.read_excel(path)."

@@ -77,6 +77,8 @@ def atomic_path(target: str | os.PathLike[str], size: int | None = None) -> Iter
     except Exception as error:
         if _is_without_room(error):
             raise _without_room(destination, temporary, size) from error
+        if isinstance(error, OSError) and error.filename == str(temporary):
+            error.filename = str(destination)  # the name that the caller knows
         raise
     finally:
         temporary.unlink(missing_ok=True)
