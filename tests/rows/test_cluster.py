@@ -7,7 +7,6 @@ import subprocess
 import sys
 import time
 import warnings
-from contextlib import suppress
 from pathlib import Path
 
 import joblib
@@ -202,31 +201,17 @@ def wait_for_file(path, seconds=60):
 
 
 def interrupting(block, process, folder, block_id=None):
-    """In chunk 12, send Ctrl-C to a process that knows all that it can know without this chunk."""
-    if block_id is not None and block_id[0] == 12:
-        wait_for_file(Path(folder, "summarised"))
+    """In chunk 20, send Ctrl-C to the process that fits."""
+    if block_id is not None and block_id[0] == 20:
         os.kill(process, signal.SIGINT)
         wait_for_file(Path(folder, "caught"))
     return block
 
 
-def interrupting_in_the_middle(block, process, folder, block_id=None):
-    """Return the chunk, if it is one of the first 20 to be computed; otherwise send Ctrl-C."""
-    if block_id is not None:
-        Path(folder, f"begun-{block_id[0]}").touch()
-        if len(list(Path(folder).glob("begun-*"))) > 20:
-            wait_for_file(Path(folder, "summarised"))
-            with suppress(FileExistsError):
-                Path(folder, "sent").touch(exist_ok=False)
-                os.kill(process, signal.SIGINT)
-            wait_for_file(Path(folder, "caught"))
-    return block
-
-
-def interrupted_fit(X, folder, interrupt, chunks=None, words="interrupted"):
+def interrupted_fit(X, folder, chunks=None, words="interrupted"):
     """Fit to chunks that send Ctrl-C; return what was kept, and the estimator."""
     rows = da.from_array(X, chunks=(100, 20))
-    rows = rows.map_blocks(interrupt, os.getpid(), str(folder), dtype=X.dtype)
+    rows = rows.map_blocks(interrupting, os.getpid(), str(folder), dtype=X.dtype)
     estimator = LinearAutoencoder(4)
     with pytest.raises(ReadInterrupted, match=words) as caught:
         estimator.fit(rows if chunks is None else chunks(rows))
@@ -243,102 +228,26 @@ def check_that_the_fit_goes_on(stop, estimator, X):
     assert_allclose(estimator.components_, LinearAutoencoder(4).fit(X).components_, atol=1e-10)
 
 
-def tell_when_summarised(path, monkeypatch):
-    """Let this process write a file when it has received every summary without chunk 12.
-
-    Of 30 chunks and their 4 joins, which are 8, 8, 8 and 6 chunks, only the last summary, the join
-    of chunks 8 to 15, and chunk 12 itself are pending then.
-    """
-    distributed = require("distributed")
-    whole, stored = distributed.Future.result, dask_blocks._after_task
-    others = {(1, 0), (1, 2), (1, 3)} | {(0, chunk) for chunk in range(8, 16) if chunk != 12}
-
-    def result(future, *arguments):
-        states, end = future.client.futures, time.monotonic() + 5.0
-        # Tasks may wait behind chunk 12 for the same worker; then less is known.
-        while sum(state.status == "pending" for state in list(states.values())) > 3:
-            if time.monotonic() > end:
-                break
-            time.sleep(0.01)
-        path.touch()
-        return whole(future, *arguments)
-
-    def after_task(places, found, *task):
-        stored(places, found, *task)
-        if others <= set(found):
-            path.touch()
-
-    monkeypatch.setattr(distributed.Future, "result", result)
-    monkeypatch.setattr(dask_blocks, "_after_task", after_task)
-
-
 @pytest.mark.usefixtures("ctrl_c")
-def test_an_interruption_leaves_the_moment_of_the_first_chunks(scheduler, tmp_path, monkeypatch):
+@pytest.mark.parametrize("block_bytes", [2**14, 2**25], ids=["summarised", "loaded"])
+def test_an_interruption_leaves_the_moment_of_the_finished_waves(
+    scheduler, tmp_path, monkeypatch, block_bytes
+):
+    monkeypatch.setattr(blocks, "BLOCK_BYTES", block_bytes)
+    monkeypatch.setattr(dask_blocks, "WAVE", 3)
     X = spread_rows()
-    tell_when_summarised(tmp_path / "summarised", monkeypatch)
     with dask.config.set(num_workers=2):
-        stop, estimator = interrupted_fit(X, tmp_path, interrupting)
-    assert stop.n_rows == 1200 if scheduler == "threads" else stop.n_rows in range(100, 1300, 100)
-    check_that_the_fit_goes_on(stop, estimator, X)
-
-
-@pytest.mark.usefixtures("ctrl_c")
-def test_the_first_chunks_are_computed_first(tmp_path, monkeypatch):
-    stored, seen = dask_blocks._after_task, set()
-
-    def after_task(places, found, key, *task):
-        stored(places, found, key, *task)
-        if places.get(key, (1, 0))[0] == 0:
-            seen.add(key)
-        if len(seen) > 15:
-            (tmp_path / "summarised").touch()
-
-    monkeypatch.setattr(dask_blocks, "_after_task", after_task)
-    X = spread_rows(6000)
-    with dask.config.set(num_workers=2, scheduler="threads"):
-        stop, _ = interrupted_fit(X, tmp_path, interrupting_in_the_middle)
-    # Of 1600 rows or a few more. A thread that is late by some chunks makes them fewer; in any
-    # other order of the chunks there would be almost always none.
-    assert stop.n_rows >= 300
-    assert_allclose(stop.moment.mean, X[: stop.n_rows].mean(axis=0))
-
-
-@pytest.mark.usefixtures("ctrl_c")
-def test_an_interruption_of_few_rows_leaves_their_moment(scheduler, tmp_path, monkeypatch):
-    monkeypatch.setattr(blocks, "BLOCK_BYTES", 2**25)
-    gathered, wait = [], dask_blocks._wait_for
-
-    def wait_for(futures):
-        end = time.monotonic() + 60.0  # it only ends a test that has failed already
-        while sum(future.status == "finished" for future in futures) < 18:
-            assert time.monotonic() < end
-            time.sleep(0.01)
-        gathered.append(len(futures))
-        (tmp_path / "summarised").touch()
-        wait(futures)
-
-    if scheduler == "cluster":
-        monkeypatch.setattr(dask_blocks, "_wait_for", wait_for)
-    else:
-        (tmp_path / "summarised").touch()
-    X = spread_rows(6000)
-    with dask.config.set(num_workers=1):
-        stop, estimator = interrupted_fit(X, tmp_path, interrupting_in_the_middle)
-    if scheduler == "cluster":  # two workers may change the order of chunks
-        assert gathered == [60]
-        assert stop.n_rows in range(100, 2200, 100)
-    else:
-        assert stop.n_rows == 2000
+        stop, estimator = interrupted_fit(X, tmp_path)
+    assert stop.n_rows == 1800  # three waves of six chunks
     check_that_the_fit_goes_on(stop, estimator, X)
 
 
 @pytest.mark.usefixtures("ctrl_c", "client")
 def test_an_interruption_while_chunks_are_counted_says_that_nothing_is_kept(tmp_path, monkeypatch):
     monkeypatch.setattr(blocks, "BLOCK_BYTES", 2**25)
-    (tmp_path / "summarised").touch()
     words = r"after 0 rows were read; no moment .* begin anew"
     unknown = lambda rows: rows[rows[:, 0] > -np.inf]  # noqa: E731
-    interrupted_fit(spread_rows(6000), tmp_path, interrupting, unknown, words)
+    interrupted_fit(spread_rows(6000), tmp_path, unknown, words)
 
 
 def _slow_reading(folder, slow):

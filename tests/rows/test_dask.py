@@ -20,7 +20,7 @@ from lucidae import (
     load,
     save,
 )
-from lucidae.data import blocks, dask_collections
+from lucidae.data import blocks
 from lucidae.data.dask_collections import dask_of_file
 from lucidae.data.tables import ReadOptions
 from lucidae.linear import batches as linear_batches
@@ -149,7 +149,6 @@ def test_missing_entries_of_wide_dask_collections(at, monkeypatch):
     found, expected = certify(model, collections(X)[at]), certify(whole, X)
     assert found.holds == expected.holds
     assert [claim.name for claim in found] == [claim.name for claim in expected]
-    monkeypatch.setattr(dask_collections, "_is_too_wide", lambda _: True)
     codes = whole.transform(collections(X)[0]).compute()
     assert_allclose(codes, whole.transform(X), atol=1e-9)
     monkeypatch.setattr(linear_batches, "EXACT_FEATURES", 40)

@@ -55,8 +55,6 @@ class RowBlock(NamedTuple):
     ends : tuple of int
         If the block was joined from several small blocks, the number of rows up to the end of each
         small block.
-    first_column : int
-        Number of the block's first column, where it has only some of the columns.
     """
 
     rows: Any
@@ -65,7 +63,6 @@ class RowBlock(NamedTuple):
     number: int
     first_row: int | None
     ends: tuple[int, ...] = ()
-    first_column: int = 0
 
     def number_of(self, row: int) -> int:
         """Return the number of the original block that contains a row of this joined block."""
@@ -291,7 +288,6 @@ def located(
         if found is not None:
             row, column, value = found
             heading = f", {columns[column]!r}" if columns and part is block.rows else ""
-            column += block.first_column if part is block.rows else 0
             place, counted = block.place_of(row)
             return ValueError(
                 f"{what} contains {value} in {place}, column {column}{heading} ({counted}). Remove "

@@ -3,24 +3,25 @@
 A block is one chunk of rows (of an array) or one partition (of a data frame). Chunks of columns are
 merged first. Everything works with the scheduler that Dask is set to: threads, processes, or the
 cluster of a `distributed.Client`, which repeats the work of a lost worker.
+
+Chunks are computed in waves of some chunks for each thread: between two waves progress is shown,
+and after Ctrl-C the summary of all finished waves is kept.
 """
 
 from __future__ import annotations
 
 import math
+import os
 import sys
 import threading
-from collections.abc import Iterable, Iterator
-from contextlib import nullcontext, suppress
+from collections.abc import Iterator
+from contextlib import nullcontext
 from functools import partial
-from heapq import heappop, heappush
-from itertools import chain, islice, repeat, takewhile
+from itertools import islice, repeat
 from numbers import Real
 from typing import Any, NamedTuple
-from uuid import uuid4
 
 import dask
-import dask.callbacks
 import numpy as np
 import scipy.sparse
 
@@ -43,9 +44,9 @@ __all__ = ["DaskAligned", "DaskBlocks"]
 FAN_IN = 8
 """Number of summaries of chunks, such as second moments, that one Dask task joins."""
 
-WAVE = 128
-"""Number of chunks that are computed at a time if this process, and not Dask, reads their targets
-or weights."""
+WAVE = 16
+"""Number of chunks for each thread that are computed at a time. At the end of a wave threads wait
+for the last chunk, on average for half a chunk."""
 
 ROW_INDEX = "row of the file"
 """Name of the index of partitions of a file that counts the rows of the whole file."""
@@ -93,45 +94,15 @@ class DaskBlocks(RowBlocks):
         return not is_frame(self.collection) and isinstance(self.collection._meta, np.ndarray)
 
     def read(self) -> Iterator[Any]:
-        """Yield the computed chunks; all are computed at once if together they fit into a block."""
-        parts, count = self.parts(), self.n_rows_to_read
-        if count is not None and count <= max(self.rows_per_block, self.n_features):
-            return _computed_at_once(parts)
-        return (_computed([part])[0] for part in parts)
+        """Yield the computed chunks, a wave at a time if together they fit into a block."""
+        parts, count = iter(self.parts()), self.n_rows_to_read
+        small = count is not None and count <= max(self.rows_per_block, self.n_features)
+        while wave := list(islice(parts, _wave() if small else 1)):
+            yield from _computed(wave)
 
     def parts(self) -> list[Any]:
         """Return the chunks of rows as delayed values, which Dask computes later."""
         return list(np.ravel(self.collection.to_delayed()))
-
-
-def _computed_at_once(parts: list[Any]) -> Iterator[Any]:
-    """Yield the computed chunks; after Ctrl-C the first finished ones, and then interrupt again."""
-    places = {part.key: (0, at) for at, part in enumerate(parts)}
-    found: dict[_Place, Any] = {}
-    client = cluster_client()
-    try:
-        if client is None:
-            with dask.callbacks.Callback(
-                start_state=partial(_order_tasks, places),
-                posttask=partial(_after_task, places, found),
-            ):
-                computed = dask.compute(*parts)
-        else:
-            computed = _gathered(client, parts, found)
-    except KeyboardInterrupt:
-        known = dict(found)  # a copy: callbacks of a cluster change `found` in another thread
-        first = takewhile(partial(_has_chunk, known), range(len(parts)))
-        kept = [known[0, at] for at in first]
-        yield from kept if client is None else client.gather(kept)
-        raise
-    finally:
-        found.clear()
-    yield from computed
-
-
-def _has_chunk(found: dict[_Place, Any], at: int) -> bool:
-    """Tell whether chunk `at` is computed; that of a cluster is a future, which may be pending."""
-    return (0, at) in found and getattr(found[0, at], "status", "finished") == "finished"
 
 
 def is_frame(collection: Any) -> bool:
@@ -225,24 +196,25 @@ class DaskAligned(AlignedBlocks):
         `leaf` summarises a chunk on the worker that has it, and `combine` joins two summaries; they
         are joined in a tree. `shown` displays the progress.
         """
-        with _Progress(self.rows, shown) as topic:
-            # As an argument, and not as the function of the tasks, the leaf travels to a worker
-            # once.
-            held, summary = dask.delayed(leaf, pure=False), dask.delayed(_summary, pure=False)
-            known = (self.rows.name, self.rows.dtype, topic)
-            chunks, size = self._chunks(), WAVE if self._reads_beside() else None
-            total = _Part(None, 0)
-            try:
+        lengths = row_lengths(self.rows.collection)
+        count = len(self.rows.parts()) if lengths is None else sum(lengths)
+        # As an argument, and not as the function of the tasks, the leaf travels to a worker once.
+        held, summary = dask.delayed(leaf, pure=False), dask.delayed(_summary, pure=False)
+        join = dask.delayed(partial(_joined, combine), pure=False)
+        chunks, total, done, size = self._chunks(), _Part(None, 0), 0, _wave()
+        try:
+            with shown.rows(count, "chunks" if lengths is None else "rows") as show:
                 while wave := list(islice(chunks, size)):
-                    parts = [summary(held, *known, *chunk) for chunk in wave]
-                    part, is_whole = _computed_tree(_tree(parts, combine), combine)
-                    total = _joined(combine, [total, part])
-                    if not is_whole:
-                        raise KeyboardInterrupt
-            except KeyboardInterrupt:
-                moment = moment_in(total.summary)
-                raise ReadInterrupted(moment, self.rows.first_row + total.n_rows) from None
-            return total.summary
+                    parts = [summary(held, self.rows.name, self.rows.dtype, *at) for at in wave]
+                    while len(parts) > 1:
+                        parts = [join(parts[i : i + FAN_IN]) for i in range(0, len(parts), FAN_IN)]
+                    total = _joined(combine, [total, _computed(parts)[0]])
+                    done += len(wave)
+                    show(done if lengths is None else total.n_rows)
+        except KeyboardInterrupt:
+            kept = self.rows.first_row + total.n_rows
+            raise ReadInterrupted(moment_in(total.summary), kept) from None
+        return total.summary
 
     def _chunks(self) -> Iterator[tuple[Any, ...]]:
         """Yield, for each chunk of rows, the arguments of the task that summarises it."""
@@ -252,15 +224,6 @@ class DaskAligned(AlignedBlocks):
         targets, weights = self._beside(self.targets), self._beside(self.weights)
         for index, (x, y, w) in enumerate(zip(rows, targets, weights, strict=True)):
             yield x, y, w, index, starts[index], self.rows.n_features
-
-    def _reads_beside(self) -> bool:
-        """Whether targets or weights are read block by block in this process, not by Dask."""
-        return any(
-            isinstance(other, RowBlocks)
-            and not isinstance(other, DaskBlocks)
-            and not isinstance(getattr(other, "array", None), np.ndarray)
-            for other in (self.targets, self.weights)
-        )
 
     def _beside(self, other: RowBlocks | float | None) -> Iterator[Any]:
         """Yield, for each chunk of X, its rows of the targets or weights `other`."""
@@ -327,160 +290,12 @@ class _Part(NamedTuple):
     n_rows: int
 
 
-def _tree(parts: list[Any], combine: Any) -> list[list[Any]]:
-    """Return the levels of a tree of delayed summaries, from `parts` to the summary of all rows.
-
-    In each level groups of `FAN_IN` summaries of the level before are joined by `combine`, until
-    one is left.
-    """
-    join = dask.delayed(partial(_joined, combine), pure=False)
-    levels = [parts]
-    while len(levels[-1]) > 1:
-        below = levels[-1]
-        levels.append([join(below[i : i + FAN_IN]) for i in range(0, len(below), FAN_IN)])
-    return levels
-
-
-def _computed_tree(levels: list[list[Any]], combine: Any) -> tuple[_Part, bool]:
-    """Compute a tree of delayed summaries; return its last one, and whether it is that of all rows.
-
-    After Ctrl-C the result is the summary of the first rows, as many as were summarised until then.
-    """
-    client = cluster_client()
-    places = {
-        node.key: (level, at) for level, nodes in enumerate(levels) for at, node in enumerate(nodes)
-    }
-    found: dict[_Place, Any] = {}
-    try:
-        if client is not None:
-            return _computed_on_cluster(client, levels, found), True
-        with dask.callbacks.Callback(
-            start_state=partial(_order_tasks, places), posttask=partial(_after_task, places, found)
-        ):
-            return _computed(levels[-1])[0], True
-    except KeyboardInterrupt:
-        known = dict(found)  # a copy: callbacks of a cluster change `found` in another thread
-        finished = {place for place, value in known.items() if _is_finished(value)}
-        kept = [known[place] for place in _first_finished(levels, finished)]
-        return _joined(combine, kept if client is None else client.gather(kept)), False
-    finally:
-        found.clear()  # a cluster forgets tasks when no future of them is left
-
-
-_Place = tuple[int, int]
-"""Type of the place of a summary in a tree: its level, and its number in the level."""
-
-
-class _InOrder:
-    """Tasks that a local scheduler of Dask may start: those of the first chunks first.
-
-    Dask's own order is that of random keys, so that the first chunks might come last; after Ctrl-C
-    only the rows before the first unfinished chunk can be kept. Of the tasks for the same chunk the
-    one that was added last is started first, as Dask does, so that few results are in memory.
-    """
-
-    def __init__(self, tasks: Iterable[Any], chunks: dict[Any, int]) -> None:
-        self._chunks = chunks
-        self._heap: list[tuple[int, int, Any]] = []
-        self._count = 0
-        for task in tasks:
-            self.append(task)
-
-    def append(self, task: Any) -> None:
-        """Add a task."""
-        self._count -= 1
-        # The count is different for each task, so that tasks themselves are not compared.
-        heappush(self._heap, (self._chunks.get(task, 0), self._count, task))
-
-    def pop(self) -> Any:
-        """Remove and return the task that is started next."""
-        return heappop(self._heap)[-1]
-
-    def __len__(self) -> int:
-        return len(self._heap)
-
-
-def _order_tasks(places: dict[Any, _Place], _graph: Any, state: dict[str, Any]) -> None:
-    """Let a local scheduler of Dask, which has the given `state`, start the first chunks first."""
-    ready, dependencies = state.get("ready"), state.get("dependencies")
-    if isinstance(ready, list) and isinstance(dependencies, dict):
-        state["ready"] = _InOrder(ready, _first_chunks(places, dependencies))
-
-
-def _first_chunks(places: dict[Any, _Place], dependencies: Any) -> dict[Any, int]:
-    """Return, for each task, the number of the first chunk whose summary needs it.
-
-    A join of summaries counts as a task of its first chunk.
-    """
-    first: dict[Any, int] = {}
-    for key, (level, at) in sorted(places.items(), key=lambda item: item[1]):
-        pending = [key]
-        while pending:
-            task = pending.pop()
-            if task not in first:
-                first[task] = at * FAN_IN**level
-                pending.extend(dependencies.get(task, ()))
-    return first
-
-
-def _after_task(
-    places: dict[Any, _Place], found: dict[_Place, Any], key: Any, value: Any, *_: Any
-) -> None:
-    """Store the summary `value` of a task of the tree in `found`, in place of those it joins."""
-    if key in places:
-        found[places[key]] = value
-        _drop_joined(found, places[key])
-
-
-def _drop_joined(found: dict[_Place, Any], place: _Place, *_: Any) -> None:
-    """Remove the summaries that the one at `place` joins, so that they need no memory."""
-    level, at = place
-    for below in range(at * FAN_IN, (at + 1) * FAN_IN):
-        found.pop((level - 1, below), None)
-
-
-def _computed_on_cluster(client: Any, levels: list[list[Any]], found: dict[_Place, Any]) -> Any:
-    """Return the last summary of a tree, computed by a cluster; `found` receives the futures."""
-    places = [(level, at) for level, nodes in enumerate(levels) for at in range(len(nodes))]
-    keys = {node.key: place for node, place in zip(chain(*levels), places, strict=True)}
-    needed = levels[-1][0].__dask_graph__().get_all_dependencies()
-    priority = partial(_priority, _first_chunks(keys, needed))
-    with _large_graphs(), dask.annotate(priority=priority):
-        found.update(zip(places, client.compute([n for ns in levels for n in ns]), strict=True))
-    last = found[places[-1]]
-    for place, future in list(found.items()):
-        if place[0]:
-            future.add_done_callback(partial(_drop_joined, found, place))
-    return last.result()
-
-
-def _priority(chunks: dict[Any, int], key: Any) -> int:
-    """Return the priority of a task on a cluster; `chunks` are the first chunks of all tasks."""
-    return -chunks.get(key, 0)
-
-
-def _is_finished(value: Any) -> bool:
-    """Tell whether a summary is there; that of a cluster is a future, which may be pending."""
-    return isinstance(value, _Part) or value.status == "finished"
-
-
-def _first_finished(levels: list[list[Any]], finished: set[_Place]) -> list[_Place]:
-    """Return the places of finished summaries that cover, in order, as many first rows as possible.
-
-    A summary that is not finished is replaced by those that it joins.
-    """
-    first: list[_Place] = []
-    stack = [(len(levels) - 1, 0)]
-    while stack:
-        level, at = stack.pop()
-        if (level, at) in finished:
-            first.append((level, at))
-        elif level == 0:
-            break
-        else:
-            end = min((at + 1) * FAN_IN, len(levels[level - 1]))
-            stack += [(level - 1, below) for below in reversed(range(at * FAN_IN, end))]
-    return first
+def _wave() -> int:
+    """Return the number of chunks that are computed at a time."""
+    client = current_client()
+    if client is not None:
+        return WAVE * max(1, sum(client.ncores().values()))
+    return WAVE * int(dask.config.get("num_workers", None) or os.cpu_count() or 1)
 
 
 def _computed(parts: list[Any]) -> list[Any]:
@@ -490,30 +305,13 @@ def _computed(parts: list[Any]) -> list[Any]:
     lost together with its worker.
     """
     client = cluster_client()
-    if client is not None:
-        return _gathered(client, parts, {})
+    if client is None:
+        with _large_graphs():
+            return list(dask.compute(*parts))
     with _large_graphs():
-        return list(dask.compute(*parts))
-
-
-def _gathered(client: Any, parts: list[Any], found: dict[_Place, Any]) -> list[Any]:
-    """Return delayed values that a cluster computes, the first ones first.
-
-    `found` receives the futures. `dask.compute` would print a traceback for each pending value if
-    it were interrupted; so the values are gathered only when all of them are finished.
-    """
-    keys = {part.key: (0, at) for at, part in enumerate(parts)}
-    needed = dask.delayed(list, pure=False)(parts).__dask_graph__().get_all_dependencies()
-    priority = partial(_priority, _first_chunks(keys, needed))
-    with _large_graphs(), dask.annotate(priority=priority):
         futures = client.compute(parts)
-    found.update({(0, at): future for at, future in enumerate(futures)})
-    _wait_for(futures)
-    return list(client.gather(futures))
-
-
-def _wait_for(futures: list[Any]) -> None:
-    """Wait until all futures are finished, or until one has failed; Ctrl-C interrupts it."""
+    # `dask.compute` would print a traceback for each pending value if it were interrupted; so the
+    # values are gathered only when all of them are finished, or one has failed.
     ended, lock, pending = threading.Event(), threading.Lock(), len(futures)
 
     def after(future: Any) -> None:
@@ -526,6 +324,7 @@ def _wait_for(futures: list[Any]) -> None:
     for future in futures:
         future.add_done_callback(after)
     ended.wait()
+    return list(client.gather(futures))
 
 
 def _large_graphs() -> Any:
@@ -543,7 +342,6 @@ def _summary(
     leaf: Any,
     name: str,
     dtype: Any,
-    topic: str | None,
     raw: Any,
     targets: Any,
     weights: Any,
@@ -568,7 +366,6 @@ def _summary(
     block = RowBlock(rows, y, None, index, first_row)
     block = block._replace(weights=_checked_weights(weights, block))
     found = leaf_of(block, name, leaf, column_names(raw))
-    _report(topic, index, rows.shape[0])
     if isinstance(found, SecondMoment):
         found = _on_host(found)
     elif moment_in(found) is not None:
@@ -620,67 +417,6 @@ def _joined(combine: Any, parts: list[_Part]) -> _Part:
         if part is not None:
             total = part if total is None else combine(total, part)
     return _Part(total, sum(part.n_rows for part in parts))
-
-
-def _report(topic: str | None, index: int, n_rows: int) -> None:
-    """Tell the process that shows the progress that chunk `index` of `n_rows` rows is summarised.
-
-    `topic` identifies the display; if it is None, nothing is shown.
-    """
-    if topic is None:
-        return
-    if topic in _REPORTS:  # the schedulers of this process
-        _REPORTS[topic](index, n_rows)
-        return
-    distributed = sys.modules.get("distributed")
-    if distributed is not None:
-        with suppress(ValueError):  # this process is not a worker of a cluster
-            distributed.get_worker().log_event(topic, (index, n_rows))
-
-
-_REPORTS: dict[str, Any] = {}
-"""Functions that show the progress of reading in this process, by the topic of the display."""
-
-
-class _Progress:
-    """Display of the number of rows read so far, by this process or by the workers of a cluster.
-
-    A ``with`` statement returns the topic under which the tasks report, or None if nothing is
-    shown. A chunk that a cluster computes again, because a worker was lost, counts once.
-    """
-
-    def __init__(self, rows: DaskBlocks, shown: Shown) -> None:
-        lengths = row_lengths(rows.collection)
-        self._unit = "chunks" if lengths is None else "rows"
-        self._total = len(rows.parts()) if lengths is None else sum(lengths)
-        self._shown = shown
-        self._done: dict[int, int] = {}
-
-    def __enter__(self) -> str | None:
-        if not self._shown.verbose:
-            return None
-        self._rows = self._shown.rows(self._total, self._unit)
-        self._show = self._rows.__enter__()
-        self._topic = f"lucidae-{uuid4()}"
-        self._client = current_client()
-        if self._client is None:
-            _REPORTS[self._topic] = self._after
-        else:
-            self._client.subscribe_topic(self._topic, lambda event: self._after(*event[1]))
-        return self._topic
-
-    def _after(self, index: int, n_rows: int) -> None:
-        self._done[index] = n_rows if self._unit == "rows" else 1
-        self._show(sum(self._done.values()))
-
-    def __exit__(self, *error: Any) -> None:
-        if not self._shown.verbose:
-            return
-        if self._client is None:
-            _REPORTS.pop(self._topic)
-        else:
-            self._client.unsubscribe_topic(self._topic)
-        self._rows.__exit__(*error)
 
 
 def cluster_client() -> Any:

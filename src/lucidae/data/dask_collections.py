@@ -13,12 +13,11 @@ import dask.array as da
 import numpy as np
 import scipy.sparse
 
-from lucidae.arrays import is_array, namespace, to_numpy
+from lucidae.arrays import is_array, namespace
 from lucidae.data import blocks as sizes
 from lucidae.data.blocks import LARGEST_BLOCK, RowBlock, column_names, floating_rows, located
 from lucidae.data.dask_blocks import (
     ROW_INDEX,
-    array_reference,
     first_row_of,
     first_rows,
     is_frame,
@@ -42,10 +41,6 @@ def mapped(estimator: Any, X: Any, method: str) -> Any:
     copy = pickle.loads(pickle.dumps(estimator))
     if is_frame(X):
         return _mapped_frame(copy, X, method)
-    # Where missing entries are allowed, the codes are not an affine function of the rows.
-    is_affine = method == "transform" and not copy.__sklearn_tags__().input_tags.allow_nan
-    if is_affine and _is_too_wide(X):
-        return _transformed_columns(copy, X)
     X = one_column_chunk(X)
     example = getattr(copy, method)(_example_rows(X))
     example = example if is_array(example) else np.asarray(example)
@@ -65,14 +60,6 @@ def mapped(estimator: Any, X: Any, method: str) -> Any:
     )
 
 
-def _is_too_wide(X: Any) -> bool:
-    """Tell whether X has several chunks of columns that are too large for one worker together."""
-    lengths = row_lengths(X)
-    if X.ndim != 2 or X.numblocks[1] == 1 or lengths is None or math.isnan(X.shape[1]):
-        return False
-    return bool(max(lengths) * X.shape[1] * X.dtype.itemsize > LARGEST_BLOCK * sizes.BLOCK_BYTES)
-
-
 def _in_blocks(X: Any, row_bytes: int) -> Any:
     """Return codes X in chunks of so few rows that the decoded rows of a chunk need little memory.
 
@@ -85,64 +72,6 @@ def _in_blocks(X: Any, row_bytes: int) -> Any:
         return X
     parts = [min(most, n - at) for n in lengths for at in range(0, n, most)]
     return X.rechunk({0: tuple(parts)})
-
-
-def _transformed_columns(estimator: Any, X: Any) -> Any:
-    """Return the codes of rows whose columns are in several chunks.
-
-    The codes t(x) of a row x are an affine function of it, t(x) = t(0) + Lx with a matrix L. So
-    t(x) is t(0) plus the sum of t(xⱼ) − t(0) over the chunks j of columns, where xⱼ equals x in the
-    columns of the chunk and is zero in all others.
-    """
-    ends = np.cumsum(X.chunks[1]).tolist()
-    n_columns = int(X.shape[1])
-    at_zero = np.asarray(estimator.transform(scipy.sparse.csr_array((1, n_columns))))
-    held, of_part = dask.delayed(estimator, pure=False), dask.delayed(_part_codes, pure=False)
-    total, dtype = dask.delayed(_total_codes, pure=False), array_reference(X).dtype
-    found, first_row = [], 0
-    for index, (row, n_rows) in enumerate(zip(X.to_delayed(), X.chunks[0], strict=True)):
-        parts = [
-            of_part(held, part, index, first_row, end - width, n_columns, at_zero)
-            for part, end, width in zip(row, ends, X.chunks[1], strict=True)
-        ]
-        shape = (n_rows, at_zero.shape[1])
-        found.append(da.from_delayed(total(parts, at_zero, dtype), shape, dtype))
-        first_row += n_rows
-    return da.concatenate(found, axis=0)
-
-
-def _part_codes(
-    estimator: Any,
-    raw: Any,
-    index: int,
-    first_row: int,
-    first_column: int,
-    n_columns: int,
-    at_zero: Any,
-) -> Any:
-    """Return t(xⱼ) − t(0), where t(x) are the codes of rows x.
-
-    xⱼ are the rows of a chunk (`raw`) with zeros in all columns except those of the chunk, which
-    begin at `first_column` of `n_columns`.
-    """
-    rows = floating_rows(raw, "X", index, first_row)
-    if rows is None:
-        return at_zero[:0]
-    if not scipy.sparse.issparse(rows):
-        rows = scipy.sparse.csr_array(to_numpy(rows))
-    entries = rows.tocsr().astype(np.float64)
-    columns = entries.indices.astype(np.int64) + first_column
-    shape = (entries.shape[0], n_columns)
-    whole = scipy.sparse.csr_array((entries.data, columns, entries.indptr), shape=shape)
-    try:
-        return np.asarray(estimator.transform(whole)) - at_zero
-    except ValueError as error:
-        block = RowBlock(rows, None, None, index, first_row, (), first_column)
-        raise located(error, block, "X") from None
-
-
-def _total_codes(parts: list[Any], at_zero: Any, dtype: Any) -> Any:
-    return (sum(parts[1:], parts[0]) + at_zero).astype(dtype)
 
 
 def _example_rows(X: Any) -> Any:
