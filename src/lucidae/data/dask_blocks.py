@@ -294,7 +294,7 @@ def _wave() -> int:
     """Return the number of chunks that are computed at a time."""
     client = current_client()
     if client is not None:
-        return WAVE * max(1, sum(client.ncores().values()))
+        return WAVE * max(1, int(sum(client.ncores().values())))
     return WAVE * int(dask.config.get("num_workers", None) or os.cpu_count() or 1)
 
 
