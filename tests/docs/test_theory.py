@@ -154,7 +154,9 @@ def test_every_experiment_and_every_page_exists(name):
             assert label in NAMES, label
             assert target == f"../results/{label}.md"
     for entry in entries(text).values():
-        for experiment in re.findall(r"`([a-z]+(?:-[a-z]+)+)`", fields(entry).get("Experiment", "")):
+        for experiment in re.findall(
+            r"`([a-z]+(?:-[a-z]+)+)`", fields(entry).get("Experiment", "")
+        ):
             assert experiment in NAMES, experiment
 
 
