@@ -14,7 +14,7 @@ import numpy as np
 import pandas as pd
 import typer
 
-from lucidae.io.atomic import atomic_path, save_arrays
+from lucidae.io.atomic import atomic_path
 from lucidae.models import Source, source_of
 
 Matrix = np.ndarray[Any, np.dtype[Any]]
@@ -95,34 +95,24 @@ def _refuse_inputs(outputs: Sequence[Path], inputs: Iterable[Path]) -> None:
 class Sheet:
     """Numbers with named columns, and with named rows if the rows are not samples."""
 
-    values: Matrix  # (n_rows, n_columns): the numbers
-    columns: tuple[str, ...]  # one name per column
-    rows: tuple[str, ...] = ()  # one name per row
-    title: str = ""  # heading of the column that contains the names of the rows
-
-    def frames(self) -> Iterator[Any]:
-        """Yield the sheet as one pandas data frame; names of rows, if any, are its first column."""
-        frame = pd.DataFrame(self.values, columns=list(self.columns))
-        if self.rows:
-            frame.insert(0, self.title, list(self.rows), allow_duplicates=True)
-        yield frame
-
-
-@dataclass(frozen=True, slots=True)
-class StreamedSheet:
-    """Numbers with named columns that are computed block by block while they are written."""
-
-    # (n_rows_of_block, n_columns): the numbers, at least one block; they are read once
+    # (n_rows_of_block, n_columns): the numbers, at least one block; they may be computed while they
+    # are written, and are read once
     blocks: Iterable[Matrix]
     columns: tuple[str, ...]  # one name per column
     n_rows: int  # number of rows of all blocks together
+    rows: tuple[str, ...] = ()  # one name per row, if there is one block
+    title: str = ""  # heading of the column that contains the names of the rows
 
     def frames(self) -> Iterator[Any]:
-        """Yield the blocks as pandas data frames."""
-        return (pd.DataFrame(block, columns=list(self.columns)) for block in self.blocks)
+        """Yield the blocks as pandas data frames; names of rows, if any, are the first column."""
+        for block in self.blocks:
+            frame = pd.DataFrame(block, columns=list(self.columns))
+            if self.rows:
+                frame.insert(0, self.title, list(self.rows), allow_duplicates=True)
+            yield frame
 
 
-def write_sheet(prefix: Path, sheet: Sheet | StreamedSheet, kind: str) -> Path:
+def write_sheet(prefix: Path, sheet: Sheet, kind: str) -> Path:
     r"""Write a sheet to a file that `read_table` can read, and return the path of the file.
 
     The format depends on the suffix `kind` of the input file. Text files give CSV and Parquet gives
@@ -150,7 +140,7 @@ def as_text(cell: Any) -> Any:
     return f"'{cell}" if is_formula else cell
 
 
-def _write_text(path: Path, sheet: Sheet | StreamedSheet) -> None:
+def _write_text(path: Path, sheet: Sheet) -> None:
     """Write a sheet as CSV."""
     with (
         atomic_path(path) as temporary,
@@ -158,13 +148,13 @@ def _write_text(path: Path, sheet: Sheet | StreamedSheet) -> None:
     ):
         for number, frame in enumerate(sheet.frames()):
             frame.columns = [as_text(name) for name in frame.columns]
-            if isinstance(sheet, Sheet) and sheet.rows:
+            if sheet.rows:
                 frame.isetitem(0, [as_text(name) for name in sheet.rows])
             # pandas writes the shortest text that is read back as the same number.
             frame.to_csv(stream, index=False, header=number == 0, lineterminator="\n")
 
 
-def _write_parquet(path: Path, sheet: Sheet | StreamedSheet) -> None:
+def _write_parquet(path: Path, sheet: Sheet) -> None:
     """Write a sheet as Parquet, each block as a row group."""
     import pyarrow as pa
     import pyarrow.parquet as parquet
@@ -177,12 +167,8 @@ def _write_parquet(path: Path, sheet: Sheet | StreamedSheet) -> None:
                 writer.write_table(table)
 
 
-def _write_arrays(path: Path, sheet: Sheet | StreamedSheet) -> None:
+def _write_arrays(path: Path, sheet: Sheet) -> None:
     """Write a sheet as an NPZ archive with the arrays ``X``, ``columns`` and, if any, ``rows``."""
-    if isinstance(sheet, Sheet):
-        names = {"rows": np.array(sheet.rows)} if sheet.rows else {}
-        save_arrays(path, {"X": sheet.values, "columns": np.array(sheet.columns), **names})
-        return
     with atomic_path(path) as temporary, zipfile.ZipFile(temporary, "w") as archive:
         with archive.open("X.npy", "w", force_zip64=True) as member:
             for number, block in enumerate(sheet.blocks):
@@ -191,11 +177,13 @@ def _write_arrays(path: Path, sheet: Sheet | StreamedSheet) -> None:
                     header |= {"shape": (sheet.n_rows, block.shape[1]), "fortran_order": False}
                     np.lib.format.write_array_header_1_0(member, header)
                 member.write(np.ascontiguousarray(block).data)
-        with archive.open("columns.npy", "w") as member:
-            np.lib.format.write_array(member, np.array(sheet.columns), allow_pickle=False)
+        names = {"columns": sheet.columns} | ({"rows": sheet.rows} if sheet.rows else {})
+        for name, texts in names.items():
+            with archive.open(f"{name}.npy", "w") as member:
+                np.lib.format.write_array(member, np.array(texts), allow_pickle=False)
 
 
-Writer = Callable[[Path, Sheet | StreamedSheet], None]
+Writer = Callable[[Path, Sheet], None]
 TEXT: tuple[str, Writer] = (".csv", _write_text)
 WRITERS: dict[str, tuple[str, Writer]] = {
     ".npy": (".npz", _write_arrays),

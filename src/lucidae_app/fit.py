@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -37,7 +37,6 @@ from lucidae_app.console import (
 from lucidae_app.files import (
     Force,
     Sheet,
-    StreamedSheet,
     check_results,
     sheet_path,
     write_sheet,
@@ -64,6 +63,9 @@ from lucidae_app.streams import (
 )
 
 __all__ = ["fit"]
+
+NOISE = ("cv", "cv_1se", "learn", "auto")
+"""Rules that choose the noise variance."""
 
 fit = typer.Typer(help="Fit an estimator to a file; save the model and its codes or predictions.")
 
@@ -100,30 +102,16 @@ def components_of(text: str | None) -> int | float | str | tuple[str, float] | N
     )
 
 
-def dropout_of(text: str, regression: bool) -> float | str:
-    """Return the value of ``--dropout``: a probability or, for a regression, a rule."""
-    if text in ("cv", "cv_1se") and regression:
+def number_or_word(
+    option: str, text: str, words: Sequence[str], allowed: Callable[[float], bool], expected: str
+) -> float | str:
+    """Return the value of an option that takes an `allowed` number or one of some words."""
+    if text in words:
         return text
     number = number_of(text)
-    if 0 <= number < 1:
+    if allowed(number):
         return number
-    raise ValueError(
-        f"--dropout {text} was given, expected a probability of at least 0 and less than 1, or cv "
-        "or cv_1se (cross-validation) if --target is given."
-    )
-
-
-def noise_of(text: str) -> float | str:
-    """Return the value of ``--noise-variance``: a number or a rule that chooses it."""
-    if text in ("auto", "learn", "cv", "cv_1se"):
-        return text
-    number = number_of(text)
-    if 0 < number < math.inf:
-        return number
-    raise ValueError(
-        f"--noise-variance {text} was given, expected a finite number above 0, auto, learn, cv or "
-        "cv_1se."
-    )
+    raise ValueError(f"--{option} {text} was given, expected {expected}.")
 
 
 File = Annotated[
@@ -240,7 +228,11 @@ def dropout(
     )
     job = Job(file, "dropout", out, force, chosen)
     kind: Any = DropoutRegressor if target else DropoutAutoencoder
-    probability = dropout_of(rate or "0.5", bool(target))
+    probability = number_or_word(
+        "dropout", rate or "0.5", ("cv", "cv_1se") if target else (), lambda p: 0 <= p < 1,
+        "a probability of at least 0 and less than 1, or cv or cv_1se (cross-validation) if "
+        "--target is given",
+    )  # fmt: skip
     model = kind(components, dropout=probability, solver=solver, random_state=seed)
     rows_needed = isinstance(probability, str) or solver == "sgd"
     with cluster(scheduler):
@@ -316,7 +308,10 @@ def sparse(
             "A sparse fit needs a target to explain: give a column with --target COLUMN, or a "
             "second file with --target FILE."
         )
-    gamma = noise_of(noise_variance)
+    gamma = number_or_word(
+        "noise-variance", noise_variance, NOISE, lambda value: 0 < value < math.inf,
+        "a finite number above 0, auto, learn, cv or cv_1se",
+    )  # fmt: skip
     model = SparseVAE(
         noise_variance=gamma, posterior=posterior, solver=solver, groups=groups,
         fit_intercept=not no_intercept,
@@ -460,7 +455,7 @@ def _names_of_sheets(model: Any, prepared: Prepared) -> list[str]:
     return [*names, "filled"] if prepared.has_gaps else names
 
 
-def sheets_of(whole: Any, rows: Any, prepared: Prepared) -> dict[str, Sheet | StreamedSheet]:
+def sheets_of(whole: Any, rows: Any, prepared: Prepared) -> dict[str, Sheet]:
     """Return the output tables by name, computed by a fitted model from the `rows` of a table.
 
     They are "codes" (and "components") if the table has no target, otherwise "predictions" and
@@ -471,11 +466,11 @@ def sheets_of(whole: Any, rows: Any, prepared: Prepared) -> dict[str, Sheet | St
     table = prepared.table
     model = whole[-1] if isinstance(whole, Pipeline) else whole
 
-    def of_rows(method: Any, columns: tuple[str, ...]) -> Sheet | StreamedSheet:
+    def of_rows(method: Any, columns: tuple[str, ...]) -> Sheet:
         if in_memory(rows):
-            found = np.asarray(method(rows)).reshape(-1, len(columns))
-            return Sheet(prepared.spread(found), columns)
-        return StreamedSheet(results_of(method, rows, len(columns)), columns, n_rows_of(rows))
+            found = prepared.spread(np.asarray(method(rows)).reshape(-1, len(columns)))
+            return Sheet([found], columns, len(found))
+        return Sheet(results_of(method, rows, len(columns)), columns, n_rows_of(rows))
 
     def filled(rows: Any) -> Any:
         if isinstance(model, LinearAutoencoder) and prepared.preparation.missing == "em":
@@ -484,9 +479,9 @@ def sheets_of(whole: Any, rows: Any, prepared: Prepared) -> dict[str, Sheet | St
         return whole[0].transform(rows)  # the imputer
 
     def by_feature(values: Any, columns: tuple[str, ...]) -> Sheet:
-        return Sheet(values, columns, table.columns, "feature")
+        return Sheet([values], columns, len(values), table.columns, "feature")
 
-    found: dict[str, Sheet | StreamedSheet] = {}
+    found: dict[str, Sheet] = {}
     if not table.target_names:
         names = tuple(map(str, model.get_feature_names_out()))
         found["codes"] = of_rows(whole.transform, names)

@@ -18,14 +18,13 @@ from lucidae_app.console import (
     spinner,
 )
 from lucidae_app.files import Force, check_page
-from lucidae_app.fit import number_of
+from lucidae_app.fit import NOISE, number_of, number_or_word
 
 __all__ = ["meg"]
 
 MISSING = f"This command needs MNE, which is not installed: {install_command('cli,mne')}"
 GZIP = b"\x1f\x8b"
 """First bytes of compressed files."""
-NOISE = ("cv", "cv_1se", "learn", "auto")
 
 
 Condition = Annotated[
@@ -113,12 +112,21 @@ def meg(
     force: Force = False,
 ) -> None:
     """Localise the few sources of an evoked response; write a page with figures and certificate."""
+    if fixed and loose not in ("auto", "0"):
+        raise ValueError(f"--fixed and --loose {loose} were given: omit one of them.")
     settings = {
-        "noise_variance": _noise_of(noise_variance),
-        "loose": _loose_of(loose, fixed),
+        "noise_variance": number_or_word(
+            "noise-variance", noise_variance, NOISE, lambda value: 0 < value < float("inf"),
+            f"one of {', '.join(NOISE)}, or a finite number above 0, by which the noise covariance "
+            "is multiplied; 1 leaves it unchanged",
+        ),
+        "loose": number_or_word(
+            "loose", "0" if fixed else loose, ("auto",), lambda value: 0 <= value <= 1,
+            "a number from 0 to 1, or auto",
+        ),
         "depth": depth or None,
         "debias": debias,
-    }
+    }  # fmt: skip
     inputs = (evoked, forward, covariance)
     for file in inputs:
         if not file.exists():
@@ -169,33 +177,6 @@ def _packages() -> tuple[Any, Any]:
     except ImportError as error:
         raise ValueError(MISSING) from error
     return mne, sparse_vae
-
-
-def _noise_of(text: str) -> float | str:
-    """Return the value of ``--noise-variance``: a number, or the name of a rule that chooses it."""
-    number = number_of(text)
-    if text in NOISE:
-        return text
-    if 0 < number < float("inf"):
-        return number
-    raise ValueError(
-        f"--noise-variance {text} was given, expected one of {', '.join(NOISE)}, or a finite "
-        "number above 0, by which the noise covariance is multiplied; 1 leaves it unchanged."
-    )
-
-
-def _loose_of(text: str, fixed: bool) -> float | str:
-    """Return the value of ``--loose``: a number from 0 to 1 or "auto"; ``--fixed`` means 0."""
-    if fixed:
-        if text not in ("auto", "0"):
-            raise ValueError(f"--fixed and --loose {text} were given: omit one of them.")
-        return 0.0
-    number = number_of(text)
-    if text == "auto":
-        return text
-    if 0 <= number <= 1:
-        return number
-    raise ValueError(f"--loose {text} was given, expected a number from 0 to 1, or auto.")
 
 
 def _read(reader: Any, file: Path, what: str) -> Any:

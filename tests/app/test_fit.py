@@ -403,7 +403,9 @@ def test_what_is_written_is_read_back_exactly(tmp_path, kind):
     if kind == ".parquet":
         require("pyarrow")
     values = np.random.default_rng(0).standard_normal((5, 3)) * [1e-300, 1, 1e300]
-    path = write_sheet(tmp_path / "a.b", Sheet(values, ('o"ne', "t,wo", "three")), kind)
+    path = write_sheet(
+        tmp_path / "a.b", Sheet([values], ('o"ne', "t,wo", "three"), len(values)), kind
+    )
     assert np.array_equal(numbers_of(path), values)
     assert list(numbers_of(path)) == ['o"ne', "t,wo", "three"]
 
