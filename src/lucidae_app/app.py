@@ -21,18 +21,7 @@ from lucidae_app.console import errors, output, print_written, progress_bar
 from lucidae_app.files import Force, check_page
 from lucidae_app.fit import fit
 from lucidae_app.meg import meg
-from lucidae_app.preparation import (
-    Columns,
-    Decimal,
-    Header,
-    Keep,
-    Missing,
-    MissingCells,
-    Prepared,
-    Standardize,
-    joined,
-    preparation,
-)
+from lucidae_app.preparation import Preparation, Prepared, joined, on_table, preparation
 from lucidae_app.streams import summarised_table
 
 __all__ = ["run"]
@@ -81,7 +70,9 @@ def lucidae(
 
 
 @app.command()
+@on_table
 def report(
+    chosen: Preparation,
     file: Annotated[
         Path | None,
         typer.Argument(
@@ -99,25 +90,14 @@ def report(
             "option for several."
         ),
     ] = None,
-    standardize: Standardize = False,
-    missing: Missing = "error",
-    missing_values: MissingCells = None,
-    header: Header = None,
-    columns: Columns = None,
-    keep: Keep = None,
-    decimal: Decimal = None,
     force: Force = False,
 ) -> None:
     """Write a report on your data, or on scikit-learn's digits, as one self-contained HTML page."""
     from lucidae_app.report import write_report  # matplotlib takes a second to import
 
     check_page(out, [] if file is None else [file], force)
-    chosen = preparation(
-        header, columns, decimal, missing_values, keep, missing, standardize, target
-    )
     if file is None:
-        plain = preparation(None, None, None, None, None, "error", standardize, target)
-        if chosen != plain:
+        if chosen != preparation(standardize=chosen.standardize, targets=target):
             raise ValueError(
                 f"The options{chosen.arguments} apply to a data file, but no FILE was given: name "
                 "the file, or omit these options."
@@ -126,7 +106,7 @@ def report(
         table = Table("the digits", digits.data, tuple(digits.feature_names), digits.image_shape)
         prepared = Prepared(table.with_target(target) if target else table, chosen)
     else:
-        summary = None if missing != "error" else summarised_table(file, chosen)
+        summary = None if chosen.missing != "error" else summarised_table(file, chosen)
         prepared = chosen.read(file) if summary is None else Prepared(summary, chosen)
     with progress_bar("Starting") as show:
         page = write_report(prepared, out, progress=show)

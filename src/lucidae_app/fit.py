@@ -41,18 +41,7 @@ from lucidae_app.files import (
     sheet_path,
     write_sheet,
 )
-from lucidae_app.preparation import (
-    Columns,
-    Decimal,
-    Header,
-    Keep,
-    Missing,
-    MissingCells,
-    Preparation,
-    Prepared,
-    Standardize,
-    preparation,
-)
+from lucidae_app.preparation import Preparation, Prepared, on_table
 from lucidae_app.streams import (
     Scheduler,
     SplitRows,
@@ -139,7 +128,9 @@ Seed = Annotated[
 
 
 @fit.command()
+@on_table
 def linear(
+    chosen: Preparation,
     file: File,
     components: Annotated[
         str | None,
@@ -161,33 +152,27 @@ def linear(
     ] = False,
     seed: Seed = 0,
     out: Out = "",
-    header: Header = None,
-    columns: Columns = None,
-    keep: Keep = None,
-    decimal: Decimal = None,
-    missing_values: MissingCells = None,
-    missing: Missing = "error",
-    standardize: Standardize = False,
     force: Force = False,
     scheduler: Scheduler = None,
 ) -> None:
-    """Compute ordered principal components; save the model and the codes."""
+    """Compute ordered principal components; save model, codes and components."""
     model = LinearAutoencoder(
         components_of(components),
         method=method,
         solver=solver,
         whiten=whiten,
-        handle_missing="em" if missing == "em" else "error",
+        handle_missing="em" if chosen.missing == "em" else "error",
         random_state=seed,
     )
-    chosen = preparation(header, columns, decimal, missing_values, keep, missing, standardize)
     job = Job(file, "linear", out, force, chosen)
     with cluster(scheduler):
         complete(model, job, job.read(scheduler))
 
 
 @fit.command()
+@on_table
 def dropout(
+    chosen: Preparation,
     file: File,
     target: Targets = None,
     components: Annotated[
@@ -209,13 +194,6 @@ def dropout(
     solver: Annotated[str, typer.Option(help="Solver: exact (closed form) or sgd.")] = "exact",
     seed: Seed = 0,
     out: Out = "",
-    header: Header = None,
-    columns: Columns = None,
-    keep: Keep = None,
-    decimal: Decimal = None,
-    missing_values: MissingCells = None,
-    missing: Missing = "error",
-    standardize: Standardize = False,
     force: Force = False,
     scheduler: Scheduler = None,
 ) -> None:
@@ -223,9 +201,6 @@ def dropout(
 
     With --target it is a regression on the targets, otherwise an autoencoder.
     """
-    chosen = preparation(
-        header, columns, decimal, missing_values, keep, missing, standardize, target
-    )
     job = Job(file, "dropout", out, force, chosen)
     kind: Any = DropoutRegressor if target else DropoutAutoencoder
     probability = number_or_word(
@@ -259,7 +234,9 @@ def rate_hint(rate: str | None, n_targets: int, components: int | None = None) -
 
 
 @fit.command()
+@on_table
 def sparse(
+    chosen: Preparation,
     file: File,
     target: Targets = None,
     noise_variance: Annotated[
@@ -293,13 +270,6 @@ def sparse(
         bool, typer.Option("--no-intercept", help="Do not centre the columns and the target.")
     ] = False,
     out: Out = "",
-    header: Header = None,
-    columns: Columns = None,
-    keep: Keep = None,
-    decimal: Decimal = None,
-    missing_values: MissingCells = None,
-    missing: Missing = "error",
-    standardize: Standardize = False,
     force: Force = False,
 ) -> None:
     """Select the columns that explain the target; save coefficients and predictions."""
@@ -316,9 +286,6 @@ def sparse(
         noise_variance=gamma, posterior=posterior, solver=solver, groups=groups,
         fit_intercept=not no_intercept,
     )  # fmt: skip
-    chosen = preparation(
-        header, columns, decimal, missing_values, keep, missing, standardize, target
-    )
     job = Job(file, "sparse", out, force, chosen)
     complete(model, job, job.read_with_targets())
 

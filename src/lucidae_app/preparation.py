@@ -6,9 +6,10 @@ Columns that only number the rows are left out, missing values are handled as ``
 from __future__ import annotations
 
 import csv
+import inspect
 import io
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from shlex import quote
@@ -25,19 +26,7 @@ from lucidae.data.tables import INDEX, Matrix, ReadOptions, Table, some
 from lucidae.impute import LowRankImputer
 from lucidae_app.console import note
 
-__all__ = [
-    "Columns",
-    "Decimal",
-    "Header",
-    "Keep",
-    "Missing",
-    "MissingCells",
-    "Preparation",
-    "Prepared",
-    "Standardize",
-    "joined",
-    "preparation",
-]
+__all__ = ["Preparation", "Prepared", "joined", "on_table", "preparation"]
 
 Header = Annotated[
     bool | None,
@@ -321,13 +310,14 @@ def _different_integers(column: Matrix) -> bool:
 
 
 def preparation(
-    header: bool | None,
-    columns: Sequence[str] | None,
-    decimal: str | None,
-    missing_values: Sequence[str] | None,
-    keep: Sequence[str] | None,
-    missing: str,
-    standardize: bool,
+    header: Header = None,
+    columns: Columns = None,
+    keep: Keep = None,
+    decimal: Decimal = None,
+    missing_values: MissingCells = None,
+    missing: Missing = "error",
+    standardize: Standardize = False,
+    *,
     targets: Sequence[str] | None = None,
 ) -> Preparation:
     """Return the values of the options of a command, checked.
@@ -343,6 +333,24 @@ def preparation(
         header, _split(columns), decimal, tuple(targets or ()), _split(missing_values)
     )
     return Preparation(options, _split(keep), missing, standardize)
+
+
+def on_table(command: Callable[..., None]) -> Callable[..., None]:
+    """Give a command the options of `preparation`, whose result is its argument `chosen`."""
+    own = inspect.signature(command, eval_str=True).parameters
+    shared = inspect.signature(preparation, eval_str=True).parameters
+    added = {name: one for name, one in shared.items() if name != "targets"}
+    listed = [*(one for name, one in own.items() if name != "chosen"), *added.values()]
+
+    def with_options(**given: Any) -> None:
+        options = {name: given.pop(name) for name in added}
+        command(chosen=preparation(**options, targets=given.get("target")), **given)
+
+    # typer reads name, text, signature and types of the function.
+    with_options.__name__, with_options.__doc__ = command.__name__, command.__doc__
+    with_options.__annotations__ = {one.name: one.annotation for one in listed}
+    vars(with_options)["__signature__"] = inspect.Signature(listed)
+    return with_options
 
 
 def _split(given: Sequence[str] | None) -> tuple[str, ...]:

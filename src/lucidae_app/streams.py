@@ -14,7 +14,6 @@ from typing import Annotated, Any
 import joblib
 import numpy as np
 import typer
-from sklearn.preprocessing import StandardScaler
 
 from lucidae.data import RowBlocks, blocks, row_blocks
 from lucidae.data.files import STREAMED, blocks_of_file, read_table
@@ -366,9 +365,7 @@ def results_of(method: Any, rows: Any, n_columns: int) -> Iterator[Any]:
 
 
 def standardized(table: Table) -> Table:
-    """Return a table whose columns have mean zero and variance one; constant columns are zero."""
-    if table.moment is None:
-        return replace(table, values=StandardScaler().fit_transform(table.values))
+    """Return a large table, of which the moment is known, with columns of variance one."""
     moment = table.moment
     deviations = np.sqrt(np.diag(moment.covariance))
     scale = np.where(deviations > 0.0, deviations, 1.0)

@@ -14,7 +14,6 @@ from typing import Any
 
 import numpy as np
 from sklearn.exceptions import ConvergenceWarning
-from sklearn.impute import SimpleImputer
 
 from lucidae import DropoutAutoencoder, DropoutRegressor, LinearAutoencoder, SecondMoment, SparseVAE
 from lucidae.data.files import FILES
@@ -70,7 +69,7 @@ class Study:
                 f"{table.name!r} has {len(table.columns):,} columns; the report accepts up to "
                 f"{LARGEST_WIDTH:,}. Choose some with --columns, or use lucidae fit linear."
             )
-        table = scaled(table, prepared.preparation)
+        table = scaled(prepared)
         spread = np.nanstd(table.values, axis=0) if table.moment is None else _deviations(table)
         if not np.any(spread > 0):
             raise ValueError(
@@ -130,11 +129,14 @@ class Study:
         return f"lucidae {verb} {file}{options}{self.prepared.preparation.arguments}"
 
 
-def scaled(table: Table, chosen: Preparation) -> Table:
+def scaled(prepared: Prepared) -> Table:
     """Return a table with means filled in and columns scaled, if the user chose so."""
-    if chosen.missing == "mean":
-        table = replace(table, values=SimpleImputer().fit_transform(table.values))
-    return standardized(table) if chosen.standardize else table
+    table = prepared.table
+    if table.moment is not None:
+        return standardized(table) if prepared.preparation.standardize else table
+    for step in prepared.steps(LinearAutoencoder()):
+        table = replace(table, values=step.fit_transform(table.values))
+    return table
 
 
 def fitted(table: Table) -> Any:
@@ -445,7 +447,7 @@ def influence_section(study: Study) -> list[Block]:
     given = study.prepared.table
     left = replace(given, values=np.delete(given.values, rows, axis=0))
     with study.clock("linear: exact fit without rows of high leverage"):
-        without = fitted(scaled(left, study.prepared.preparation))
+        without = fitted(scaled(replace(study.prepared, table=left)))
     cosines = (study.exact.components_ @ without.components_.T) ** 2
     similar = np.argmax(cosines, axis=0)
     compared = [
