@@ -27,8 +27,9 @@ NAMES = {
         read_table
     """,
     "lucidae.displays": """
-        ComponentCountDisplay ComponentsDisplay DropoutPathDisplay HistoryDisplay
-        NoisePathDisplay RankPathDisplay RecoveryDisplay SourceDisplay SpectrumDisplay
+        ComponentCountDisplay ComponentsDisplay DropoutPathDisplay EnergySliceDisplay
+        HistoryDisplay NoisePathDisplay RankPathDisplay RecoveryDisplay SourceDisplay
+        SpectrumDisplay
     """,
     "lucidae.dropout": """
         CompletionPath CrossValidation DropoutAutoencoder DropoutFactorization
@@ -71,7 +72,7 @@ NAMES = {
     """,
     "lucidae.scanpy": "pca",
     "lucidae.sparsity": """
-        Energy NoisePath SparseBatch SparseGroupBatch SparseJoint SparseVAE
+        Energy EnergySlice NoisePath SparseBatch SparseGroupBatch SparseJoint SparseVAE
         certify_coefficients group_lasso joint_blocks noise_free_group_lasso noise_path
         register_posterior solve_batch solve_joint
     """,

@@ -182,6 +182,16 @@ def plot_noise_path(names: Names) -> None:
     assert names["certificate"].holds
 
 
+@states
+def plot_energy_slices(names: Names) -> None:
+    assert_allclose(names["model"].support_, [2, 7, 22, 31])
+    used = names["model"].energy_slice(22)
+    assert used.minima("full").size == 1
+    assert used.minima("diagonal").size == 2
+    assert names["display"].energies.minima("full")[0] == 0.0
+    assert names["model"].energy(names["swapped"]) > names["model"].energy_
+
+
 @pytest.fixture
 def drawing(example: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     """Keep figures open until the test ends, and restore the settings that an example changes."""

@@ -10,13 +10,19 @@ from lucidae.displays._fits import (
     RecoveryDisplay,
     SpectrumDisplay,
 )
-from lucidae.displays._paths import DropoutPathDisplay, NoisePathDisplay, RankPathDisplay
+from lucidae.displays._paths import (
+    DropoutPathDisplay,
+    EnergySliceDisplay,
+    NoisePathDisplay,
+    RankPathDisplay,
+)
 from lucidae.displays._sources import SourceDisplay
 
 __all__ = [
     "ComponentCountDisplay",
     "ComponentsDisplay",
     "DropoutPathDisplay",
+    "EnergySliceDisplay",
     "HistoryDisplay",
     "NoisePathDisplay",
     "RankPathDisplay",

@@ -371,3 +371,89 @@ class DropoutPathDisplay(Display):
         ax.set(xlabel="dropout rate", ylabel="mean squared error without dropout")
         place = {"loc": "lower center", "bbox_to_anchor": (0.5, 1.0), "ncols": 2}
         ax.legend(handles=[self.line_, self.rank_line_], frameon=False, **place)
+
+
+class EnergySliceDisplay(Display):
+    """Plot of the energies (losses) of the three posteriors along one relevance.
+
+    Each energy is drawn relative to its smallest local minimum, which a dot marks like all others;
+    the vertical line is the fitted relevance. Use `from_estimator` or ``EnergySlice.plot``.
+
+    Parameters
+    ----------
+    energies : EnergySlice
+        What `SparseVAE.energy_slice` returns.
+
+    Attributes
+    ----------
+    ax_, figure_ : matplotlib axes and figure
+        Axes and figure of the plot.
+    lines_ : dict of str to matplotlib line
+        The lines of the energies, by the name of the posterior.
+
+    Examples
+    --------
+    >>> import lucidae
+    >>> import numpy as np
+    >>> rng = np.random.default_rng(0)
+    >>> X = rng.standard_normal((20, 30))
+    >>> y = X[:, [4]] @ rng.standard_normal((1, 5)) + 0.1 * rng.standard_normal((20, 5))
+    >>> model = lucidae.SparseVAE(noise_variance=0.01).fit(X, y)
+    >>> display = lucidae.displays.EnergySliceDisplay.from_estimator(model, 4)
+    >>> sorted(display.lines_)
+    ['diagonal', 'full', 'point']
+    """
+
+    def __init__(self, energies: Any) -> None:
+        self.energies = energies
+
+    @classmethod
+    def from_estimator(
+        cls, estimator: Any, j: int, X: Any = None, y: Any = None, *, ax: Any = None, **line: Any
+    ) -> Self:
+        """Draw the energies along the relevance of one column of a fitted `SparseVAE`.
+
+        Parameters
+        ----------
+        estimator : SparseVAE
+            The fitted estimator.
+        j : int
+            Index of the column.
+        X, y : optional
+            The data of the fit, if the estimator does not have them any more.
+        ax : matplotlib axes, optional
+            Axes to draw on; by default a new figure is made.
+        **line
+            Keyword arguments of ``ax.plot``.
+
+        Returns
+        -------
+        EnergySliceDisplay
+            The display, already drawn.
+        """
+        return cls(estimator.energy_slice(j, X, y)).plot(ax=ax, **line)
+
+    def _draw(self, ax: Any, line: dict[str, Any]) -> None:
+        names = {"full": "full posterior", "diagonal": "diagonal posterior", "point": "autoencoder"}
+        colors = {"full": "tab:blue", "diagonal": "tab:orange", "point": "tab:gray"}
+        relevance, full, self.lines_ = self.energies.relevance, self.energies.full, {}
+        axis = np.maximum(relevance, relevance[1])  # a minimum at zero is drawn at the left edge
+        for name, label in names.items():
+            values, minima = getattr(self.energies, name), self.energies.minima(name)
+            places = np.searchsorted(relevance, minima)
+            lowest = values[places].min() if places.size else np.nanmin(values)
+            style = {"color": colors[name], "linewidth": 2.0, "label": label, **line}
+            (self.lines_[name],) = ax.plot(axis[1:], values[1:] - lowest, **style)
+            ax.plot(axis[places], values[places] - lowest, "o", color=style["color"])
+        if self.energies.fitted > 0.0:
+            ax.axvline(self.energies.fitted, color="black", linestyle=":", linewidth=1.2)
+        # The energy of the full posterior at zero, or where it has grown, sets the height.
+        top = float(max(full[0], full[2 * len(full) // 3]) - full.min()) or 1.0
+        ax.set_xscale("log")
+        ax.set_xlim(axis[1], axis[-1])
+        ax.set_ylim(-0.25 * top, 1.25 * top)
+        ax.set(
+            xlabel=f"relevance (prior variance) of column {self.energies.column}",
+            ylabel="energy above its smallest minimum",
+        )
+        ax.legend(frameon=False, loc="best")

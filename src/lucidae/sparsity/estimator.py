@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from copy import copy
 from functools import partial
-from typing import Any, Self
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 from sklearn.base import BaseEstimator, MultiOutputMixin, RegressorMixin
@@ -65,6 +65,7 @@ from lucidae.sparsity.inputs import (
     validated_pair,
     validated_weights,
 )
+from lucidae.sparsity.landscape import EnergySlice, energy_slice
 from lucidae.sparsity.noise import (
     FALLBACK,
     advice_on_learning,
@@ -100,6 +101,7 @@ from lucidae.validation import (
     check_jobs,
     check_number,
     check_seed,
+    check_vector,
     check_verbose,
     has_complex,
     warn_user,
@@ -116,11 +118,28 @@ HOST_ENTRIES = 2**22
 Launches of steps on a few dozen columns take longer than their arithmetic: with 204 × 4686 entries
 and γ to be found, a fit takes 1.4 to 1.8 s on 16 cores and 2.6 to 3.2 s on an H200."""
 
+LARGEST_STORED = 2**25
+"""Largest number of entries of X and y (256 MiB) that an estimator refers to after the fit."""
+
 DIVERGED = (
     "The fit diverged, because rounding errors made the covariance matrix of a response "
     "indefinite; the last finite relevances are returned. Use fit_intercept=True if columns of X "
     "are far from zero, or give a larger noise_variance."
 )
+
+
+class FittedProblem(NamedTuple):
+    """The problem that an estimator was fitted to, at its noise variance."""
+
+    problem: Problem
+    units: Units
+    rows: Rows
+    objective: Energy
+    penalty: Any
+
+    def energy(self, relevance: Array) -> float:
+        """Return the energy of all responses at normalised relevances."""
+        return _energy(self.objective, evaluate(self.problem, relevance), self.units, self.rows)
 
 
 class SparseVAE(CertifiedMixin, MultiOutputMixin, RegressorMixin, BaseEstimator):
@@ -474,6 +493,123 @@ class SparseVAE(CertifiedMixin, MultiOutputMixin, RegressorMixin, BaseEstimator)
             )
         return self._state.posterior.covariance(wanted)
 
+    def energy(
+        self, relevance: Any, X: Any = None, y: Any = None, sample_weight: Any = None,
+        noise_cov: Any = None,
+    ) -> float:  # fmt: skip
+        """Return the energy (loss) at other relevances, with the fitted noise variance.
+
+        Parameters
+        ----------
+        relevance : array-like of shape (n_features,)
+            Relevances (prior variances) of the columns, equal within groups.
+        X, y, sample_weight, noise_cov : optional
+            The data, as `fit` takes them; by default those of the fit, which an estimator keeps
+            until it is saved or pickled.
+
+        Returns
+        -------
+        float
+            Energy summed over the outputs, as ``energy_`` is.
+        """
+        at = self._fitted_problem(X, y, sample_weight, noise_cov)
+        columns = at.problem.columns
+        given = check_vector(relevance, "relevance")
+        if given.shape != (columns,) or not (given >= 0).all():
+            raise ValueError(
+                f"relevance has shape {given.shape} and the smallest entry "
+                f"{given.min(initial=np.inf):.3g}, expected {columns} numbers, none negative."
+            )
+        groups = at.objective.groups
+        if groups is not None and not _constant_in(groups, given):
+            raise ValueError(
+                "relevance has different entries for columns of one group, expected equal ones."
+            )
+        return at.energy(at.units.normalised_relevance(like(given, at.problem.noise)))
+
+    def energy_slice(
+        self, j: int, X: Any = None, y: Any = None, sample_weight: Any = None,
+        noise_cov: Any = None,
+    ) -> EnergySlice:  # fmt: skip
+        """Return the energies of the three posteriors along the relevance of one column.
+
+        All other relevances and the noise variance have their fitted values. Along one relevance
+        the energy of the full posterior covariance has a single minimum (Wipf 2023, Theorem 4.4);
+        the others may have several.
+
+        Parameters
+        ----------
+        j : int
+            Index of the column. If it belongs to a group, the relevance of the group is varied.
+        X, y, sample_weight, noise_cov : optional
+            The data, as `fit` takes them; by default those of the fit, which an estimator keeps
+            until it is saved or pickled.
+
+        Returns
+        -------
+        EnergySlice
+            Relevances and energies, with a method ``plot``.
+        """
+        at = self._fitted_problem(X, y, sample_weight, noise_cov)
+        column = check_integer(j, "j", low=0)
+        if column >= at.problem.columns:
+            raise ValueError(f"j={j} was given, expected an index of one of {at.problem.columns} "
+                             "columns.")  # fmt: skip
+        relevance = at.units.normalised_relevance(like(self.relevance_, at.problem.noise))
+        return energy_slice(
+            at.problem, at.units, relevance, column, as_penalty(at.penalty), at.objective.groups,
+            at.rows.noise_volume(),
+        )  # fmt: skip
+
+    def _fitted_problem(self, X: Any, y: Any, sample_weight: Any, noise_cov: Any) -> FittedProblem:
+        """Return the problem of the fit at the fitted noise variance, on given or stored data."""
+        check_is_fitted(self)
+        then = self._as_fitted()
+        if then.response_covariance is not None or then.group_covariance == "full":
+            raise ValueError(
+                "energies as functions of relevances need independent outputs, and columns or "
+                "groups with one relevance each: fit with response_covariance=None and "
+                "group_covariance='spherical'."
+            )
+        stored = X is None and y is None
+        if stored and self._state.data is None:
+            raise ValueError(
+                "the data of the fit are not stored (they are large, or the estimator was loaded): "
+                "give X and y."
+            )
+        if stored:
+            assert self._state.data is not None
+            dictionary, targets, weights, cov, norms = self._state.data
+        else:
+            dictionary, targets, weights = validated_data(self, X, y, sample_weight)
+            cov = NoiseCovariance.of_data(noise_cov, dictionary, targets)
+            cov = self._state.learned_noise(dictionary.shape[0]) if cov is None else cov
+        objective = then._objective(dictionary.shape[1])
+        rows, _ = prepared_rows(
+            rows_of(dictionary, targets, weights, bool(then.fit_intercept)), cov
+        )
+        problem, units = rows.normalised(objective.groups)
+        level = scalar(units.normalised_noise(self.noise_variance_))
+        found = FittedProblem(problem.with_noise(level), units, rows, objective, then.penalty)
+        if stored:  # they are references, not copies
+            kept = self._state.results["relevance_"], self._state.results["energy_"]
+            now = found.energy(units.normalised_relevance(like(kept[0], problem.noise)))
+            same = np.allclose(to_numpy(units.norms), to_numpy(norms), rtol=1e-9, atol=0.0)
+            if not same or abs(now - kept[1]) > 1e-6 * max(abs(now), abs(kept[1]), 1.0):
+                raise ValueError(
+                    "X or y have been changed in place since the fit: give the data of the fit as "
+                    "X and y."
+                )
+        return found
+
+    def _as_fitted(self) -> Self:
+        """Return a copy with the parameters of the last fit, which may have been changed since."""
+        then = copy(self)
+        parameters = dict(self._state.parameters or {})
+        parameters.pop("noise_cov", None)
+        then.__dict__.update(parameters)
+        return then
+
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
         tags.input_tags.sparse = True
@@ -540,6 +676,8 @@ class SparseVAE(CertifiedMixin, MultiOutputMixin, RegressorMixin, BaseEstimator)
                 return then._verified(state, fitted, (X, targets, weights), rows, rule, cov)
 
         state.verify = verified
+        large = X.shape[0] * (X.shape[1] + units.n_responses) > LARGEST_STORED
+        state.data = None if large else (X, targets, weights, cov, units.norms)
         state.parameters = {name: getattr(self, name) for name in CERTIFIED_PARAMETERS}
         state.parameters |= {"groups": then.groups, "noise_cov": has_cov}
         if not deferred:
@@ -791,15 +929,13 @@ class SparseVAE(CertifiedMixin, MultiOutputMixin, RegressorMixin, BaseEstimator)
                 f"y has {targets.shape[1]} outputs, but the estimator was fitted to {outputs}: "
                 "give y with as many outputs."
             )
-        parameters = dict(self._state.parameters or {})
-        if parameters.pop("noise_cov", False) and noise_cov is None:
+        if (self._state.parameters or {}).get("noise_cov", False) and noise_cov is None:
             raise ValueError(
                 "The estimator was fitted with noise_cov: give the noise_cov of these rows too."
             )
         cov = NoiseCovariance.of_data(noise_cov, dictionary, targets)
         cov = self._state.learned_noise(dictionary.shape[0]) if cov is None else cov
-        then = copy(self)
-        then.__dict__.update(parameters)
+        then = self._as_fitted()
         objective = then._objective(dictionary.shape[1])
         given = rows_of(dictionary, targets, weights, bool(then.fit_intercept))
         rows, _ = prepared_rows(given, cov)

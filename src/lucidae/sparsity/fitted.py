@@ -59,6 +59,9 @@ class SparseState(FittedState):
     noise_level: float = 1.0
     noise_rule: str = ""  # how the noise variance was found, "given" if it was a number
     stability: dict[str, Any] | None = None  # of a path of noise variances, if one was computed
+    # dictionary, responses, weights and noise covariance of the fit, and the norms of the columns,
+    # unless they are large; neither saved nor pickled
+    data: tuple[Any, Any, Any, Any, Any] | None = None
 
     def move_beside(self, ref: Array) -> None:
         """Move fitted attributes and posterior to the library and the device of the array `ref`."""
@@ -154,7 +157,7 @@ class SparseState(FittedState):
         """Return what pickle writes: attributes that were changed in place, and the certificate."""
         self.certificate("SparseVAE")
         changed = {"_attributes": self._attributes} if self.changed_in_place() else {}
-        return super().__getstate__() | changed | {"verify": None}
+        return super().__getstate__() | changed | {"verify": None, "data": None}
 
     def compute_certificate(self, title: str) -> Certificate:  # noqa: ARG002
         """Return the certificate; the data from which it is computed are released."""

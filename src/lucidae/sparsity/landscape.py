@@ -2,13 +2,138 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from lucidae.arrays import Array, namespace, squared_moduli, to_numpy
+from lucidae.arrays import Array, like, namespace, scalar, squared_moduli, to_numpy
+from lucidae.sparsity.objectives import Autoencoder, DiagonalCovariance, FullCovariance
 from lucidae.sparsity.penalties import LogPenalty, Penalty, penalty_value
-from lucidae.sparsity.state import State, leave_one_out
+from lucidae.sparsity.prior import Groups
+from lucidae.sparsity.problem import Problem, Units
+from lucidae.sparsity.state import State, evaluate, leave_one_out
+from lucidae.validation import check_choice
+
+SLICE_POINTS = 400
+"""Number of relevances at which a slice is evaluated."""
+
+SLICE_RANGE = 1e-4, 1e2
+"""Smallest and largest positive relevance of a slice, relative to its scale."""
+
+
+@dataclass(frozen=True, eq=False)
+class EnergySlice:
+    """Energies (losses) along one relevance, with all others fixed (Wipf 2023, Figure 1).
+
+    `SparseVAE.energy_slice` computes one.
+
+    Parameters
+    ----------
+    column : int
+        The column, or a column of the group, whose relevance (prior variance) is varied.
+    fitted : float
+        Its fitted relevance.
+    relevance : ndarray of shape (m,)
+        The relevances, ascending; the first is zero.
+    full, diagonal, point : ndarray of shape (m,)
+        Energies of the VAE with a full and with a diagonal posterior covariance, and of the
+        deterministic autoencoder, summed over the outputs. The last one tends to −∞ with the
+        relevance if its penalty is the logarithm; at zero it is NaN.
+
+    Examples
+    --------
+    >>> rng = np.random.default_rng(0)
+    >>> X = rng.standard_normal((20, 30))
+    >>> y = X[:, [4]] @ rng.standard_normal((1, 5)) + 0.1 * rng.standard_normal((20, 5))
+    >>> from lucidae import SparseVAE
+    >>> model = SparseVAE(noise_variance=0.01).fit(X, y)
+    >>> along = model.energy_slice(4)
+    >>> [len(along.minima(name)) for name in ("full", "diagonal")]
+    [1, 1]
+    """
+
+    column: int
+    fitted: float
+    relevance: Any
+    full: Any
+    diagonal: Any
+    point: Any
+
+    def minima(self, posterior: str) -> Any:
+        """Return the relevances at which an energy has a local minimum on the slice.
+
+        Parameters
+        ----------
+        posterior : {"full", "diagonal", "point"}
+            Which of the three energies.
+
+        Returns
+        -------
+        ndarray of float
+            The relevances, ascending. The point estimate has no minimum at zero where its energy is
+            −∞.
+        """
+        name = check_choice(posterior, "posterior", ("full", "diagonal", "point"))
+        values = getattr(self, name)
+        # The ends are minima only at zero: beyond the others the energies continue.
+        found = scan_minima(self.relevance[np.isfinite(values)], values[np.isfinite(values)])
+        ends = [self.relevance[-1], self.relevance[1]] if name == "point" else [self.relevance[-1]]
+        return np.array([w for w in found if w not in ends], dtype=float)
+
+    def plot(self, *, ax: Any = None, **line: Any) -> Any:
+        """Draw the three energies; see `lucidae.displays.EnergySliceDisplay`.
+
+        Parameters
+        ----------
+        ax : matplotlib axes, optional
+            Axes to draw on; by default a new figure is made.
+        **line
+            Keyword arguments of ``ax.plot``.
+
+        Returns
+        -------
+        EnergySliceDisplay
+            The display, already drawn.
+        """
+        from lucidae.displays import EnergySliceDisplay
+
+        return EnergySliceDisplay(self).plot(ax=ax, **line)
+
+
+def energy_slice(
+    problem: Problem, units: Units, relevance: Array, column: int, penalty: Penalty,
+    groups: Groups | None, volume: float,
+) -> EnergySlice:  # fmt: skip
+    """Return the energies along the relevance of one column (or its group) of a problem."""
+    moving = np.array([column])
+    if groups is not None:
+        moving = np.flatnonzero(groups.labels == groups.labels[column])
+    # Columns of relevance zero add constants alone, so that they are left out.
+    index = np.union1d(np.flatnonzero(to_numpy(relevance)), moving)
+    part = problem.restricted(index)
+    inside = None if groups is None else groups.restricted(index)
+    weights, chosen = to_numpy(relevance)[index], np.isin(index, moving)
+    state = evaluate(part, like(np.where(chosen, 0.0, weights), problem.noise))
+    z, Q = (to_numpy(values)[chosen].sum() for values in (state.curvature, state.alignment))
+    scale = max(float(weights[chosen].max()), chosen.sum() / z, Q / z**2) if z > 0 else 1.0
+    grid = np.concatenate([[0.0], scale * np.geomspace(*SLICE_RANGE, SLICE_POINTS)])
+    energies = {
+        "full": FullCovariance(inside),
+        "diagonal": DiagonalCovariance(inside),
+        "point": Autoencoder(penalty, inside),
+    }
+    found: dict[str, list[float]] = {name: [] for name in energies}
+    for value in grid:
+        at = evaluate(part, like(np.where(chosen, value, weights), problem.noise))
+        for name, energy in energies.items():
+            extra = units.n_responses * volume if energy.has_posterior else 0.0
+            found[name].append(scalar(energy.in_units(energy.value(at), units)) + extra)
+    arrays = {name: np.array(values) for name, values in found.items()}
+    arrays["point"][0] = np.nan
+    given = to_numpy(units.relevance(like(np.ones(problem.columns), problem.noise)))[column]
+    fitted = float(weights[chosen][0] * given)
+    return EnergySlice(column, fitted, grid * given, **arrays)
 
 
 def full_slice(weight: Array, power: float, inner: float) -> Array:
