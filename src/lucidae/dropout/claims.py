@@ -683,11 +683,10 @@ def certify_weights(
     return certificate_of([data], judged, title="dropout weights", tolerance=tolerance)
 
 
-def given_matrix(matrix: Any, roots: Any = None) -> GivenMatrix:
-    """Return a matrix that is factorised; its rows multiplied by `roots` unless that is None."""
+def given_matrix(matrix: Any) -> GivenMatrix:
+    """Return a matrix that is factorised, checked and in double precision."""
     checked = as_double(check_rows(matrix, accept_sparse=False, name="matrix"))
-    host = np.asarray(to_numpy(checked))
-    return GivenMatrix(host if roots is None else host * np.asarray(to_numpy(roots))[:, None])
+    return GivenMatrix(np.asarray(to_numpy(checked)))
 
 
 def given_rows(X: Any, Y: Any, sample_weight: Any, *, centered: bool) -> JudgedRows:

@@ -119,8 +119,6 @@ _REGRESSION = Record(
 _SHARED = {"strength": float, "ref": DTYPE, "dropout": float, "cv": _CV}
 _COMPLETE = Record(
     FactorizationState,
-    None,
-    partial(FactorizationState, figures=None),
     solution=_OPTIMUM,
     **_SHARED,
 )

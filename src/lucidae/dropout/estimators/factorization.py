@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
+from abc import abstractmethod
 from collections.abc import Mapping
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any, Self
 
@@ -25,14 +25,13 @@ from lucidae.base import (
     restored_on_failure,
     validated_rows,
 )
-from lucidae.certificates.claims import Certificate, Claim
+from lucidae.certificates.claims import Certificate, Claim, undecided
 from lucidae.dropout.claims import (
     CERTIFIED,
     LARGEST_GAP,
     Context,
     certificate_of,
     check_shapes,
-    claims,
     completion_certificate,
     given_matrix,
 )
@@ -59,16 +58,10 @@ from lucidae.dropout.held_out import SELECTIONS, CrossValidation
 from lucidae.dropout.problem import DropoutObjective, LinearProblem, Weights, host
 from lucidae.dropout.solvers import ExactSolution, solve
 from lucidae.dropout.theory import checked_dropout, code_map, dropout_of, strength_of
-from lucidae.dropout.verify import (
-    ATTRIBUTES,
-    DropoutFigures,
-    FittedArrays,
-    Judged,
-    UnprojectedError,
-    measure,
-)
-from lucidae.dropout.verify_completion import ZERO, CompletionFigures, measure_completion
+from lucidae.dropout.verify import ATTRIBUTES, FittedArrays, GivenMatrix, Judged
+from lucidae.dropout.verify_completion import ZERO, measure_completion
 from lucidae.iteration.progress import timed_fit
+from lucidae.rows.training_rows import CHANGED_ROWS, TrainingRows
 from lucidae.validation import (
     check_choice,
     check_integer,
@@ -79,18 +72,18 @@ from lucidae.validation import (
 )
 
 
-@dataclass(eq=False)
-class FactorizationState(FittedState):
-    """Fitted state of `DropoutFactorization`: the factors and measured values, not the matrix."""
+class FactorsState(FittedState):
+    """What the fitted states of `DropoutFactorization` share: factors, but not the matrix."""
 
-    solution: ExactSolution  # the factors U and V, rounded to the dtype of the matrix
-    figures: DropoutFigures | None  # values measured for the certificate at the end of `fit`
-    strength: float  # strength λ = dropout / (1 − dropout) of dropout
     ref: Array  # an empty array of the library, dtype and device in which attributes are returned
-    # probability of dropping a column; None in files of earlier versions
-    dropout: float | None = None
-    # errors on held-out entries by which that probability was chosen; None if it was given
-    cv: CrossValidation | None = None
+    strength: float  # strength λ = dropout / (1 − dropout) of dropout
+    dropout: float | None  # probability of dropping a column; None in files of earlier versions
+    cv: CrossValidation | None  # errors on held-out entries by which it was chosen; None if given
+
+    @property
+    @abstractmethod
+    def found(self) -> tuple[Weights, int, float, Array, float, int]:
+        """Factors, rank, threshold, singular values, loss and number of steps."""
 
     @property
     def keeps_certificate(self) -> bool:
@@ -99,90 +92,131 @@ class FactorizationState(FittedState):
 
     def compute_attributes(self) -> dict[str, Any]:
         """Return the fitted attributes (such as ``left_`` and ``rank_``) by name."""
-        left, right = self.solution.weights
+        weights, rank, threshold, singular_values, value, n_iter = self.found
         return {
-            "left_": shown(left, self.ref),
-            "right_": shown(right, self.ref),
-            "rank_": self.solution.rank,
-            "threshold_": self.solution.threshold,
-            "singular_values_": shown(self.solution.singular_values, self.ref),
-            "objective_": self.solution.value,
-            "n_components_": int(right.shape[1]),
+            "left_": shown(weights.left, self.ref),
+            "right_": shown(weights.right, self.ref),
+            "rank_": rank,
+            "threshold_": threshold,
+            "singular_values_": shown(singular_values, self.ref),
+            "objective_": value,
+            "n_components_": int(weights.right.shape[1]),
             "dropout_": dropout_of(self.strength) if self.dropout is None else self.dropout,
             "cv_": self.cv,
-            "n_iter_": 1,
+            "n_iter_": n_iter,
         }
 
-    def compute_certificate(self, title: str) -> Certificate:
-        """Return the certificate of the factors; `title` is its heading."""
-        if self.figures is None:
-            raise ValueError(
-                "no certificate was computed by fit: call lucidae.certify(estimator, X)."
-            )
-        found = claims(self.figures, CERTIFIED, Context(exact=True))
-        return Certificate(title, found, self.figures.evidence)
+    def fitted_arrays(self, attributes: Mapping[str, Any]) -> FittedArrays:
+        """Return the attributes that the certificate computes again from factors and matrix."""
+        return FittedArrays(
+            float(attributes["objective_"]),
+            int(attributes["rank_"]),
+            float(attributes["threshold_"]),
+            host(attributes["singular_values_"]),
+            settings=(
+                (float(attributes["n_components_"]), float(attributes["right_"].shape[1])),
+                (float(attributes["dropout_"]), dropout_of(self.strength)),
+            ),
+            precision=machine_epsilon(self.ref),
+        )
 
-
-def factorised_state(
-    X: Array, weights: Array | None, width: int, dropout: float, cv: CrossValidation | None
-) -> FactorizationState:
-    """Return the fitted state for a matrix X without missing entries, from its singular values."""
-    strength, rows, ref = strength_of(dropout), as_double(X), reference_array(X)
-    roots = None if weights is None else like(namespace(weights).sqrt(weights), rows)
-    problem = LinearProblem.from_matrix(rows if roots is None else rows * roots[:, None])
-    # Of the transposed matrix, so that the signs depend on V alone, which weights do not scale.
-    solution = solve(LinearProblem.from_matrix(problem.cross.mT), strength, width)
-    solution = replace(solution, weights=Weights(solution.weights.right, solution.weights.left))
-    solution = _returned(solution, problem, strength, ref, rows, roots)
-    state = FactorizationState(solution, None, strength, ref, dropout, cv)
-    fitted = fitted_arrays(state.attributes, state)
-    with suppress(UnprojectedError):  # the certificate is then undecided
-        judged = judged_factors(state.attributes, roots, strength)
-        state.figures = measure(given_matrix(X, roots), judged, CERTIFIED, fitted)
-    return state
-
-
-def judged_factors(attributes: Mapping[str, Any], roots: Array | None, strength: float) -> Judged:
-    """Return the factors among attributes, the rows of U multiplied by `roots` unless None."""
-    left, right = (host(part) for part in weights_of(attributes))
-    left = left if roots is None else left * host(roots)[:, None]
-    return Judged(left, right, strength)
-
-
-def _returned(
-    solution: ExactSolution,
-    problem: LinearProblem,
-    strength: float,
-    ref: Array,
-    rows: Array,
-    roots: Array | None,
-) -> Any:
-    """Return a solution with its factors rounded to the dtype of `ref`, and the loss of these.
-
-    `rows` is the factorised matrix; `problem` contains it with its rows multiplied by `roots`, the
-    square roots of their weights, unless these are None. The rows of the returned factor U are the
-    codes of `rows`.
-    """
-    left, right = solution.weights
-    right = like(representable(right, ref, "right_"), problem.cross)
-    if roots is not None:
-        left = rows @ code_map(right, strength)
-    left = like(representable(left, ref, "left_"), problem.cross)
-    representable(solution.singular_values, ref, "singular_values_")
-    value = float(DropoutObjective(problem, strength).value(weighted_factors(left, right, roots)))
-    return replace(solution, weights=Weights(left, right), value=value)
-
-
-def weighted_factors(left: Array, right: Array, roots: Array | None) -> Weights:
-    """Return the factors U and V, the rows of U multiplied by `roots` unless that is None.
-
-    U is `left` and V is `right`; `roots` are the square roots of the weights of the rows.
-    """
-    return Weights(left if roots is None else left * roots[:, None], right)
+    @abstractmethod
+    def judged(
+        self, X: Any, weights: Any, attributes: Mapping[str, Any], title: str
+    ) -> Certificate:
+        """Return the certificate of the factors among attributes for a matrix X."""
 
 
 @dataclass(eq=False)
-class CompletionState(FittedState):
+class FactorizationState(FactorsState):
+    """Fitted state of `DropoutFactorization` if no entry was missing."""
+
+    solution: ExactSolution  # the factors U and V, rounded to the dtype of the matrix
+    strength: float
+    ref: Array
+    dropout: float | None = None
+    cv: CrossValidation | None = None
+    rows: TrainingRows | None = None  # the matrix, until the certificate was computed; not saved
+
+    @classmethod
+    def of(
+        cls,
+        X: Array,
+        weights: Array | None,
+        width: int,
+        dropout: float,
+        cv: CrossValidation | None,
+        title: str,
+    ) -> FactorizationState:
+        """Return the fitted state for a matrix X without missing entries, from its singular values.
+
+        The rows of the factor U are the codes of the rows of X, without their weights.
+        """
+        strength, rows, ref = strength_of(dropout), as_double(X), reference_array(X)
+        roots = None if weights is None else like(namespace(weights).sqrt(weights), rows)
+        problem = LinearProblem.from_matrix(rows if roots is None else rows * roots[:, None])
+        # Of the transposed matrix, so that the signs depend on V alone, which weights do not scale.
+        solution = solve(replace(problem, cross=problem.cross.mT), strength, width)
+        right, left = solution.weights
+        right = like(representable(right, ref, "right_"), rows)
+        left = left if roots is None else rows @ code_map(right, strength)
+        left = like(representable(left, ref, "left_"), rows)
+        representable(solution.singular_values, ref, "singular_values_")
+        scaled = Weights(left if roots is None else left * roots[:, None], right)
+        value = float(DropoutObjective(problem, strength).value(scaled))
+        solution = replace(solution, weights=Weights(left, right), value=value)
+        state = cls(solution, strength, ref, dropout, cv)
+        state.rows = TrainingRows.referenced(X, weights, title, None)
+        if state.rows is None:
+            state._certificate = state.judged(X, weights, state.attributes, title)
+        return state
+
+    @property
+    def found(self) -> tuple[Weights, int, float, Array, float, int]:
+        """Factors, rank, threshold, singular values, loss and number of steps."""
+        known = self.solution
+        return known.weights, known.rank, known.threshold, known.singular_values, known.value, 1
+
+    def compute_certificate(self, title: str) -> Certificate:
+        """Return the certificate of the factors; `title` is its heading."""
+        rows = self.rows
+        if rows is None:
+            if self._certificate is not None:  # by another thread
+                return self._certificate
+            raise ValueError(
+                "no certificate was computed by fit: call lucidae.certify(estimator, X)."
+            )
+        if rows.unchanged:
+            certificate = self.judged(rows.rows, rows.weights, self.compute_attributes(), title)
+        else:
+            claim = undecided("optimum", "the fitted factors are optimal", "", CHANGED_ROWS)
+            certificate = Certificate(title, (claim,))
+        self._certificate, self.rows = certificate, None
+        return certificate
+
+    def __getstate__(self) -> dict[str, Any]:
+        if self.rows is not None:
+            self.certificate(self.rows.title)
+            self.rows = None
+        return super().__getstate__()
+
+    def judged(
+        self, X: Any, weights: Any, attributes: Mapping[str, Any], title: str
+    ) -> Certificate:
+        """Return the certificate of the factors among attributes for a matrix X."""
+        left, right = (host(part) for part in weights_of(attributes))
+        matrix, factors = given_matrix(X), Judged(left, right, self.strength)
+        check_shapes(matrix, factors)
+        if weights is not None:
+            roots = np.sqrt(np.asarray(to_numpy(weights), dtype=float))[:, None]
+            matrix = GivenMatrix(matrix.matrix * roots)
+            factors = factors._replace(left=left * roots)
+        fitted, context = self.fitted_arrays(attributes), Context(exact=True)
+        return certificate_of([matrix], factors, title=title, fitted=fitted, context=context)
+
+
+@dataclass(eq=False)
+class CompletionState(FactorsState):
     """Fitted state of `DropoutFactorization` if entries of the matrix were missing."""
 
     weights: Weights  # the factors U and V, rounded to the dtype of the matrix
@@ -194,36 +228,31 @@ class CompletionState(FittedState):
     # largest duality gap that the certificate allows, relative to the sum of squares of the
     # observed entries
     tolerance: float
-    # strength λ = dropout / (1 − dropout) of dropout, and the probability of dropping a column
     strength: float
     dropout: float
-    ref: Array  # an empty array of the library, dtype and device in which attributes are returned
-    # values measured for the certificate at the end of `fit`
-    figures: CompletionFigures | None = None
-    # errors on held-out entries by which that probability was chosen; None if it was given
+    ref: Array
     cv: CrossValidation | None = None
 
     @classmethod
     def of(
         cls,
-        found: Completion,
+        completed: Completion,
         entries: ObservedEntries,
         roots: Array | None,
-        strength: float,
         width: int,
+        *,
+        strength: float,
         ref: Array,
         **settings: Any,
     ) -> CompletionState:
         """Return the fitted state of a completed matrix: factors U and V, columns of equal norm.
 
         V, with `width` columns, is rounded to the dtype of `ref`. The rows of U are the codes that
-        `transform` computes with this V from the observed entries, for the strength λ of dropout
-        (`strength`).
+        `transform` computes with this V from the observed entries.
         """
-        _, V = equalized_factors(found.left, found.values, found.right, width)
-        V = np.asarray(host(representable(V, ref, "right_")), dtype=float)
-        U = observed_codes(entries, V, strength)
-        U = np.asarray(host(representable(U, ref, "left_")), dtype=float)
+        _, V = equalized_factors(completed.left, completed.values, completed.right, width)
+        V = host(representable(V, ref, "right_"))
+        U = host(representable(observed_codes(entries, V, strength), ref, "left_"))
         scale = np.ones(entries.shape[0]) if roots is None else roots
         scaled = U * scale[:, None]
         values = product_svd(scaled, V)[1]
@@ -232,78 +261,37 @@ class CompletionState(FittedState):
         missed = (entries.values - entries.product(U, V)) * scale[entries.rows]
         penalty = float(np.sum(scaled * scaled, axis=0) @ np.sum(V * V, axis=0))
         threshold = strength / width * float(values.sum())
-        shown_values = representable(values[:rank] + threshold, ref, "singular_values_")
+        kept = representable(values[:rank] + threshold, ref, "singular_values_")
         value = float(missed @ missed) + strength * penalty
-        return cls(
-            Weights(U, V),
-            rank,
-            threshold,
-            shown_values,
-            value,
-            strength=strength,
-            ref=ref,
-            **settings,
-        )
+        found = (Weights(U, V), rank, threshold, kept, value)
+        return cls(*found, strength=strength, ref=ref, **settings)
 
     @property
-    def keeps_certificate(self) -> bool:
-        """Whether the certificate is saved: always, because the matrix is not stored."""
-        return True
-
-    def compute_attributes(self) -> dict[str, Any]:
-        """Return the fitted attributes (such as ``left_`` and ``rank_``) by name."""
-        return {
-            "left_": shown(self.weights.left, self.ref),
-            "right_": shown(self.weights.right, self.ref),
-            "rank_": self.rank,
-            "threshold_": self.threshold,
-            "singular_values_": shown(self.singular_values, self.ref),
-            "objective_": self.value,
-            "n_components_": int(self.weights.right.shape[1]),
-            "dropout_": self.dropout,
-            "cv_": self.cv,
-            "n_iter_": self.n_iter,
-        }
+    def found(self) -> tuple[Weights, int, float, Array, float, int]:
+        """Factors, rank, threshold, singular values, loss and number of steps."""
+        known = (self.weights, self.rank, self.threshold, self.singular_values)
+        return *known, self.value, self.n_iter
 
     def compute_certificate(self, title: str) -> Certificate:
-        """Return the certificate of the fitted factors U and V; `title` is its heading."""
-        if self.figures is None:
+        """Raise an error: the certificate is computed by `fit`, and saved."""
+        del title
+        raise ValueError("no certificate was computed by fit: call lucidae.certify(estimator, X).")
+
+    def judged(
+        self, X: Any, weights: Any, attributes: Mapping[str, Any], title: str
+    ) -> Certificate:
+        """Return the certificate of the factors among attributes for a matrix X."""
+        left, right = (host(part) for part in weights_of(attributes))
+        fitted, expected = self.fitted_arrays(attributes), (len(left), len(right))
+        if tuple(X.shape) != expected:
             raise ValueError(
-                "no certificate was computed during fit: call lucidae.certify(estimator, X)."
+                f"X has the shape {tuple(X.shape)}, expected {expected}: give the matrix to which "
+                "the model was fitted."
             )
-        return completion_certificate(title, self.figures, self.tolerance)
-
-    def measured(self, X: Any, attributes: Mapping[str, Any], weights: Any) -> CompletionFigures:
-        """Return the values that the certificate needs, measured from attributes and a matrix X."""
-        factors = weights_of(attributes)
-        return measure_completion(
-            X,
-            host(factors.left),
-            host(factors.right),
-            self.strength,
-            sample_weight=weights,
-            fitted=fitted_arrays(attributes, self),
+        figures = measure_completion(
+            X, left, right, self.strength, sample_weight=weights, fitted=fitted
         )
-
-
-def fitted_arrays(attributes: Mapping[str, Any], state: Any) -> FittedArrays:
-    """Return the fitted attributes that the certificate checks, such as ``objective_``.
-
-    The certificate computes them again from the fitted factors and the matrix X that was given to
-    `fit`, and compares.
-    """
-    ref, dropout = state.ref, dropout_of(state.strength)
-    return FittedArrays(
-        float(attributes["objective_"]),
-        int(attributes["rank_"]),
-        float(attributes["threshold_"]),
-        host(attributes["singular_values_"]),
-        settings=(
-            (float(attributes["n_components_"]), float(attributes["right_"].shape[1])),
-            (float(attributes["dropout_"]), dropout),
-        ),
-        precision=machine_epsilon(ref),
-    )
+        return completion_certificate(title, figures, self.tolerance)
 
 
 HANDLE_MISSING = ("error", "complete")
@@ -462,20 +450,22 @@ class DropoutFactorization(
         X = self._validated(X, reset=True)
         weights = check_weights(sample_weight, X)
         width = hidden_width(self.n_components, X.shape[1])
-        rows = self._marked(X)
-        observed = ObservedEntries.of(rows)
-        roots = None if weights is None else np.sqrt(to_numpy(weights))
-        dropout, cv = self.dropout, None
-        starts: dict[float, Completion] = {}
+        rows, title = self._marked(X), type(self).__name__
+        whole = not scipy.sparse.issparse(rows) and not np.isnan(rows).any()
+        dropout, cv, starts = self.dropout, None, {}
+        if rule is not None or not whole:
+            observed = ObservedEntries.of(rows)
+            whole = observed.complete
+            roots = None if weights is None else np.sqrt(to_numpy(weights))
         if rule is not None:
             with observed.limited_threads():
                 cv, starts = cross_validate_entries(observed, width, self.cv, roots)
             dropout = rule(cv)
         dropout = checked_dropout(dropout)
-        if observed.complete:
+        if whole:
             if scipy.sparse.issparse(X):
                 X = np.asarray(rows.toarray() if scipy.sparse.issparse(rows) else rows)
-            self._state = factorised_state(X, weights, width, dropout, cv)
+            self._state = FactorizationState.of(X, weights, width, dropout, cv, title)
         else:
             ref, start = reference_array(X), starts.get(dropout)
             with observed.limited_threads():
@@ -494,7 +484,7 @@ class DropoutFactorization(
         start: Completion | None,
     ) -> CompletionState:
         """Return the fitted state for a matrix with missing entries, solved from `start`."""
-        strength = strength_of(dropout)
+        strength, title = strength_of(dropout), type(self).__name__
         if not observed.count:
             raise ValueError("X has no observed entry: all entries are missing.")
         if strength == 0.0:
@@ -512,16 +502,16 @@ class DropoutFactorization(
             solution.value,
             observed,
             roots,
-            strength,
             width,
-            ref,
+            strength=strength,
+            ref=ref,
             n_iter=max(solution.n_iter, 1),
             tolerance=min(max(self.tol, CERTIFIED), LARGEST_GAP),
             dropout=dropout,
             cv=cv,
         )
         weights = None if roots is None else roots * roots
-        state.figures = state.measured(rows, state.attributes, weights)
+        state._certificate = state.judged(rows, weights, state.attributes, title)
         return state
 
     def _checked_settings(self) -> Any:
@@ -679,23 +669,10 @@ class DropoutFactorization(
         check_is_fitted(self)
         state, attributes, title = self._state, self._attributes_now(), type(self).__name__
         if isinstance(state, CompletionState):
-            rows = self._marked(check_rows(X, finite=False))
-            weights = check_weights(sample_weight, rows)
-            _check_shape(rows, attributes)
-            return completion_certificate(
-                title, state.measured(rows, attributes, weights), state.tolerance
-            )
-        matrix = given_matrix(X)
-        weights = check_weights(sample_weight, matrix.matrix)
-        check_shapes(matrix, judged_factors(attributes, None, state.strength))
-        roots = None if weights is None else np.sqrt(to_numpy(weights))
-        return certificate_of(
-            [matrix if roots is None else given_matrix(X, roots)],
-            judged_factors(attributes, roots, state.strength),
-            title=title,
-            fitted=fitted_arrays(attributes, state),
-            context=Context(exact=True),
-        )
+            X = self._marked(check_rows(X, finite=False))
+        else:
+            X = check_rows(X, accept_sparse=False, name="matrix")
+        return state.judged(X, check_weights(sample_weight, X), attributes, title)
 
     def __sklearn_tags__(self) -> Tags:
         tags = super().__sklearn_tags__()
@@ -704,16 +681,6 @@ class DropoutFactorization(
         tags.input_tags.sparse = completes
         tags.input_tags.allow_nan = completes and self.missing_values != ABSENT
         return tags
-
-
-def _check_shape(rows: Any, attributes: Mapping[str, Any]) -> None:
-    """Raise an error unless a matrix has the shape of the product U Vᵀ of the fitted factors."""
-    fitted = (attributes["left_"].shape[0], attributes["right_"].shape[0])
-    if tuple(rows.shape) != fitted:
-        raise ValueError(
-            f"X has the shape {tuple(rows.shape)}, expected {fitted}: give the matrix to which the "
-            "model was fitted."
-        )
 
 
 def _difference(now: Mapping[str, Any], fitted: Mapping[str, Any]) -> float:
