@@ -75,7 +75,7 @@ class AutoencoderState(NetworkState):
     @property
     def needs_rows(self) -> bool:
         """Whether the certificate needs the rows, because their second moment does not suffice."""
-        return self.sketch is None or self.refined
+        return super().needs_rows or self.refined
 
     @property
     def problem(self) -> LinearProblem:
@@ -307,7 +307,6 @@ class DropoutAutoencoder(
             state.train(X, X, weights, settings)
         else:
             state.refine(X, weights)
-        state.sketch = Sketch.of(X, weights)
         state.refer(X, None, weights, type(self).__name__)
         self._keep(state)
         return self
@@ -355,6 +354,7 @@ class DropoutAutoencoder(
         if not first:
             seen = self._state
             moment, ref, doubt = seen.moment.merge(moment), seen.ref, seen.doubt
+            seen.sketch_referred()
             sketch = seen.sketch
         state = self._unsolved(moment, ref)
         state.doubt, state.sketch = doubt, None if sketch is None else sketch.update(X, weights)

@@ -29,7 +29,7 @@ from lucidae.arrays import (
 from lucidae.arrays.threads import fork_safe
 from lucidae.base import CertifiedMixin, Fitted, FittedState, restored_on_failure
 from lucidae.certificates.claims import Certificate, Claim, undecided
-from lucidae.certificates.sketch import Sketch
+from lucidae.certificates.sketch import Sketch, column_scales, sketch_pairs
 from lucidae.data import aligned_blocks, store_features, store_targets
 from lucidae.data.passes import Passes, check_start, given_moment, load_rows
 from lucidae.dropout.claims import (
@@ -315,7 +315,7 @@ class NetworkState(FittedState):
     @property
     def needs_rows(self) -> bool:
         """Whether the certificate needs the rows, because their second moment does not suffice."""
-        return self.sketch is None
+        return not isinstance(self.moment, SecondMoment)
 
     def chosen(self) -> dict[str, Any]:
         """Return the fitted attributes that say which settings were chosen, by name."""
@@ -421,15 +421,34 @@ class NetworkState(FittedState):
     def refer(self, X: Any, Y: Any, sample_weight: Array | None, title: str) -> None:
         """Refer to the training rows until the certificate is read.
 
-        If that is not possible and the certificate needs them, it is computed at once.
+        If that is not possible, they are sketched, and judged at once if the certificate needs
+        them.
         """
         self.rows = TrainingRows.referenced(X, sample_weight, title, None)
         if self.rows is not None and Y is not None:
             self.targets = TrainingRows.referenced(Y, None, title, None)
             self.rows = None if self.targets is None else self.rows
+        if self.rows is None:
+            self.sketch_rows(X, Y, sample_weight)
         if self.rows is None and self.needs_rows:
             data = given_rows(X, Y, sample_weight, centered=self.has_intercept)
             self.judged = self.certificate_on([data], title, self.compute_attributes())
+
+    def sketch_rows(self, X: Any, Y: Any, sample_weight: Array | None) -> None:
+        """Make the sketch with which the certificate tests the moment of the rows."""
+        if not isinstance(self.moment, SecondMoment):
+            return
+        if Y is None:
+            self.sketch = Sketch.of(X, sample_weight)
+        else:
+            self.scales = column_scales(X, Y, centered=self.has_intercept)
+            self.sketch = sketch_pairs(X, Y, sample_weight, self.scales)
+
+    def sketch_referred(self) -> None:
+        """Make the sketch of the rows that are referred to, unless there is one or they changed."""
+        if self.rows is not None and self.sketch is None and self.rows_unchanged:
+            targets = None if self.targets is None else self.targets.rows
+            self.sketch_rows(self.rows.rows, targets, self.rows.weights)
 
     @property
     def has_intercept(self) -> bool:
@@ -469,7 +488,8 @@ class NetworkState(FittedState):
         return all(part is None or part.unchanged for part in (self.rows, self.targets))
 
     def settle(self) -> None:
-        """Compute the certificate if it needs the training rows, which are not saved."""
+        """Make what the certificate needs of the training rows, which are not saved."""
+        self.sketch_referred()
         if self.rows is not None and self.needs_rows and self.doubt is None:
             self.compute_certificate("")  # stores it as `judged`
         self.rows = self.targets = None
@@ -489,6 +509,7 @@ class NetworkState(FittedState):
             if self.rows is not None and self.sketch is None and not self.rows_unchanged:
                 claim = undecided("optimum", "the fitted weights are optimal", "", CHANGED_ROWS)
                 return Certificate(title, (claim,))
+            self.sketch_referred()
             found = self.certificate_on(self.candidates(), title, self.compute_attributes())
             if self.rows is not None and self.needs_rows and self.rows_unchanged:
                 self.judged = found

@@ -76,7 +76,6 @@ from lucidae.dropout.theory import checked_dropout, strength_of
 from lucidae.dropout.verify import FittedArrays
 from lucidae.dropout.whitening import resolved, ridged
 from lucidae.iteration.progress import timed_fit
-from lucidae.moments import SecondMoment
 from lucidae.validation import (
     check_flag,
     check_jobs,
@@ -160,7 +159,7 @@ class RegressionState(NetworkState):
     @property
     def needs_rows(self) -> bool:
         """Whether the certificate needs the rows, because their second moment does not suffice."""
-        return self.sketch is None or self.root is not None
+        return super().needs_rows or self.root is not None
 
     @property
     def has_intercept(self) -> bool:
@@ -558,9 +557,6 @@ class DropoutRegressor(
             state.root = factor[1]
         if solver.needs_rows:
             state.train(X, columns, weights, settings)
-        if isinstance(state.moment, SecondMoment):
-            state.scales = column_scales(X, columns, centered=centered)
-            state.sketch = sketch_pairs(X, columns, weights, state.scales)
         state.refer(X, columns, weights, type(self).__name__)
         self._keep(state)
         return self
@@ -597,6 +593,7 @@ class DropoutRegressor(
         scales = column_scales(X, columns, centered=check_flag(self.fit_intercept, "fit_intercept"))
         if not first:
             seen = self._state
+            seen.sketch_referred()
             sketch, scales = seen.sketch, seen.scales
             flat, ref = flat and seen.flat, seen.ref
             if choice.moment.n_features != seen.moment.n_features:
