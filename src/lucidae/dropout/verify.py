@@ -257,6 +257,8 @@ class White(NamedTuple):
     unit: float  # unit of the outputs
     floor: float = 0.0
     blur: float = 0.0  # bound on the error of M, in Frobenius norm
+    tilt: float = 0.0  # bound on the error of M, in spectral norm
+    square: float = math.inf  # bound on the error of the squared singular values of M
     wrong: Any = 0.0  # (r,): bounds on the errors of the columns of V'
     # bound on the error of √(f + floor), or that of f + floor itself if `squared`
     doubt: float = 0.0
@@ -416,15 +418,17 @@ def _of_second(second: Matrix, m: int, known: Known, units: Matrix, error: float
     p, d = len(second), _nonzero(known.deviations)
     varies = known.deviations > 0
     standard = second / d / d[:, None] * np.outer(varies, varies)
-    shares = float(((units / d)[varies] ** 2).max(initial=0.0))
-    level = 4 * gamma(p) * p
-    level = max(level, 2 * error * shares) if error * shares < 1.0 else level
-    upper, order, rank, _ = scipy.linalg.lapack.dpstrf(standard, tol=level, lower=0)
+    shares = error * float(((units / d)[varies] ** 2).max(initial=0.0))
+    least = 4 * gamma(p) * p
+    level = max(least, 2 * shares) if shares < 1.0 else least
+    upper, order, rank, _ = scipy.linalg.lapack.dpstrf(standard, tol=least, lower=0)
     # A zero matrix has rank 0; LAPACK then leaves the order unset.
     order = np.arange(p) if rank == 0 else order - 1
     root = np.zeros((max(rank, 1), p))
     root[:rank, order] = np.triu(upper)[:rank]
-    rounding = gamma(p) * p * float(((known.deviations / _nonzero(units)) ** 2).max(initial=0.0))
+    # The part that is left out has at most the trace of its diagonal.
+    rounding = gamma(p) * p + (int(varies.sum()) - rank) * least
+    rounding *= float(((known.deviations / _nonzero(units)) ** 2).max(initial=0.0))
     return _split(root * d, m, units, error + rounding, squared=True, level=math.sqrt(level))
 
 
@@ -508,7 +512,10 @@ def _of_factor(
     )  # fmt: skip
     if autoencoder:
         error = math.sqrt(factor.error) if factor.squared else factor.error
-        found = found._replace(blur=error * spread, wrong=error * lengths)
+        largest = float(units.max(initial=0.0)) / unit
+        found = found._replace(blur=error * spread, wrong=error * lengths, tilt=error * largest)
+        if factor.squared:
+            found = found._replace(square=factor.error * largest**2)
         if upper_values is not None or rest > 0:
             upper = None if upper_values is None else upper_values / unit
             return found._replace(rest=rest / unit**2, upper=upper)
@@ -561,11 +568,13 @@ def _of_factor(
         added = scipy.linalg.qr(factor.beyond, mode="r")[0][: factor.beyond.shape[1]]
         inner = np.vstack([inner, math.sqrt(ridge) / scale * added])
         target = np.hstack([target, np.zeros((len(target), len(added)))])
+    blur = max(size, spread) * (turned + error) + math.sqrt(lost)
     return found._replace(
         target=target,
         inner=inner,
         floor=floor,
-        blur=max(size, spread) * (turned + error) + math.sqrt(lost),
+        blur=blur,
+        tilt=blur,
         wrong=wrong,
         lost=lost,
         condition=float(sizes[0] / least) ** 2,
@@ -642,6 +651,7 @@ def _of_matrix(matrix: Matrix, judged: Judged) -> White:
         energy,
         unit,
         blur=rounding * math.sqrt(energy),
+        tilt=rounding * math.sqrt(energy),
         wrong=rounding * np.linalg.norm(inner, axis=0),
         rest=_remainder(energy, float((inside**2).sum())),
         upper=upper,
@@ -1224,7 +1234,8 @@ def _measured(
             "the data."
         )
     gap, rounding = value - best.value, gamma(sum(target.shape) + width)
-    doubt = white.blur + rounding * float(best.values.max(initial=0.0))
+    top, last = (float(best.values[k]) if len(best.values) > k else 0.0 for k in (0, width))
+    doubt = min(white.tilt, white.square / last if last > 0 else math.inf) + rounding * top
     noise = white.blur + rounding * float(np.linalg.norm(target))
     rounding *= size + float(scores.sum())
     off = float(outgoing @ wrong) + math.sqrt(strength) * float(np.linalg.norm(outgoing * wrong))
@@ -1248,7 +1259,7 @@ def _measured(
         if white.squared and white.residual is None:  # f and its minimum are linear in the moment
             error = min(error, 2.0 * white.doubt + 4.0 * rounding * size)
         far, bound = near * size / length, near * math.sqrt(max(gap + error, 0.0)) / length
-        wrong_by = (doubt * near**2 + off + gamma(width) * size) / length
+        wrong_by = ((white.blur + doubt) * near**2 + off + gamma(width) * size) / length
         product = Ball(away / length, min(wrong_by, max(bound, away / length)))
     missed, lost = 0.0, white.lost / explained
     if white.upper is not None:
@@ -1260,6 +1271,9 @@ def _measured(
     uneven = 4.0 * (gamma(sum(target.shape) + width) + float(ratios.max()))
     balanced = float(np.linalg.norm(ratios * np.sqrt(scores)) / (math.sqrt(scores.sum()) or 1.0))
     relative = 4.0 * (rounding + off + white.blur) / size
+    # The gradients are 2(U(V'ᵀV' + λ diag‖v'ᵢ‖²) − MV') and 2(V'(UᵀU + λ diag‖uᵢ‖²) − MᵀU).
+    bent = balanced * (3.0 * (1.0 + strength) * float(scores.sum()) + top)
+    steep_error = (bent + white.tilt + 8.0 * rounding) / size
     # 4) derivatives
     slope, scale = _slope(white, judged, learned)
     inside = math.sqrt(max(1.0 - white.rest / explained, 0.0))
@@ -1286,7 +1300,7 @@ def _measured(
         missed=missed,
         lost=lost,
         decrease=0.0 if known or optimal else slope.decrease() * slope_size(slope, white),
-        stationarity=Ball(steepness, 2.0 * relative + 4.0 * balanced),
+        stationarity=Ball(steepness, steep_error),
         equalized=_quadratic(_relative_variance(scores, negligible), uneven),
         path=_quadratic(_path_excess(scores, nuclear, negligible), uneven),
         unequal=explained * width / (strength * nuclear**2) if strength * nuclear > 0 else 1.0,
