@@ -452,7 +452,8 @@ class DropoutFactorization(
         width = hidden_width(self.n_components, X.shape[1])
         rows, title = self._marked(X), type(self).__name__
         whole = not scipy.sparse.issparse(rows) and not np.isnan(rows).any()
-        dropout, cv, starts = self.dropout, None, {}
+        dropout, cv = self.dropout, None
+        starts: dict[float, Completion] = {}
         if rule is not None or not whole:
             observed = ObservedEntries.of(rows)
             whole = observed.complete
@@ -672,7 +673,8 @@ class DropoutFactorization(
             X = self._marked(check_rows(X, finite=False))
         else:
             X = check_rows(X, accept_sparse=False, name="matrix")
-        return state.judged(X, check_weights(sample_weight, X), attributes, title)
+        found: Certificate = state.judged(X, check_weights(sample_weight, X), attributes, title)
+        return found
 
     def __sklearn_tags__(self) -> Tags:
         tags = super().__sklearn_tags__()
