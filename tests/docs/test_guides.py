@@ -25,6 +25,7 @@ PAGES = [
     DOCS / "migration.md",
     DOCS / "comparison.md",
 ]
+OTHERS = [*sorted(DOCS.glob("*.md")), *sorted((DOCS / "certificates").glob("*.md"))]
 BLOCK = re.compile(r"```python\n(.*?)```(?:\s*```text\n(.*?)```)?", flags=re.DOTALL)
 NUMBER = re.compile(r"(?<![\w.])-?\d+(?:\.\d+)?(?:e[+-]?\d+)?")
 ROUNDING = 1e-6  # printed numbers below this are rounding errors, which differ between machines
@@ -94,7 +95,7 @@ def test_comparison_of_output_notices_words_and_numbers():
             assert_prints(wrong, "gap 0 rank 3")
 
 
-@named("page", PAGES)
+@named("page", sorted({*PAGES, *OTHERS}))
 def test_names_of_the_package_in_the_text_exist(page):
     # The first column of the last table of the migration page has names of earlier versions.
     text, _, moved = page.read_text(encoding="utf-8").partition("## From lucidae")
