@@ -87,7 +87,7 @@ def draws_rows(options: Options, X: Any) -> bool:
     kind_of(X)  # which refuses a closed file
     shape = getattr(X, "shape", None)
     wide = isinstance(shape, tuple) and len(shape) == 2 and shape[1] > EXACT_FEATURES
-    return options.reads.batches or (wide and not isinstance(options.n_components, int))
+    return options.draws_rows or (wide and not isinstance(options.n_components, int))
 
 
 def check_repeatable(data: AlignedBlocks) -> None:
@@ -128,7 +128,7 @@ def loaded_if_small(X: Any, sample_weight: Any) -> tuple[Any, Any]:
 
 def check_streamed(options: Options, n_features: int, start: SecondMoment | None) -> None:
     """Raise an error for settings that do not work with data that are read in blocks."""
-    if options.reads.batches:
+    if options.draws_rows:
         raise ValueError(
             f"solver={options.solver!r} with method={options.method!r} draws rows in random order, "
             "but X is read in blocks: use solver='exact', give X as an array or a memory map, or "

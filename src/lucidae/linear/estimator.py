@@ -339,7 +339,7 @@ class LinearAutoencoder(
         with threads_for(X.shape):
             rows = RowOperator.of(X, weights)
             stored = rows.n_features <= STORED_FEATURES and not rows.smaller_than_moment
-            if stored and not options.reads.batches:
+            if stored and not options.draws_rows:
                 rows.scatter()
             self._fit_data(options, rows, reference_array(X))
         return self

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, fields
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -43,25 +44,10 @@ from lucidae.validation import (
 
 Vector = np.ndarray[Any, Any]
 
+_RNG = np.random.default_rng(0)
 
-@dataclass(frozen=True, slots=True)
-class LinearSolver:
-    """Properties of one of the solvers of `LinearAutoencoder`."""
-
-    # whether the solver computes the optimum from the leading eigenpairs of the second moment
-    closed_form: bool
-    batches: bool = False  # whether the solver draws batches of rows
-    # name of the solver that is used instead if no closed form of the minimum is known
-    if_unknown: str | None = None
-
-
-SOLVERS = {
-    "auto": LinearSolver(closed_form=True, if_unknown="gradient"),
-    "exact": LinearSolver(closed_form=True),
-    "gradient": LinearSolver(closed_form=False),
-    "stochastic": LinearSolver(closed_form=False, batches=True),
-}
-"""Properties of the solvers of `LinearAutoencoder`, by the name of the solver."""
+SOLVERS = ("auto", "exact", "gradient", "stochastic")
+"""Names of the solvers of `LinearAutoencoder`."""
 
 LARGEST_START = 1e10
 """Largest standard deviation of the random initial weights: the losses are of the fourth degree in
@@ -179,7 +165,7 @@ MakeRule = Callable[[MethodSettings], Rule]
 ReadPenalties = Callable[[Any, Vector | None, int], Vector]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class MethodEntry:
     """A registered method, as the functions that make its objective, rule and penalties.
 
@@ -189,6 +175,16 @@ class MethodEntry:
     objective: MakeObjective
     rule: MakeRule | None = None
     penalties: ReadPenalties | None = None
+
+    def make(self, settings: MethodSettings) -> tuple[Objective, Rule]:
+        """Return objective and rule for the given settings."""
+        objective = self.objective(settings)
+        return objective, objective if self.rule is None else self.rule(settings)
+
+    @cached_property
+    def example(self) -> tuple[Objective, Rule]:
+        """Objective and rule for one latent, for what those of the method have in common."""
+        return self.make(MethodSettings(np.ones(1), np.ones(1), _RNG))
 
 
 METHODS: dict[str, MethodEntry] = {}
@@ -309,9 +305,7 @@ def make_method(name: str, settings: MethodSettings) -> Method:
     >>> make_method("rag", settings).tied
     True
     """
-    entry = method_entry(name)
-    objective = entry.objective(settings)
-    rule = objective if entry.rule is None else entry.rule(settings)
+    objective, rule = method_entry(name).make(settings)
     return Method(name, rule, objective, _tied(name, rule, settings.tied), settings)
 
 
@@ -332,14 +326,14 @@ def _tied(name: str, rule: Rule, given: bool | str) -> bool:
     return bool(given)
 
 
-def check_optimizer(method: Method, optimizer: str) -> None:
-    """Raise a ValueError, with the reason, if the method's rule does not work with `optimizer`."""
-    refused = method.rule.refused_optimizers
+def check_optimizer(name: str, rule: Rule, optimizer: str) -> None:
+    """Raise a ValueError, with the reason, if a method's rule does not work with `optimizer`."""
+    refused = rule.refused_optimizers
     if optimizer in refused:
         others = ", ".join(repr(name) for name in OPTIMIZERS if name not in refused)
         raise ValueError(
-            f"optimizer={optimizer!r} was given with method={method.name!r}. {refused[optimizer]} "
-            f"Use one of {others}."
+            f"optimizer={optimizer!r} was given with method={name!r}. {refused[optimizer]} Use one "
+            f"of {others}."
         )
 
 
@@ -365,7 +359,9 @@ class Options:
     tied: bool | str
     init_scale: float
     random_state: Any
-    rule: Rule = field(compare=False)  # that of one latent, for what all rules of the method share
+    closed_form: bool  # whether the solver computes the optimum from leading eigenpairs
+    needs_rows: bool  # whether the method's rule needs rows instead of their second moment
+    recordable: bool  # whether steps of the method's rule can be recorded as CUDA graphs
 
     @classmethod
     def of(
@@ -391,14 +387,28 @@ class Options:
         handle_missing: Any = "error",
     ) -> Options:
         """Return the checked arguments; a wrong one raises a ValueError."""
-        # 1) The method, made for one latent, says which solvers and optimizers it works with.
+        # 1) The method says which solvers and optimizers it works with.
         check_choice(optimizer, "optimizer", OPTIMIZERS)
         if not isinstance(tied, bool | np.bool_):
             check_choice(tied, "tied", ("auto",), others=", True or False")
-        trial = make_method(method, MethodSettings(_ONE, _ONE, _RNG, tied))
-        check_optimizer(trial, optimizer)
-        chosen = _check_solver(solver, trial)
-        _check_missing(handle_missing, method, solver, chosen)
+        objective, rule = method_entry(method).example
+        _tied(method, rule, tied)
+        check_optimizer(method, rule, optimizer)
+        check_choice(solver, "solver", SOLVERS)
+        if solver == "exact" and not objective.has_minimizer:
+            raise ValueError(
+                f"solver='exact' was given with method={method!r}, for whose objective no closed "
+                "form of the minimum is known. Use solver='gradient' or solver='stochastic'."
+            )
+        closed_form = solver in ("auto", "exact") and objective.has_minimizer
+        check_choice(handle_missing, "handle_missing", ("error", "em"))
+        if handle_missing == "em" and not closed_form:
+            raise ValueError(
+                f"handle_missing='em' was given with solver={solver!r} and method={method!r}, "
+                "expected solver='exact' or 'auto' and a method with a closed form: descent needs "
+                "complete rows, but the closed form needs only mean and covariance, which are "
+                "estimated from the observed entries."
+            )
         # 2) Arguments of descent.
         if not isinstance(learning_rate, str) or learning_rate != "auto":
             learning_rate = check_number(
@@ -425,7 +435,7 @@ class Options:
         return cls(
             _check_components(n_components),
             method,
-            chosen,
+            "gradient" if solver == "auto" and not closed_form else str(solver),
             training,
             l2,
             _check_prior(prior),
@@ -433,28 +443,24 @@ class Options:
             tied if isinstance(tied, str) else bool(tied),
             init_scale,
             check_seed(random_state),
-            trial.rule,
+            closed_form,
+            rule.needs_rows,
+            rule.recordable,
         )
 
     @property
     def arguments(self) -> dict[str, Any]:
         """The arguments by name, for which `of` returns these options."""
         own = {entry.name: getattr(self, entry.name) for entry in fields(self)}
-        del own["rule"]
+        for name in ("closed_form", "needs_rows", "recordable"):
+            del own[name]
         training = own.pop("training")
         return own | {entry.name: getattr(training, entry.name) for entry in fields(training)}
 
     @property
-    def reads(self) -> LinearSolver:
-        """Properties of the chosen solver, which say what it needs of the data.
-
-        They are those of the table `SOLVERS`. If the method's update rule needs rows instead of
-        their second moment, the solver always draws batches of rows.
-        """
-        solver = SOLVERS[self.solver]
-        if not solver.closed_form and self.rule.needs_rows:
-            return replace(solver, batches=True)
-        return solver
+    def draws_rows(self) -> bool:
+        """Whether the solver needs rows instead of their second moment."""
+        return self.solver == "stochastic" or (not self.closed_form and self.needs_rows)
 
     def rng(self, *, draws: bool = True) -> np.random.Generator:
         """Return a random generator for one fit, seeded by `random_state`.
@@ -462,7 +468,7 @@ class Options:
         If nothing will be drawn (`draws` is false and the rule does not sample masks), a shared
         generator is returned, because making a new one takes time.
         """
-        if not draws and not self.rule.needs_rows:
+        if not draws and not self.needs_rows:
             return _RNG  # a new one would take a twentieth of the time of a small fit
         return np.random.default_rng(check_random_state(self.random_state).randint(2**31 - 1))
 
@@ -534,39 +540,7 @@ def check_features(k: int, m: int) -> None:
         )
 
 
-_ONE, _RNG = np.ones(1), np.random.default_rng(0)
-
 _PENALTIES = "'auto', or one finite penalty of at least 0, or one per latent"
-
-
-def _check_solver(solver: Any, method: Method) -> str:
-    """Return the name of the solver that will be used for the method.
-
-    For an objective without a closed form of the minimum, ``"auto"`` becomes ``"gradient"``, and
-    ``"exact"`` raises a ValueError.
-    """
-    check_choice(solver, "solver", SOLVERS)
-    chosen = SOLVERS[solver]
-    if method.objective.has_minimizer or not chosen.closed_form:
-        return str(solver)
-    if chosen.if_unknown is not None:
-        return chosen.if_unknown
-    raise ValueError(
-        f"solver={solver!r} was given with method={method.name!r}, for whose objective no closed "
-        "form of the minimum is known. Use solver='gradient' or solver='stochastic'."
-    )
-
-
-def _check_missing(value: Any, method: str, given: str, solver: str) -> None:
-    """Raise a ValueError if `handle_missing` is wrong, or does not work with the solver."""
-    check_choice(value, "handle_missing", ("error", "em"))
-    if value == "em" and not SOLVERS[solver].closed_form:
-        raise ValueError(
-            f"handle_missing='em' was given with solver={given!r} and method={method!r}, expected "
-            "solver='exact' or 'auto' and a method with a closed form: descent needs complete "
-            "rows, but the closed form needs only mean and covariance, which are estimated from "
-            "the observed entries."
-        )
 
 
 def _check_components(value: Any) -> Any:

@@ -222,7 +222,7 @@ class Ensemble:
         self.values, self.vectors = plan.spectrum.values, plan.spectrum.vectors
         rng = np.random.default_rng(runs[0].seed)
         self.method = _method(runs[0], plan, rng)
-        check_optimizer(self.method, runs[0].optimizer)
+        check_optimizer(self.method.name, self.method.rule, runs[0].optimizer)
         self.in_eigenbasis = self.optimizer.commutes_with_rotations and not self._needs_rows
         self.full, basis = self._basis()
         self.axes = basis[:, : plan.k]

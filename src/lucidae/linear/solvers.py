@@ -18,8 +18,6 @@ from lucidae.arrays.graphs import Steps, records
 from lucidae.counting import ComponentCount, count_wanted, is_criterion
 from lucidae.iteration import Below, History, Solution, Status, iterate, log_grid
 from lucidae.linear.methods import (
-    SOLVERS,
-    LinearSolver,
     Method,
     Options,
     check_features,
@@ -95,27 +93,27 @@ def solve(
         moment = fields_beside(rows.scatter(), np.empty(0))
         model, spectrum = solve(options, MomentRows(moment), previous)
         return model.beside(rows.mean), spectrum and spectrum.beside(rows.mean)
-    solver, wanted = SOLVERS[options.solver], options.n_components
+    wanted = options.n_components
     # 1) The eigenpairs that are needed before the number of latents and the penalties are known.
     spectrum = None
-    if solver.closed_form:
+    if options.closed_form:
         one_more = int(options.needs_spectrum)  # penalties depend on the gap after the last latent
         count = min(wanted + one_more, rows.n_features) if isinstance(wanted, int) else None
         spectrum = leading(rows, count)
-    elif solver.batches:
+    elif options.solver == "stochastic":
         if options.needs_spectrum:
             spectrum = ritz_spectrum(rows, resolve_components(wanted, rows, None), rows.mean)
     elif options.needs_spectrum or not isinstance(wanted, int):
         spectrum = leading(rows, None)
     # 2) The method for this number of latents, and its weights.
     k = resolve_components(wanted, rows, spectrum)
-    rng = options.rng(draws=not solver.closed_form)
-    if solver.closed_form:
+    rng = options.rng(draws=not options.closed_form)
+    if options.closed_form:
         assert spectrum is not None, "resolve_components refuses what needs a missing spectrum"
         spectrum = refined(rows, spectrum, k)
         return closed_form(options, k, spectrum, rows, rng), spectrum
     method = options.make(k, spectrum, rng)
-    outcome = _trained_outcome(options, rows, method, k, rng, previous, solver)
+    outcome = _trained_outcome(options, rows, method, k, rng, previous)
     return build_model(outcome, rows.mean, rows.weight, rows), spectrum
 
 
@@ -138,9 +136,9 @@ def _too_small_for_device(options: Options, rows: RowOperator) -> bool:
     if rows.moment is None or on_host(rows.mean):
         return False
     m, k = rows.n_features, options.n_components
-    if SOLVERS[options.solver].closed_form:
+    if options.closed_form:
         return m <= HOST_FEATURES
-    if options.rule.recordable and records(rows.mean):
+    if options.recordable and records(rows.mean):
         return False
     return m * m * (k if isinstance(k, int) else m) <= HOST_PRODUCTS
 
@@ -214,11 +212,15 @@ def _trained_outcome(
     k: int,
     rng: np.random.Generator,
     previous: Any,
-    solver: LinearSolver,
 ) -> TrainedWeights:
     training = options.training
     automatic = training.learning_rate == "auto"
-    size = _batch_rows(options, method, rows, solver)
+    size = None
+    if options.draws_rows:
+        # A rule that needs rows has a full-batch form: its stochastic form with one batch per pass.
+        size = int(rows.rows.shape[0])
+        if options.solver == "stochastic":
+            size = min(options.batch_size or DEFAULT_BATCH, size)
     covariance: Any = rows
     if size is None and rows.n_features <= EXACT_FEATURES:
         covariance = DenseCovariance(rows.covariance)
@@ -317,17 +319,6 @@ def _warm_start(method: Method, previous: Any, start: Any) -> Any:
         )
         return start
     return method.adopt(map_fields(lambda rows: like(rows, new), previous))
-
-
-def _batch_rows(
-    options: Options, method: Method, rows: RowOperator, solver: LinearSolver
-) -> int | None:
-    """Return the number of rows per step of descent."""
-    if not solver.batches and not method.rule.needs_rows:
-        return None
-    n_rows: int = rows.rows.shape[0]
-    # A rule that needs rows has a full-batch form: its stochastic form with one batch per pass.
-    return min(options.batch_size or DEFAULT_BATCH, n_rows) if solver.batches else n_rows
 
 
 class Stiffness(NamedTuple):

@@ -113,7 +113,7 @@ class LinearState(FittedState):
             if (self.refined and data.rereadable) or self.moment is None:
                 self._certificate = self.certify(self._data(data, sketch), title)
             return
-        copied = small and moment is None and not self.options.reads.batches
+        copied = small and moment is None and not self.options.draws_rows
         if not copied:
             self.moment = moment if small else None
         if copied or math.prod(rows.shape) <= SMALL_ROWS:
@@ -133,7 +133,7 @@ class LinearState(FittedState):
         """
         state = LinearState(options, self.reference)
         state.previous, state.doubt = self.previous, self.doubt
-        if options.reads.batches or X.shape[1] > EXACT_FEATURES:
+        if options.draws_rows or X.shape[1] > EXACT_FEATURES:
             state.stream = self._stream_before(options, X, weights).after(X, weights)
             state.seen = self._seen_after(X, weights)
             state._sketch = None if state.seen is None else self._sketch_after(X, weights)
