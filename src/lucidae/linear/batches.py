@@ -175,7 +175,6 @@ class FitBatchesMixin:
 
     @restored_on_failure
     @timed_fit
-    @suggesting_em
     def fit_batches(
         self, batches: Any, sample_weight: Any = None, *, start: SecondMoment | None = None
     ) -> Self:
@@ -211,23 +210,24 @@ class FitBatchesMixin:
             check_streamed(options, moment.n_features, moment)
             self._fit_moment(options, moment, moment.center[:0])
             return self
-        data = aligned_blocks(batches, None, sample_weight)
-        missing = self.handle_missing == "em"
-        small = None
-        if start is None:
-            small = loaded_rows(data, missing=missing, verbose=self.verbose)
-        if small is not None:
-            self.fit(small.rows, sample_weight=small.weights)
-            return self
-        check_streamed(options, data.rows.n_features, start)
-        if data.rows.n_features > EXACT_FEATURES:
-            check_repeatable(data)
-            self._fit_data(options, BlockRows(Passes(data, self.verbose)), data.rows.reference)
+        with suggesting_em(self, batches):
+            data = aligned_blocks(batches, None, sample_weight)
+            missing = self.handle_missing == "em"
+            small = None
+            if start is None:
+                small = loaded_rows(data, missing=missing, verbose=self.verbose)
+            if small is not None:
+                self.fit(small.rows, sample_weight=small.weights)
+                return self
+            check_streamed(options, data.rows.n_features, start)
+            if data.rows.n_features > EXACT_FEATURES:
+                check_repeatable(data)
+                self._fit_data(options, BlockRows(Passes(data, self.verbose)), data.rows.reference)
+                store_features(self, data)
+                return self
+            moment, sketch = read_sketched(data, start=start, verbose=self.verbose)
             store_features(self, data)
-            return self
-        moment, sketch = read_sketched(data, start=start, verbose=self.verbose)
-        store_features(self, data)
-        again = data.repeatable and start is None
-        rows = BlockRows(Passes(data, self.verbose), moment) if again else MomentRows(moment)
-        self._fit_data(options, rows, data.rows.reference, sketch)
+            again = data.repeatable and start is None
+            rows = BlockRows(Passes(data, self.verbose), moment) if again else MomentRows(moment)
+            self._fit_data(options, rows, data.rows.reference, sketch)
         return self

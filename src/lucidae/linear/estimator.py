@@ -33,7 +33,6 @@ from lucidae.linear.claims import with_changes
 from lucidae.linear.methods import Options
 from lucidae.linear.missing import comparable, observed_part, suggesting_em, unmasked
 from lucidae.linear.observed_gaussian import gaussian_of, has_missing
-from lucidae.linear.ranges import finite
 from lucidae.linear.state import LinearState
 from lucidae.moments import SecondMoment
 from lucidae.rows.operator import STORED_FEATURES, MomentRows, RowOperator
@@ -306,7 +305,6 @@ class LinearAutoencoder(
 
     @restored_on_failure
     @timed_fit
-    @suggesting_em
     def fit(self, X: Any, y: Any = None, sample_weight: Any = None) -> Self:  # noqa: ARG002
         """Fit the autoencoder to the rows of `X`.
 
@@ -329,24 +327,24 @@ class LinearAutoencoder(
         options = self._options()
         if not (in_memory(X, rows_drawn=draws_rows(options, X)) and in_memory(sample_weight)):
             return self.fit_batches(X, sample_weight)
-        X = self._rows(X, reset=True, least=2, finite=False)
-        weights = check_weights(sample_weight, X)
-        if self._has_missing(X):
-            X, weights = observed_part(X, weights, getattr(self, "feature_names_in_", None))
-            if self._has_missing(X):
-                self._fit_observed(options, X, weights)
-                return self
-        with threads_for(X.shape):
-            rows = RowOperator.of(X, weights)
-            stored = rows.n_features <= STORED_FEATURES and not rows.smaller_than_moment
-            if stored and not options.draws_rows:
-                rows.scatter()
-            self._fit_data(options, rows, reference_array(X))
+        with suggesting_em(self, X):
+            rows = self._rows(X, reset=True, least=2, finite=False)
+            weights = check_weights(sample_weight, rows)
+            if self._has_missing(rows):
+                names = getattr(self, "feature_names_in_", None)
+                rows, weights = observed_part(rows, weights, names)
+                if self._has_missing(rows):
+                    self._fit_observed(options, rows, weights)
+                    return self
+            with threads_for(rows.shape):
+                data = RowOperator.of(rows, weights)
+                stored = data.n_features <= STORED_FEATURES and not data.smaller_than_moment
+                if stored and not options.draws_rows:
+                    data.scatter()
+                self._fit_data(options, data, reference_array(rows))
         return self
 
     @restored_on_failure
-    @suggesting_em
-    @by_chunks()
     def partial_fit(self, X: Any, y: Any = None, sample_weight: Any = None) -> Self:  # noqa: ARG002
         """Update the fit with one more batch of rows, of any size.
 
@@ -373,6 +371,11 @@ class LinearAutoencoder(
         LinearAutoencoder
             The fitted estimator itself.
         """
+        with suggesting_em(self, X):
+            return self._add_batch(X, None, sample_weight)
+
+    @by_chunks()
+    def _add_batch(self, X: Any, y: Any, sample_weight: Any) -> Self:  # noqa: ARG002
         options = self._options()
         check_batch(X)
         first = not hasattr(self, "_state")
@@ -432,8 +435,6 @@ class LinearAutoencoder(
         return Options.of(**{name: given[name] for name in _ARGUMENTS})
 
     @by_blocks
-    @suggesting_em
-    @finite("the codes")
     def transform(self, X: Any) -> Array:
         """Return the codes (X − mean) W₁ᵀ of the rows of `X`, where W₁ is the encoder.
 
@@ -453,20 +454,22 @@ class LinearAutoencoder(
             One row of k codes per row of `X`.
         """
         check_is_fitted(self)
-        X = self._rows(X, reset=False)
+        with suggesting_em(self, X):
+            X = self._rows(X, reset=False)
         model = self._state.model
         encoder = model.encoder
         if self.whiten:
             encoder = encoder / model.code_deviations[:, None]
         if self._has_missing(X):
             X = gaussian_of(model).expectation(X)
-        if scipy.sparse.issparse(X):
-            return np.asarray(X @ encoder.T - encoder @ model.mean, dtype=X.dtype)
-        mean, encoder = like(model.mean, X), like(encoder, X)
-        return (X - mean) @ encoder.mT
+        with np.errstate(over="ignore", divide="ignore", invalid="ignore"):
+            if scipy.sparse.issparse(X):
+                codes = np.asarray(X @ encoder.T - encoder @ model.mean, dtype=X.dtype)
+            else:
+                codes = (X - like(model.mean, X)) @ like(encoder, X).mT
+        return _check_finite(codes, "the codes")
 
     @by_blocks
-    @finite("the decoded rows")
     def inverse_transform(self, X: Any) -> Array:
         """Return the rows X W₂ᵀ + mean decoded from the codes `X`, where W₂ is the decoder.
 
@@ -486,7 +489,9 @@ class LinearAutoencoder(
         atoms = model.atoms
         if self.whiten:
             atoms = atoms * model.code_deviations[:, None]
-        return codes @ like(atoms, codes) + like(model.mean, codes)
+        with np.errstate(over="ignore", divide="ignore", invalid="ignore"):
+            rows = codes @ like(atoms, codes) + like(model.mean, codes)
+        return _check_finite(rows, "the decoded rows")
 
     def posterior_covariance(self, X: Any) -> Array:
         """Return the covariance of the codes of each row of `X` given its observed entries.
@@ -525,8 +530,6 @@ class LinearAutoencoder(
         return like(gaussian_of(model).code_covariance(X, encoder), X)
 
     @by_blocks
-    @suggesting_em
-    @finite("the log-likelihoods")
     def score_samples(self, X: Any) -> Array:
         """Return the log-likelihood of each row of `X` under probabilistic PCA.
 
@@ -544,14 +547,18 @@ class LinearAutoencoder(
             One log-likelihood per row, in nats.
         """
         check_is_fitted(self)
-        X = self._rows(X, reset=False)
-        if not scipy.sparse.issparse(X):
-            return self._log_likelihood(X)
-        # The likelihood needs centred rows, which are dense: those of one block at a time.
-        step = max(1, blocks.BLOCK_BYTES // (8 * X.shape[1]))
-        starts = range(0, X.shape[0], step)
-        parts = [self._log_likelihood(X[at : at + step].toarray()) for at in starts]
-        return np.concatenate(parts)
+        with suggesting_em(self, X):
+            X = self._rows(X, reset=False)
+        with np.errstate(over="ignore", divide="ignore", invalid="ignore"):
+            if scipy.sparse.issparse(X):
+                # Centred rows are dense: those of one block at a time.
+                step = max(1, blocks.BLOCK_BYTES // (8 * X.shape[1]))
+                starts = range(0, X.shape[0], step)
+                parts = [self._log_likelihood(X[at : at + step].toarray()) for at in starts]
+                found = np.concatenate(parts)
+            else:
+                found = self._log_likelihood(X)
+        return _check_finite(found, "the log-likelihoods")
 
     def _log_likelihood(self, X: Array) -> Array:
         """Return the log-likelihood of each of the dense rows X, which have been validated."""
@@ -590,7 +597,6 @@ class LinearAutoencoder(
         check_is_fitted(self)
         return self._state.returned(self._state.model.covariance())
 
-    @finite("the entries of the precision matrix")
     def get_precision(self) -> Array:
         """Return the inverse of the covariance of the fitted probabilistic PCA model.
 
@@ -601,7 +607,9 @@ class LinearAutoencoder(
             the machine epsilon times the largest variance.
         """
         check_is_fitted(self)
-        return self._state.returned(self._state.model.precision())
+        with np.errstate(over="ignore", divide="ignore", invalid="ignore"):
+            found = self._state.returned(self._state.model.precision())
+        return _check_finite(found, "the entries of the precision matrix")
 
     @property
     def n_samples_seen_(self) -> int | float:
@@ -667,6 +675,17 @@ class LinearAutoencoder(
 
 
 _ARGUMENTS = tuple(inspect.signature(LinearAutoencoder).parameters)
+
+
+def _check_finite(values: Array, name: str) -> Array:
+    """Return `values`; raise a ValueError if they overflow their dtype."""
+    xp = namespace(values)
+    if not bool(xp.all(xp.isfinite(values))):
+        raise ValueError(
+            f"{name} overflow {values.dtype}: give X as float64, or fit again with X divided by a "
+            "constant."
+        )
+    return values
 
 
 def _check_weight(weight: float) -> None:

@@ -19,10 +19,10 @@ if no such step is found, an EM step is taken, which never lowers the likelihood
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from functools import wraps
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 import numpy as np
 from sklearn.exceptions import ConvergenceWarning
@@ -52,7 +52,6 @@ from lucidae.moments import SMALLEST_SCATTER
 from lucidae.validation import columns_with_gaps, warn_user
 
 Vector = np.ndarray[Any, Any]
-AnyMethod = TypeVar("AnyMethod", bound=Callable[..., Any])
 
 PAIRWISE_FEATURES = 1024
 """Largest number of features for which the first loadings are eigenvectors of the covariance of
@@ -87,33 +86,25 @@ IN_BLOCKS = "Or set handle_missing='em', if all rows fit into memory."
 """Advice for missing entries of rows that are read in blocks."""
 
 
-def suggesting_em(method: AnyMethod) -> AnyMethod:
-    """Decorate an estimator's method so that its errors about NaN name ``handle_missing="em"``."""
-
-    @wraps(method)
-    def suggesting(self: Any, *args: Any, **kwargs: Any) -> Any:
-        try:
-            return method(self, *args, **kwargs)
-        except ValueError as error:
-            first, _, _ = str(error).partition("\n")
-            told = "handle_missing" in first or "sample_weight" in first
-            if "contains NaN" not in first or told:
-                raise
-            advice = IN_MEMORY
-            if first == "Input X contains NaN.":
-                # The rows were converted to an array before the NaN was found in their squares.
-                X = args[0] if args else kwargs.get("X")
-                first = f"Input X contains NaN{columns_with_gaps(X=X)}."
-            if " in block " in first:
-                advice = IN_BLOCKS
-            if self.handle_missing == "em":
-                advice = (
-                    "Rows with missing entries are not fitted in blocks or batches "
-                    "(handle_missing='em'): load all rows and call fit."
-                )
-            raise ValueError(f"{first} {advice}") from error
-
-    return suggesting  # type: ignore[return-value]
+@contextmanager
+def suggesting_em(estimator: Any, X: Any) -> Iterator[None]:
+    """Let errors about NaN in the rows X of an estimator name ``handle_missing="em"``."""
+    try:
+        yield
+    except ValueError as error:
+        first, _, _ = str(error).partition("\n")
+        if "contains NaN" not in first or "handle_missing" in first or "sample_weight" in first:
+            raise
+        advice = IN_BLOCKS if " in block " in first else IN_MEMORY
+        if first == "Input X contains NaN.":
+            # The rows were converted to an array before the NaN was found in their squares.
+            first = f"Input X contains NaN{columns_with_gaps(X=X)}."
+        if estimator.handle_missing == "em":
+            advice = (
+                "Rows with missing entries are not fitted in blocks or batches "
+                "(handle_missing='em'): load all rows and call fit."
+            )
+        raise ValueError(f"{first} {advice}") from error
 
 
 def unmasked(X: Any) -> Any:

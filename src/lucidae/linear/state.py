@@ -27,7 +27,6 @@ from lucidae.linear.methods import Options
 from lucidae.linear.missing import ObservedFit, fit_observed
 from lucidae.linear.model import Model
 from lucidae.linear.observed_gaussian import ObservedGaussian, gaussian_of
-from lucidae.linear.ranges import check_range, in_range
 from lucidae.linear.solvers import closed_form, latents_counted, solve
 from lucidae.linear.stream import RunningMoment, StreamFit, first_moment
 from lucidae.linear.verified_missing import (
@@ -229,9 +228,11 @@ class LinearState(FittedState):
 
     def check_range(self) -> None:
         """Raise a ValueError if the total variance is outside the range of the data's dtype."""
+        limits = namespace(self.reference).finfo(self.reference.dtype)
+        low, high = float(limits.smallest_normal), float(limits.max)
         running = self._running
         bounds = () if running is None else running.variance_bounds
-        if bounds and all(in_range(bound, self.reference) for bound in bounds):
+        if bounds and all(low <= bound <= high for bound in bounds):
             return
         if self._model is not None:
             variance = self._model.total_variance
@@ -240,7 +241,13 @@ class LinearState(FittedState):
         else:
             assert self.moment is not None, "a fitted state contains a model, a moment or a stream"
             variance = self.moment.trace
-        check_range(max(variance, 0.0), self.reference)
+        if variance > 0.0 and not low <= variance <= high:
+            small = variance < 1.0
+            raise ValueError(
+                f"the variance of X is {variance:.3g}, which is {'below' if small else 'above'} "
+                f"the range of its dtype {self.reference.dtype}. Give X as float64, or "
+                f"{'multiply' if small else 'divide'} it by a constant first."
+            )
 
     def _stream_before(self, options: Options, X: Any, weights: Array | None) -> StreamFit:
         if self.stream is None and self._model is None and self.moment is None:
