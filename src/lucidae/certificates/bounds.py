@@ -42,8 +42,8 @@ Vector = np.ndarray[Any, Any]
 EPS = float(np.finfo(float).eps)
 TINY = float(np.finfo(float).tiny)
 
+# Rounding errors that every computed number is granted beside those of its longest sum.
 CONSTANT = 8
-"""Rounding errors that every computed number is granted beside those of its longest sum."""
 
 
 def epsilon(kind: Any) -> float:
@@ -174,12 +174,6 @@ class Ball:
         size = gamma(np.size(self.value)) * float(np.sum(np.abs(self.value)))
         error = float(np.sum(np.broadcast_to(self.error, np.shape(self.value))))
         return Ball(float(np.sum(self.value)), error + size)
-
-    def norm(self) -> Ball:
-        """Return the Euclidean (Frobenius) norm of all entries."""
-        value = float(np.linalg.norm(self.value))
-        error = float(np.linalg.norm(np.broadcast_to(self.error, np.shape(self.value))))
-        return Ball(value, error + gamma(np.size(self.value)) * value)
 
 
 def _ball(number: Any) -> Ball:

@@ -18,8 +18,8 @@ __all__ = ["certifies", "certify", "check_settings"]
 
 Certifier = Callable[..., Certificate]
 
+# The registered functions that certify weights, by name of the family: see `certifies`.
 _CERTIFIERS: dict[str, Certifier] = {}
-"""The registered functions that certify weights, by name of the family: see `certifies`."""
 
 
 def certifies(family: str) -> Callable[[Certifier], Certifier]:

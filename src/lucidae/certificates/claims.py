@@ -30,11 +30,12 @@ _MARKS = {
     "does not apply": "–",
 }
 
+# Pattern by which an advice mentions columns, such as "columns 0 and 3, counted from 0".
 _COLUMNS = re.compile(
     r"(?<!')\b([Cc]olumns?) (\d+(?:(?:, | and )\d+(?! other))*)(, counted from 0,?)?"
 )
-"""Pattern by which an advice mentions columns, such as "columns 0 and 3, counted from 0"."""
 
+# What the first line of a summary adds to the phrase of a claim.
 _ANSWERS = {
     "holds": ": yes",
     "fails": ": no",
@@ -42,7 +43,6 @@ _ANSWERS = {
     "reported": "",
     "does not apply": ": does not apply",
 }
-"""What the first line of a summary adds to the phrase of a claim."""
 
 _LEGEND = {
     "✓": "holds",
@@ -141,26 +141,30 @@ class Claim:
         relation = ">" if above else "<" if below else "=" if self.value == self.threshold else "vs"
         return f"{self.value:.3g} {relation} {self.threshold:.3g}"
 
+    def judged(
+        self,
+        value: float,
+        threshold: float,
+        advice: str = "",
+        *,
+        error: float = 0.0,
+        least: bool = False,
+    ) -> Claim:
+        """Return the claim with the verdict whether `value` is at most (at least) `threshold`."""
+        excess, finite = (threshold - value if least else value - threshold), math.isfinite(value)
+        found: Any = {"value": value, "threshold": threshold, "error": error}
+        if finite and error > 0.0 and abs(excess) <= error:
+            why = (
+                f"The rounding error of the measured value is up to ±{error:.1g}, so float64 does "
+                "not decide whether the claim holds."
+            )
+            return replace(self, **found, advice=why, undecided=True)
+        holds = finite and bool(excess <= 0.0)
+        return replace(self, **found, holds=holds, advice="" if holds else advice)
+
     def to_dict(self) -> dict[str, Any]:
         """Return the fields of the claim as a dict for JSON; infinities and NaN become strings."""
-        return {
-            "name": self.name,
-            "statement": self.statement,
-            "reference": self.reference,
-            "value": json_safe(self.value),
-            "threshold": json_safe(self.threshold),
-            "holds": self.holds,
-            "advice": self.advice,
-            "error": json_safe(self.error),
-            "undecided": self.undecided,
-            "headline": self.headline,
-        }
-
-
-UNDECIDABLE = (
-    "The rounding error of the measured value is up to ±{error:.1g}, so float64 does not decide "
-    "whether the claim holds."
-)
+        return {name: json_safe(getattr(self, name)) for name in self.__dataclass_fields__}
 
 
 def at_most(
@@ -179,7 +183,7 @@ def at_most(
     its rounding error. It fails if `value` is NaN or infinite. `advice` is included only if the
     claim fails.
     """
-    return _compared(name, statement, reference, value, threshold, advice, error, value - threshold)
+    return Claim(name, statement, reference).judged(value, threshold, advice, error=error)
 
 
 def at_least(
@@ -198,27 +202,8 @@ def at_least(
     its rounding error. It fails if `value` is NaN or infinite. `advice` is included only if the
     claim fails.
     """
-    return _compared(name, statement, reference, value, threshold, advice, error, threshold - value)
-
-
-def _compared(
-    name: str,
-    statement: str,
-    reference: str,
-    value: float,
-    threshold: float,
-    advice: str,
-    error: float,
-    excess: float,
-) -> Claim:
-    """Return a claim whose value is by `excess` on the wrong side of the threshold."""
-    if error > 0.0 and abs(excess) <= error and math.isfinite(value):
-        why = UNDECIDABLE.format(error=error)
-        return undecided(name, statement, reference, why, value, threshold, error=error)
-    holds = bool(excess <= 0.0) and math.isfinite(value)
-    return Claim(
-        name, statement, reference, value, threshold, holds, "" if holds else advice, error
-    )
+    claim = Claim(name, statement, reference)
+    return claim.judged(value, threshold, advice, error=error, least=True)
 
 
 def reported(name: str, statement: str, reference: str, value: float, advice: str = "") -> Claim:

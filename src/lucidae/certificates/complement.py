@@ -48,25 +48,25 @@ __all__ = ["Complement", "digest_of", "drawn_after", "eigenvalue_bound", "start_
 
 Vector = np.ndarray[Any, Any]
 
+# Number s of random rows from which the block Krylov space starts.
 STARTS = 16
-"""Number s of random rows from which the block Krylov space starts."""
 
+# Probability that one bound on the largest eigenvalue is wrong.
 FAILURE = 1e-9
-"""Probability that one bound on the largest eigenvalue is wrong."""
 
+# Numbers of Krylov steps after which a bound is computed. All of these bounds are wrong only in the
+# same event, that of a short ‖Ωv‖.
 STEPS = (2, 3, 4, 5, 6, 8, 10, 12, 16)
-"""Numbers of Krylov steps after which a bound is computed. All of these bounds are wrong only in
-the same event, that of a short ‖Ωv‖."""
 
+# Number of Krylov steps that are made in any case, however many features there are.
 FEWEST_STEPS = 4
-"""Number of Krylov steps that are made in any case, however many features there are."""
 
+# Largest number of stored entries of the Krylov basis: 128 mebibytes.
 LARGEST_BASIS = 2**24
-"""Largest number of stored entries of the Krylov basis: 128 mebibytes."""
 
 
+# Number of entries of an array that one thread hashes at a time.
 HASHED_ENTRIES = 2**20
-"""Number of entries of an array that one thread hashes at a time."""
 
 
 def digest_of(*arrays: Any) -> bytes:

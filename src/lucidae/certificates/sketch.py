@@ -34,20 +34,20 @@ __all__ = ["Sketch", "column_scales", "sketch_pairs"]
 
 Vector = np.ndarray[Any, Any]
 
+# Number q of random directions: the quantile of 1e-9 is then 0.16, so that ‖E‖ ≤ 6.4 ‖EΩ‖_F.
 DIRECTIONS = 8
-"""Number q of random directions: the quantile of 1e-9 is then 0.16, so that ‖E‖ ≤ 6.4 ‖EΩ‖_F."""
 
+# Entries of rows that are shifted and multiplied at a time: one mebibyte, which fits the cache.
 BLOCK_ENTRIES = 2**17
-"""Entries of rows that are shifted and multiplied at a time: one mebibyte, which fits the cache."""
 
+# Number of rows whose mean is the shift.
 FIRST_ROWS = 64
-"""Number of rows whose mean is the shift."""
 
+# Number of rows from which the units of columns are taken.
 SAMPLED = 1024
-"""Number of rows from which the units of columns are taken."""
 
+# Number of rows with the largest squared distance from the shift that are remembered.
 PEAKS = 8
-"""Number of rows with the largest squared distance from the shift that are remembered."""
 
 
 @lru_cache(maxsize=4)
@@ -198,13 +198,6 @@ class Sketch:
         """Mean of the rows."""
         return np.asarray(self.shift + self.sums / self.weight)
 
-    @property
-    def mean_error(self) -> float:
-        """Bound on the Euclidean norm of the error of `mean`."""
-        # Σ w|x − c| ≤ (W Σ w|x − c|²)^½ in each feature (Cauchy–Schwarz).
-        spread = gamma(self.depth) * float(np.sqrt(self.size / self.weight))
-        return spread + gamma(1) * float(np.linalg.norm(self.shift))
-
     def compare(self, covariance: Vector) -> Ball:
         """Return a bound on ‖C′ − C‖ for a matrix C′ that is claimed to be the covariance C.
 
@@ -276,11 +269,7 @@ def sketch_pairs(
             rows = scipy.sparse.hstack([inputs, scipy.sparse.csr_array(outputs)], format="csr")
         else:
             block = as_double(X[part, :])
-            rows = _beside(block / like(scales[:m], block), like(outputs, block))
+            beside = [block / like(scales[:m], block), like(outputs, block)]
+            rows = namespace(block).concat(beside, axis=1)
         sketch = sketch.update(rows, share)
     return sketch
-
-
-def _beside(first: Any, second: Any) -> Any:
-    """Return two arrays of one library side by side."""
-    return namespace(first).concat([first, second], axis=1)

@@ -17,7 +17,7 @@ import numpy as np
 from lucidae.arrays import Array, as_double, is_array, like, namespace, to_numpy
 from lucidae.certificates.bounds import TINY, epsilon
 from lucidae.certificates.certify import certifies, check_settings
-from lucidae.certificates.claims import Certificate, Claim, at_most
+from lucidae.certificates.claims import Certificate, Claim
 from lucidae.certificates.sketch import Sketch
 from lucidae.data import aligned_blocks, in_memory
 from lucidae.data.kinds import AlignedBlocks
@@ -37,32 +37,31 @@ __all__ = ["blocks_of", "certify_components", "certify_weights", "checked_data",
 
 Vector = np.ndarray[Any, Any]
 
+# Names of those claims about a linear autoencoder that also apply to principal components.
 JUDGED = ("subspace", "alignment", "order", "gap", "eigengap", "sampling", "leverage")
-"""Names of those claims about a linear autoencoder that also apply to principal components."""
 
+# Replacements that turn a statement about autoencoder weights into one about components.
 WORDS = {
     "the decoder spans": "the components span",
     "a decoder column": "a component",
     "latent": "component",
     "the loss is its global minimum": "the reconstruction error is the smallest possible",
 }
-"""Replacements that turn a statement about autoencoder weights into one about components."""
 
+# Threshold of the claim `attributes`, which randomised solvers reach. It is compared with the
+# difference of the mean of each feature, in its standard deviations, and with the relative
+# differences of the other attributes. If the claim holds, it fails after one of these is changed by
+# one part in a thousand.
 ATTRIBUTES = 5e-4
-"""Threshold of the claim `attributes`, which randomised solvers reach.
 
-It is compared with the difference of the mean of each feature, in its standard deviations, and
-with the relative differences of the other attributes. If the claim holds, it fails after one of
-these is changed by one part in a thousand."""
-
+# Attributes whose squares are compared with the data.
 SQUARED = ("singular_values_",)
-"""Attributes whose squares are compared with the data."""
 
+# Number of rounding errors that are granted to a mean of another library, of its own dtype.
 SUMMED = 1e4
-"""Number of rounding errors that are granted to a mean of another library, of its own dtype."""
 
+# Smallest number of rounding errors that are granted to a variance.
 ROUNDINGS = 8
-"""Smallest number of rounding errors that are granted to a variance."""
 
 
 @certifies("linear")
@@ -327,7 +326,7 @@ def _attributes_claim(subject: Any, components: Vector, mean: Any, data: Data) -
         return replace(text, advice=why)
     wrong = max(found, key=lambda name: found[name])
     advice = f"{wrong} does not agree with X: it was changed, or X is not the data passed to fit."
-    return at_most(*(text.name, text.statement, text.reference), found[wrong], ATTRIBUTES, advice)
+    return text.judged(found[wrong], ATTRIBUTES, advice)
 
 
 def _expected(

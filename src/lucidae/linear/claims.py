@@ -15,7 +15,7 @@ import numpy as np
 
 from lucidae.arrays import as_double, to_numpy
 from lucidae.certificates.bounds import TINY, Ball, gamma
-from lucidae.certificates.claims import Certificate, Claim, at_most
+from lucidae.certificates.claims import Certificate, Claim
 from lucidae.counting import CRITERIA, REFERENCES, count_wanted, is_criterion
 from lucidae.linear.methods import Method
 from lucidae.linear.model import Model
@@ -43,48 +43,42 @@ __all__ = ["LinearFigures", "certificate", "claims", "evidence", "figures_of", "
 
 Vector = np.ndarray[Any, Any]
 
+# Threshold of the claims `subspace` and `alignment`: a mean squared sine, of an angle of 1.8°. For
+# k > 500 latents the threshold is 0.5/k instead, because one wrong latent among k gives 1/k.
 DISTANCE = 1e-3
-"""Threshold of the claims `subspace` and `alignment`: a mean squared sine, of an angle of 1.8°.
 
-For k > 500 latents the threshold is 0.5/k instead, because one wrong latent among k gives 1/k."""
-
+# Threshold of the claim `gap`: excess of the loss over its minimum, divided by the total variance.
+# For a linear VAE the excess is divided by the number of features. Stochastic solvers reach 1e-6.
 GAP = 1e-6
-"""Threshold of the claim `gap`: excess of the loss over its minimum, divided by the total variance.
 
-For a linear VAE the excess is divided by the number of features. Stochastic solvers reach 1e-6."""
-
+# Threshold of the claim `balance`: relative difference of W₁W₁ᵀ (encoder) and W₂ᵀW₂ (decoder).
 BALANCE = 1e-3
-"""Threshold of the claim `balance`: relative difference of W₁W₁ᵀ (encoder) and W₂ᵀW₂ (decoder)."""
 
+# Threshold of the claim `order`: increase of the variance from one latent to the next. The increase
+# is divided by the largest variance. The threshold is far above rounding errors.
 RISE = 1e-6
-"""Threshold of the claim `order`: increase of the variance from one latent to the next.
 
-The increase is divided by the largest variance. The threshold is far above rounding errors."""
-
+# Smallest and largest threshold of the claim `stationarity`. Within this range the threshold is ten
+# times the estimator's `tol`. Float64 cannot reach a tolerance of 0, and a large tolerance must not
+# make every fit pass.
 STATIONARITY = (1e-9, 1e-3)
-"""Smallest and largest threshold of the claim `stationarity`.
 
-Within this range the threshold is ten times the estimator's `tol`. Float64 cannot reach a tolerance
-of 0, and a large tolerance must not make every fit pass."""
-
+# Threshold of the claim `moment`: bound on the relative error of the covariance of the solver.
+# Rounding errors in double precision stay below it. What is below it changes no other claim.
 MOMENT = 1e-8
-"""Threshold of the claim `moment`: bound on the relative error of the covariance of the solver.
 
-Rounding errors in double precision stay below it. What is below it changes no other claim."""
-
+# Factor by which this bound may exceed the error of single precision that the covariance states.
+# The bound from eight random vectors is 6 to 40 times the error itself.
 SINGLE = 32.0
-"""Factor by which this bound may exceed the error of single precision that the covariance states.
 
-The bound from eight random vectors is 6 to 40 times the error itself."""
-
+# Threshold of the claim `attributes`: relative difference to what weights and data imply.
 ATTRIBUTES = 1e-9
-"""Threshold of the claim `attributes`: relative difference to what weights and data imply."""
 
+# Alignment distance (mean squared sine to the principal axes) for which `epochs` are predicted.
 REACHED = 1e-3
-"""Alignment distance (mean squared sine to the principal axes) for which `epochs` are predicted."""
 
+# Predictions above it are not reported: no descent takes so many steps.
 MOST_EPOCHS = 1e15
-"""Predictions above it are not reported: no descent takes so many steps."""
 
 
 class Sampling(NamedTuple):
@@ -287,9 +281,7 @@ _NO_NOISE = (
 
 def judge(text: Claim, figure: Ball, threshold: float, advice: str) -> Claim:
     """Return the claim that a figure is at most `threshold`."""
-    value, error = float(figure.value), float(figure.error)
-    told = text.name, text.statement, text.reference
-    return at_most(*told, value, threshold, advice, error=error)
+    return text.judged(float(figure.value), threshold, advice, error=float(figure.error))
 
 
 def _not_decided(text: Claim, why: str, figures: LinearFigures, **known: Any) -> Claim:
@@ -437,14 +429,13 @@ def _gap(text: Claim, figures: LinearFigures) -> Claim:
         if not reference_of(figures.method.objective).independent:
             why = "The global minimum of this objective is not known: the gap cannot be computed."
         return replace(text, advice=why, undecided=True)
-    claim = judge(text, found, GAP, _training_advice(figures))
-    if found.value < -GAP:
-        advice = (
-            "The loss is below the global minimum that theory gives for these data, which is "
-            "impossible: the weights do not belong to these data."
-        )
-        claim = replace(judge(text, -found, GAP, advice), value=found.value, threshold=-GAP)
-    return replace(claim, headline=text.headline)
+    if found.value >= -GAP or not math.isfinite(found.value):
+        return judge(text, found, GAP, _training_advice(figures))
+    advice = (
+        "The loss is below the global minimum that theory gives for these data, which is "
+        "impossible: the weights do not belong to these data."
+    )
+    return text.judged(found.value, -GAP, advice, error=found.error, least=True)
 
 
 def _balance(text: Claim, figures: LinearFigures) -> Claim:
@@ -691,6 +682,7 @@ _UNTESTED = {
     "lucidae.certify(estimator, X) with all rows X.",
 }
 
+# The claims in their order: the function that judges each of them, its statement and reference.
 CLAIMS: dict[str, tuple[Callable[[Claim, LinearFigures], Claim | None], str, str]] = {
     "subspace": (
         _subspace,
@@ -764,7 +756,6 @@ CLAIMS: dict[str, tuple[Callable[[Claim, LinearFigures], Claim | None], str, str
         "Freivalds 1979, failure probability 1e-9",
     ),
 }
-"""The claims in their order: the function that judges each of them, its statement and reference."""
 
 
 def with_changes(found: Certificate, changed: Mapping[str, float]) -> Certificate:
@@ -777,8 +768,8 @@ def with_changes(found: Certificate, changed: Mapping[str, float]) -> Certificat
         "and `inverse_transform` use the fitted weights. Fit again, or certify other weights by "
         "certify((encoder, decoder), X, family='linear')."
     )
-    told = CLAIMS["attributes"][1:]
-    failed = at_most("attributes", *told, max(changed.values()), ATTRIBUTES, advice)
+    text = Claim("attributes", *CLAIMS["attributes"][1:])
+    failed = text.judged(max(changed.values()), ATTRIBUTES, advice)
     others = tuple(claim for claim in found if claim.name != "attributes")
     return Certificate(found.title, (*others, failed), found.evidence)
 

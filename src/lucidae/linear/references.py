@@ -524,6 +524,7 @@ class BrockettReference(Reference):
         return super().scale(terms, top) * float(np.max(self.ranks))
 
 
+# Functions that return the reference formulas of each objective and rule of the package.
 REFERENCES: dict[type, Any] = {
     Reconstruction: lambda _: ReconstructionReference(),
     NonUniformL2: lambda rule: NonUniformL2Reference(to_numpy(rule.penalties)),
@@ -533,7 +534,6 @@ REFERENCES: dict[type, Any] = {
     GeneralizedHebbianRule: lambda _: GeneralizedHebbianReference(),
     BrockettRule: lambda rule: BrockettReference(to_numpy(rule.ranks)),
 }
-"""Functions that return the reference formulas of each objective and rule of the package."""
 
 
 def reference_of(rule: Any) -> Any:

@@ -27,24 +27,24 @@ from lucidae.linear.verify import Data
 Vector = np.ndarray[Any, Any]
 
 
+# Largest number of entries of matrices that are in memory at a time.
 BLOCK_ENTRIES = 2**21
-"""Largest number of entries of matrices that are in memory at a time."""
 
+# Largest number of features for which all pairs observed together are determined.
 PAIRED_FEATURES = 8192
-"""Largest number of features for which all pairs observed together are determined."""
 
+# Share of the rows with either of two features below which they hardly count as observed together:
+# their covariance then has three times the standard error of the others, or more.
 FEW_ROWS = 0.1
-"""Share of the rows with either of two features below which they hardly count as observed together:
-their covariance then has three times the standard error of the others, or more."""
 
+# Number of standard errors √(γ/n) by which loadings must be linearly independent.
 STANDARD_ERRORS = 3.0
-"""Number of standard errors √(γ/n) by which loadings must be linearly independent."""
 
+# Difference of log-likelihoods from which on the data decide between two sets of parameters.
 EVIDENCE = math.log(1000.0)
-"""Difference of log-likelihoods from which on the data decide between two sets of parameters."""
 
+# Largest number of groups of features whose mirror images are computed.
 MIRRORED = 10
-"""Largest number of groups of features whose mirror images are computed."""
 
 
 class ObservedFigures(NamedTuple):

@@ -66,62 +66,62 @@ __all__ = [
 
 Vector = np.ndarray[Any, Any]
 
+# Largest number of features for which all eigenvalues are computed; otherwise they are bounded.
 DENSE_FEATURES = 1024
-"""Largest number of features for which all eigenvalues are computed; otherwise they are bounded."""
 
+# Largest number of rows, of more features, whose Gram matrix is decomposed.
 FEW_ROWS = 1024
-"""Largest number of rows, of more features, whose Gram matrix is decomposed."""
 
+# Largest number of entries of rows (one mebibyte) that are factorised in any case.
 SMALL_ROWS = 2**17
-"""Largest number of entries of rows (one mebibyte) that are factorised in any case."""
 
+# Largest number of rows or features, whichever is smaller, of rows that are factorised because
+# nothing else decides.
 LARGEST_FACTOR = 2048
-"""Largest number of rows or features, whichever is smaller, of rows that are factorised because
-nothing else decides."""
 
+# The same for a Cholesky factorisation of their Gram matrix, which takes half a gibibyte.
 LARGEST_CHOLESKY = 8192
-"""The same for a Cholesky factorisation of their Gram matrix, which takes half a gibibyte."""
 
+# Largest number of entries of rows that are copied for it: 256 mebibytes.
 LARGEST_COPY = 2**25
-"""Largest number of entries of rows that are copied for it: 256 mebibytes."""
 
+# Number of entries of rows that are centred and multiplied at a time: 4 mebibytes.
 BLOCK_ENTRIES = 2**19
-"""Number of entries of rows that are centred and multiplied at a time: 4 mebibytes."""
 
+# A decoder column of smaller entries counts as zero: its direction has lost digits.
 SHORTEST = 1e-290
-"""A decoder column of smaller entries counts as zero: its direction has lost digits."""
 
+# Ratio of a squared mean to the variance up to which the mean is subtracted from products of the
+# rows instead of from the rows. This costs two of sixteen digits.
 LARGE_MEAN = 100.0
-"""Ratio of a squared mean to the variance up to which the mean is subtracted from products of the
-rows instead of from the rows. This costs two of sixteen digits."""
 
+# A component is identifiable if its eigengap exceeds this multiple of the eigenvalues' error: its
+# principal axis is then known up to an angle of 1/100 (Davis & Kahan 1970).
 IDENTIFIABLE = 100.0
-"""A component is identifiable if its eigengap exceeds this multiple of the eigenvalues' error: its
-principal axis is then known up to an angle of 1/100 (Davis & Kahan 1970)."""
 
+# Ratio of an eigenvalue to the largest one below which the rows themselves have more digits of its
+# axis than their second moment has.
 SMALL_VARIANCE = 1e-4
-"""Ratio of an eigenvalue to the largest one below which the rows themselves have more digits of its
-axis than their second moment has."""
 
+# Mean squared sines, the second times the number of latents, between which neither a right nor a
+# wrong subspace is known to be one.
 FAR, NEAR = 1e-3, 1e-4
-"""Mean squared sines, the second times the number of latents, between which neither a right nor a
-wrong subspace is known to be one."""
 
+# Difference of squared cosines below which either of two columns may be nearer to an axis.
 NEARLY = 1e-6
-"""Difference of squared cosines below which either of two columns may be nearer to an axis."""
 
+# Relative difference of eigenvalues which no further Krylov steps are made to decide.
 TIED = 1e-9
-"""Relative difference of eigenvalues which no further Krylov steps are made to decide."""
 
+# Ratio of the gap, which a Cholesky factorisation proves, to the residuals of the span.
 PROVED_GAP = 300.0
-"""Ratio of the gap, which a Cholesky factorisation proves, to the residuals of the span."""
 
+# Share of a component, or of the total variance, from which on a row is named. In the tables of
+# scikit-learn the largest share is 0.35; a row that was multiplied by 500 has 0.7 of 100 000 rows.
 LEVERAGE = 0.4
-"""Share of a component, or of the total variance, from which on a row is named. In the tables of
-scikit-learn the largest share is 0.35; a row that was multiplied by 500 has 0.7 of 100 000 rows."""
 
+# A latent without a component must have at most this effect on the reconstruction.
 ZERO_GAIN = 1e-7
-"""A latent without a component must have at most this effect on the reconstruction."""
 
 
 OVERFLOW = (
@@ -426,34 +426,30 @@ class Data:
         matrix, mean = to_numpy(covariance), to_numpy(mean)
         m, own = len(matrix), np.diag(matrix)
         trace = float(np.sum(own))
-        rounding = gamma(m) * max(trace, 0.0)
-        dense = m <= DENSE_FEATURES
-        found = cls(
-            Ball(mean, gamma(0) * np.abs(mean)),
+        error, center, moment, peaks = 0.0, Ball(mean, gamma(0) * np.abs(mean)), None, None
+        if sketch is not None:
+            apart, origin, weight = sketch.compare(matrix), "rows", sketch.weight
+            error = apart.high if math.isfinite(apart.high) else math.inf
+            moment = apart / max(trace, TINY)
+            # The error of each mean is relative to the deviation of its own feature.
+            offset, largest = sketch.sums / sketch.weight, np.finfo(float).max
+            spread = np.sqrt(np.maximum(own, 0.0) + min(error, largest) + offset**2)
+            known = gamma(sketch.depth) * spread + gamma(0) * np.abs(sketch.mean)
+            center = Ball(sketch.mean, known)
+            energy = max(sketch.size - sketch.weight * float(offset @ offset), TINY)
+            peaks = np.stack([sketch.peaks[0], sketch.peaks[1] / energy])
+        return cls(
+            center,
             trace,
             own,
             lambda vectors: vectors @ matrix,
-            rounding,
+            error + gamma(m) * max(trace, 0.0),
             weight,
-            matrix if dense else None,
+            matrix if m <= DENSE_FEATURES else None,
             rows=rows,
-            origin=origin if sketch is None else "rows",
-        )
-        if sketch is None:
-            return found
-        apart, error = sketch.compare(matrix), sketch.moment_error(matrix)
-        # The error of each mean is relative to the deviation of its own feature.
-        offset = sketch.sums / sketch.weight
-        spread = np.sqrt(np.maximum(own, 0.0) + min(error, np.finfo(float).max) + offset**2)
-        known = gamma(sketch.depth) * spread + gamma(0) * np.abs(sketch.mean)
-        energy = max(sketch.size - sketch.weight * float(offset @ offset), TINY)
-        return replace(
-            found,
-            mean=Ball(sketch.mean, known),
-            error=rounding + error,
-            weight=sketch.weight,
-            moment=Ball(apart.value / max(trace, TINY), apart.error / max(trace, TINY)),
-            peaks=np.stack([sketch.peaks[0], sketch.peaks[1] / energy]),
+            moment=moment,
+            peaks=peaks,
+            origin=origin,
         )
 
     def beside_moment(self, covariance: Any) -> Data:
@@ -536,13 +532,13 @@ class Data:
         if self.factor is not None or self.rows is None or not self.rows.decomposable:
             return None
         m, center = self.n_features, self.mean.value * self.unit
-        # In units of the deviations the column of ones has no larger error than the others.
+        # The error of each column is relative to its own norm (Higham 2002, Theorem 19.4).
         unit = self.unit * math.sqrt(max(self.trace / m, self.rounding, TINY))
         found, error = self.rows.total(CenteredTriangle(center, unit), 4 * m)
         root = float(found[0, 0])
         factor, offset = found[1:, 1:] * (unit / abs(root)), found[0, 1:] * (unit / root)
         factor, offset = factor / self.unit, offset / self.unit
-        error = error * (unit / abs(root)) / self.unit
+        error *= norm(found[:, 1:]) / norm(found) * (unit / abs(root)) / self.unit
         variances = np.einsum("ij,ij->j", factor, factor)
         trace, mean = float(np.sum(variances)), self.mean.value + offset
         known = error * (2 * math.sqrt(trace) + error) + gamma(len(factor)) * trace
