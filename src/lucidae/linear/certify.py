@@ -25,7 +25,10 @@ from lucidae.data.passes import Passes, fold
 from lucidae.linear import verify
 from lucidae.linear.batches import check_repeatable, loaded_rows, read_sketched
 from lucidae.linear.claims import certificate, claims, evidence, figures_of
-from lucidae.linear.methods import Options
+from lucidae.linear.methods import Method, Options
+from lucidae.linear.objectives import Reconstruction
+from lucidae.linear.optimizers import DescentSettings
+from lucidae.linear.rules import RotationAugmentedRule
 from lucidae.linear.verify import Data, GivenRows, RereadRows, mean_difference
 from lucidae.linear.weights import TiedWeights, UntiedWeights
 from lucidae.moments import SecondMoment
@@ -280,11 +283,9 @@ def certify_components(subject: Any, X: Any, *, sample_weight: Any = None) -> Ce
     check_latents(k, m, "components_")
     mean = getattr(subject, "mean_", None)
     data = centred.about_zero() if mean is None else centred
-    options = Options.of(k, method="rag")
-    figures = figures_of(
-        options.make(k, None, options.rng()), TiedWeights(components), data, options.training
-    )
-    judged = tuple(_renamed(claim) for claim in claims(figures) if claim.name in JUDGED)
+    method = Method("rag", RotationAugmentedRule(), Reconstruction(), tied=True)
+    figures = figures_of(method, TiedWeights(components), data, DescentSettings())
+    judged = tuple(_renamed(claim) for claim in claims(figures, JUDGED))
     attributes = _attributes_claim(subject, components, mean, centred)
     title = type(subject).__name__ + (" (rows not centred)" if mean is None else "")
     return Certificate(title, (*judged, attributes), evidence(figures))

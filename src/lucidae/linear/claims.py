@@ -6,7 +6,7 @@ Components, latents and rows are counted from 0 in all texts and in the evidence
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, NamedTuple
@@ -28,7 +28,6 @@ from lucidae.linear.verify import (
     Data,
     Leading,
     WeightFigures,
-    measure,
 )
 from lucidae.linear.weights import map_fields
 from lucidae.rows.spectrum import Spectrum
@@ -189,7 +188,8 @@ def figures_of(
         }
         model = replace(model, **arrays)
     objective, rule = reference_of(method.objective), reference_of(method.expected())
-    found = measure(objective, rule, weights, data, model, running=running)
+    with np.errstate(over="ignore", invalid="ignore"):
+        found = WeightFigures(objective, rule, weights, data, model, running)
     fitted = model is not None
     return LinearFigures(method, training, found, learning_rate, wanted, fit_rounding, fitted)
 
@@ -234,9 +234,10 @@ def evidence(figures: LinearFigures) -> dict[str, Any]:
     return numbers
 
 
-def claims(figures: LinearFigures) -> tuple[Claim, ...]:
-    """Return all claims about a linear autoencoder, the most important ones first."""
-    found = (one(_text(name, figures), figures) for name, (one, *_) in CLAIMS.items())
+def claims(figures: LinearFigures, names: Iterable[str] = ()) -> tuple[Claim, ...]:
+    """Return the claims of these names, or all of them, the most important ones first."""
+    with np.errstate(over="ignore", invalid="ignore"):
+        found = [CLAIMS[name][0](_text(name, figures), figures) for name in names or CLAIMS]
     return tuple(claim for claim in found if claim is not None)
 
 

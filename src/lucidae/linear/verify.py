@@ -60,7 +60,6 @@ __all__ = [
     "Leverage",
     "RereadRows",
     "WeightFigures",
-    "measure",
     "norm",
 ]
 
@@ -988,115 +987,115 @@ class Losses(NamedTuple):
         return found if math.isfinite(self.value.value) else Ball(math.inf)
 
 
-@dataclass(frozen=True)
 class WeightFigures:
     """Measured values of given weights, from which the claims of a certificate follow.
 
-    A value is None if it is not known, or if theory says nothing about it.
-    """
-
-    leading: Leading
-    rise: Ball  # largest increase of the variance from one latent to the next, over the largest
-    # norm of the update direction, divided by the norm of the weights and by the curvature
-    stationarity: Ball | None
-    losses: Losses
-    balance: Ball  # ‖W₁W₁ᵀ − W₂ᵀW₂‖/‖W₂ᵀW₂‖ for the encoder W₁ and the decoder W₂
-    # latents, from 0, that are zero at the optimum, and those of which it is not known
-    zero_latents: Vector
-    uncertain_latents: Vector
-    # largest relative difference of fitted attributes to what weights and data imply, with the
-    # name of the attribute
-    attributes: tuple[str, float] | None
-    leverage: Leverage | None
-    data: Data  # in the units of the user
-    # loss, minimum and the number that divides their difference, in the units of the user
-    loss_terms: tuple[float | None, float | None, float]
-
-
-def measure(
-    objective: Any,
-    rule: Any,
-    weights: Any,
-    data: Data,
-    model: Any = None,
-    running: bool = False,
-) -> WeightFigures:
-    """Measure how close weights are to the optimum for given data.
-
     `objective` and `rule` are the reference formulas (`lucidae.linear.references`) of the loss and
-    of the update direction, and `model` has the fitted attributes, as arrays of NumPy.
+    of the update direction, and `model` has the fitted attributes, as arrays of NumPy. If variances
+    are running averages (`running`), no data reproduce them. A value is None if it is not known, or
+    if theory says nothing about it. A figure of weights that overflow is infinite.
     """
-    k, m = weights.encoder.shape
-    unit = 1.0
-    if 0.0 < data.trace < math.inf and objective.independent and rule.independent:
-        unit = float(2.0 ** round(math.log2(data.trace / m) / 2))
-    scaled = data.remembering().in_units(unit)
-    weights = weights.in_units(1.0 / unit)
-    objective, rule = objective.in_units(unit), rule.in_units(unit)
-    # A figure of weights that overflow is infinite, and its claim fails.
-    with np.errstate(over="ignore", invalid="ignore"):
-        scaled, leading = find_leading(scaled, weights.atoms)
-        terms = Terms(weights, scaled)
-        losses = objective.losses(terms, leading)
-        zero, uncertain = objective.zero_latents(leading.values)
-        order = objective.latent_order(k)
-        known = scaled.in_units(1.0 / unit)
-        return WeightFigures(
-            leading.times(unit * unit),
-            _rise(order, terms),
-            _stationarity(rule, terms, leading),
-            losses,
-            _imbalance(terms),
-            zero,
-            uncertain,
-            None if model is None else check_attributes(model, weights, known, unit, running),
-            find_leverage(known, weights.atoms),
-            known,
-            _in_unit(objective, losses, unit, m),
+
+    def __init__(
+        self, objective: Any, rule: Any, weights: Any, data: Data, model: Any, running: bool
+    ) -> None:
+        unit = 1.0
+        if 0.0 < data.trace < math.inf and objective.independent and rule.independent:
+            unit = float(2.0 ** round(math.log2(data.trace / data.n_features) / 2))
+        scaled = data.remembering().in_units(unit)
+        weights = weights.in_units(1.0 / unit)
+        scaled, self._leading = find_leading(scaled, weights.atoms)
+        self._objective, self._rule = objective.in_units(unit), rule.in_units(unit)
+        self._terms, self._unit, self._model, self._running = (
+            Terms(weights, scaled),
+            unit,
+            model,
+            running,
         )
+        self.data = scaled.in_units(1.0 / unit)  # in the units of the user
+        self.leading = self._leading.times(unit * unit)
+        # latents, from 0, that are zero at the optimum, and those of which it is not known
+        self.zero_latents, self.uncertain_latents = objective.zero_latents(self.leading.values)
 
+    @cached_property
+    def losses(self) -> Losses:
+        """The loss of the weights and its minimum."""
+        found: Losses = self._objective.losses(self._terms, self._leading)
+        return found
 
-def _in_unit(
-    objective: Any, losses: Losses, unit: float, m: int
-) -> tuple[float | None, float | None, float]:
-    """Return loss, minimum and the number that divides their difference in the user's unit."""
-    size = objective.loss_in_unit(losses.size, unit, 0)
-    if losses.value is None or losses.minimum is None:
-        return None, None, size
-    known = (float(ball.value) for ball in (losses.value, losses.minimum))
-    value, minimum = (objective.loss_in_unit(loss, unit, m) for loss in known)
-    return value, minimum, size
+    @property
+    def loss_terms(self) -> tuple[float | None, float | None, float]:
+        """Loss, minimum and the number that divides their difference in the user's units."""
+        losses, m, unit = self.losses, self.data.n_features, self._unit
+        size = self._objective.loss_in_unit(losses.size, unit, 0)
+        if losses.value is None or losses.minimum is None:
+            return None, None, size
+        value, minimum = (
+            self._objective.loss_in_unit(float(loss.value), unit, m)
+            for loss in (losses.value, losses.minimum)
+        )
+        return value, minimum, size
 
+    @property
+    def rise(self) -> Ball:
+        """Largest increase of the variance from one latent to the next, over the largest."""
+        terms, data, atoms = self._terms, self._terms.data, self._terms.atoms.value
+        lengths = np.maximum(_lengths(atoms), TINY)[:, None]
+        variances = np.sum((terms.decoded.value / lengths) * (atoms / lengths), axis=1)
+        variances = variances[self._objective.latent_order(len(atoms))]
+        top = max(float(np.max(variances)), TINY)
+        rise = float(np.max(np.diff(variances), initial=-top))
+        # Variances that differ by more than the error of Σ keep their order.
+        unsure = max(rise + 2 * data.error, 0.0) - max(rise, 0.0)
+        return _finite(Ball(max(rise, 0.0) / top, gamma(4 * data.n_features) + unsure / top))
 
-def _rise(order: Vector, terms: Terms) -> Ball:
-    atoms, data = terms.atoms.value, terms.data
-    lengths = np.maximum(_lengths(atoms), TINY)[:, None]
-    variances = np.sum((terms.decoded.value / lengths) * (atoms / lengths), axis=1)[order]
-    top = max(float(np.max(variances)), TINY)
-    rise = float(np.max(np.diff(variances), initial=-top))
-    # Variances that differ by more than the error of Σ keep their order.
-    unsure = max(rise + 2 * data.error, 0.0) - max(rise, 0.0)
-    return _finite(Ball(max(rise, 0.0) / top, gamma(4 * data.n_features) + unsure / top))
+    @property
+    def balance(self) -> Ball:
+        """‖W₁W₁ᵀ − W₂ᵀW₂‖/‖W₂ᵀW₂‖ for the encoder W₁ and the decoder W₂."""
+        terms = self._terms
+        apart = terms.encoder @ terms.encoder.T - terms.gram
+        return _finite(_norm(apart) / max(norm(terms.gram.value), TINY))
 
+    @cached_property
+    def stationarity(self) -> Ball | None:
+        """Norm of the update direction, divided by the curvature and the weights' norm.
 
-def _imbalance(terms: Terms) -> Ball:
-    apart = terms.encoder @ terms.encoder.T - terms.gram
-    return _finite(_norm(apart) / max(norm(terms.gram.value), TINY))
+        A norm of the weights below 1e-8 is replaced by 1e-8. None if the direction would consist of
+        rounding errors.
+        """
+        terms, rule = self._terms, self._rule
+        sensitivity = rule.sensitivity(terms)
+        if sensitivity is None:
+            return None
+        size = max(norm(np.array([norm(part) for part in terms.weights])), 1e-8)
+        found = _norm(*rule.direction(terms)) + Ball(0.0, sensitivity * terms.data.error * size)
+        top = float(self._leading.values.value[0])
+        return _finite(found / (max(rule.scale(terms, top), TINY) * size))
 
+    @property
+    def attributes(self) -> tuple[str, float] | None:
+        """The fitted attribute that differs most from what weights and data imply.
 
-def _stationarity(rule: Any, terms: Terms, leading: Leading) -> Ball | None:
-    """Return the norm of the update direction, divided by the curvature and the weights' norm.
+        Differences are relative, and those that the error of the data explains do not count.
+        """
+        model, k = self._model, len(self._terms.atoms.value)
+        if model is None:
+            return None
+        if len({len(model.components), k, len(model.encoder), len(model.atoms)}) > 1:
+            return "n_components_", math.inf
+        parts = (model.encoder, model.atoms, model.components, model.variances)
+        if not all(np.all(np.isfinite(part)) for part in parts):
+            return "components_", math.inf
+        found = _compare_with_weights(model, self._terms.weights.in_units(self._unit))
+        if not self._running:
+            found |= _compare_with_data(model, self.data)
+        worst = max(found, key=lambda name: found[name])
+        return worst, found[worst]
 
-    A norm of the weights below 1e-8 is replaced by 1e-8. The result is None if the direction would
-    consist of rounding errors.
-    """
-    sensitivity = rule.sensitivity(terms)
-    if sensitivity is None:
-        return None
-    size = max(norm(np.array([norm(part) for part in terms.weights])), 1e-8)
-    found = _norm(*rule.direction(terms)) + Ball(0.0, sensitivity * terms.data.error * size)
-    top = float(leading.values.value[0])
-    return _finite(found / (max(rule.scale(terms, top), TINY) * size))
+    @cached_property
+    def leverage(self) -> Leverage | None:
+        """Rows that carry a large share of a component or of the total variance."""
+        return find_leverage(self.data, self._terms.atoms.value)
 
 
 def _norm(*parts: Ball) -> Ball:
@@ -1111,29 +1110,6 @@ def _finite(figure: Ball) -> Ball:
 
 
 # Fitted attributes -------------------------------------------------------------------------------
-
-
-def check_attributes(
-    model: Any, weights: Any, data: Data, unit: float, running: bool
-) -> tuple[str, float]:
-    """Return the fitted attribute that differs most from what weights and data imply.
-
-    Differences are relative, and those that the error of the data explains do not count. If the
-    variances are running averages (`running`), no data reproduce them.
-    """
-    k = len(weights.encoder)
-    shapes = {len(model.components), k, len(model.encoder), len(model.atoms)}
-    if len(shapes) > 1:
-        return "n_components_", math.inf
-    weights = weights.in_units(unit)
-    parts = (model.encoder, model.atoms, model.components, model.variances)
-    if not all(np.all(np.isfinite(part)) for part in parts):
-        return "components_", math.inf
-    found = _compare_with_weights(model, weights)
-    if not running:
-        found |= _compare_with_data(model, data)
-    worst = max(found, key=lambda name: found[name])
-    return worst, found[worst]
 
 
 def _compare_with_weights(model: Any, weights: Any) -> dict[str, float]:
