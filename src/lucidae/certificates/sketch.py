@@ -78,53 +78,26 @@ class Sketch:
     @classmethod
     def of(cls, X: Any, weights: Any = None) -> Sketch:
         """Return the sketch of the rows X (dense of any library, or sparse) with their weights."""
-        return cls.empty(X.shape[1]).update(X, weights)
-
-    @classmethod
-    def given(cls, mean: Any, covariance: Any, weight: float) -> Sketch:
-        """Return the sketch of rows of which only mean and covariance are given, as data."""
-        mean, covariance = to_numpy(mean), to_numpy(covariance)
-        images = weight * (_directions(len(mean)) @ covariance)
-        size = weight * float(np.trace(covariance))
-        peaks = np.empty((2, 0))
-        rows = max(1, int(weight))
-        return cls(mean, weight, np.zeros(len(mean)), images, size, len(mean), rows, peaks)
-
-    def update(self, X: Any, weights: Any = None) -> Sketch:
-        """Return the sketch of the rows so far and the rows X together."""
         n, m = X.shape
         if not n:
-            return self
-        sparse = scipy.sparse.issparse(X)
-        # The first rows are a shift that is close to the mean of most data. Sparse rows are shifted
-        # in the columns without zeros, so that zeros stay zeros; a shift of other columns by an
-        # earlier batch (`rest`) is subtracted from the sums.
-        shift, rows, rest = self.shift, X, np.zeros(m)
-        if sparse:
+            return cls.empty(m)
+        omega, step = _directions(m), n
+        shares = np.ones(n) if weights is None else to_numpy(weights).astype(float)
+        if scipy.sparse.issparse(X):
+            # Sparse rows are shifted in the columns without zeros, so that zeros stay zeros.
             rows = X.tocsr().astype(np.float64, copy=True)
             rows.sum_duplicates()
             full = np.bincount(rows.indices, minlength=m) == n
-            if not self.rows:
-                shift = np.where(full, np.asarray(rows.sum(axis=0)).ravel() / n, 0.0)
-            rows.data -= np.where(full, shift, 0.0)[rows.indices]
-            rest = np.where(full, 0.0, shift)
-        elif not self.rows:
-            # Rows of weight zero do not count, however large they are.
-            first = to_numpy(as_double(X[: min(n, FIRST_ROWS), :]))
-            share = np.ones(n) if weights is None else to_numpy(weights).astype(float)
-            share = share[: len(first)]
-            shift = np.average(first, axis=0, weights=share if share.any() else None)
-        shares = np.ones(n) if weights is None else to_numpy(weights).astype(float)
-        omega, unshifted = _directions(m), 0.0
-        if sparse:
-            codes = np.vstack([(rows @ omega.T - omega @ rest).T * shares, shares])
-            images = np.asarray((rows.T @ codes.T).T) - np.outer(codes.sum(axis=1), rest)
+            shift = np.where(full, np.asarray(rows.sum(axis=0)).ravel() / n, 0.0)
+            rows.data -= shift[rows.indices]
+            images = np.asarray(np.vstack([(rows @ omega.T).T * shares, shares]) @ rows)
             squares = np.asarray(rows.multiply(rows).sum(axis=1)).ravel()
-            # Products of rows that are shifted afterwards have the rounding errors of both.
-            unshifted = float(shares @ (squares + rest @ rest)) if rest.any() else 0.0
-            squares += rest @ rest - 2 * (rows @ rest)
-            step = n
         else:
+            # The first rows give a shift that is close to the mean of most data. Those of weight
+            # zero do not count, however large they are.
+            first = to_numpy(as_double(X[: min(n, FIRST_ROWS), :]))
+            share = shares[: len(first)]
+            shift = np.average(first, axis=0, weights=share if share.any() else None)
             device_omega, device_shift = (
                 like(part, as_double(X[:1, :])) for part in (omega, shift)
             )
@@ -152,26 +125,31 @@ class Sketch:
             squares = np.concatenate([part[1] for part in found])
         squares *= shares
         top = np.argsort(-squares, kind="stable")[:PEAKS]
-        return self.merge(
-            Sketch(
-                shift,
-                float(shares.sum()),
-                images[-1],
-                images[:-1],
-                float(squares.sum()) + 2.0 * unshifted,
-                min(step, n) + m + -(-n // step),
-                n,
-                np.stack([top, squares[top]]),
-            )
-        )
+        weight, size, depth = float(shares.sum()), float(squares.sum()), step + m + -(-n // step)
+        peaks = np.stack([top, squares[top]])
+        return cls(shift, weight, images[-1], images[:-1], size, min(depth, n + m + 1), n, peaks)
+
+    @classmethod
+    def given(cls, mean: Any, covariance: Any, weight: float) -> Sketch:
+        """Return the sketch of rows of which only mean and covariance are given, as data."""
+        mean, covariance = to_numpy(mean), to_numpy(covariance)
+        images = weight * (_directions(len(mean)) @ covariance)
+        size = weight * float(np.trace(covariance))
+        peaks = np.empty((2, 0))
+        rows = max(1, int(weight))
+        return cls(mean, weight, np.zeros(len(mean)), images, size, len(mean), rows, peaks)
+
+    def update(self, X: Any, weights: Any = None) -> Sketch:
+        """Return the sketch of the rows so far and the rows X together."""
+        return self.merge(Sketch.of(X, weights))
 
     def merge(self, other: Sketch) -> Sketch:
         """Return the sketch of the rows of both, those of `other` after those of this one.
 
         Sums about another shift follow by (x − c) = (x − c′) + (c′ − c).
         """
-        if not self.rows:
-            return other
+        if not self.rows or not other.rows:
+            return self if self.rows else other
         later = other.peaks + np.array([[self.rows], [0.0]])
         peaks = np.concatenate([self.peaks, later], axis=1)
         images, sums, size = other.images, other.sums, other.size

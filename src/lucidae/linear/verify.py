@@ -706,27 +706,28 @@ class _Span(NamedTuple):
     size: float  # bound on the norm of the residual
 
     @classmethod
-    def of(cls, data: Data, basis: Vector, error: float, images: Vector) -> _Span:
+    def of(cls, data: Data, atoms: Vector) -> _Span:
+        basis, error = _column_space(atoms)
+        images = data.product(basis.T)
         inner = images @ basis
         values, turned = np.linalg.eigh((inner + inner.T) / 2)
         values, turned = values[::-1], turned[:, ::-1]
         basis, images = basis @ turned, turned.T @ images
         residual = images - values[:, None] * basis.T
-        size = float(np.linalg.norm(residual)) + data.error
-        return cls(basis, error, values, images, residual, size)
+        return cls(basis, error, values, images, residual, norm(residual) + data.error)
 
 
 def _krylov(data: Data, atoms: Vector) -> Leading:
     """Enclose the eigenvalues by a bound on those outside of the span from a block Krylov space."""
     k, m = atoms.shape
-    basis, basis_error = _column_space(atoms)
+    basis, _ = _column_space(atoms)
     # Starts that depend on the data: nobody can choose data that are orthogonal to them.
     seen = data.variances, data.mean.value, basis
     starts = drawn_after((min(STARTS, m - basis.shape[1]), m), *seen)
     rest = Complement(data.product, basis, data.error, starts)
     # One pass over the rows serves for the decoder's span and for the first Krylov step.
     images = data.product(np.concatenate([basis.T, rest.block]))
-    span = _Span.of(data, basis, basis_error, images[: basis.shape[1]])
+    span = _Span.of(data, atoms)
     if len(rest.block):
         rest.add(images[basis.shape[1] :])
     # No eigenvalue outside of the span exceeds the trace outside of the span.
@@ -761,12 +762,13 @@ def _few_rows(data: Data, atoms: Vector) -> Leading:
     """
     k, rows, unit = len(atoms), data.rows, data.unit
     assert isinstance(rows, GivenRows), "the caller has tested it"
-    basis, basis_error = _column_space(atoms)
+    span = _Span.of(data, atoms)
     plain = float(data.mean.value @ data.mean.value) <= LARGE_MEAN * data.trace
     gram, error = None, math.inf
     if rows.gram is not None:
         gram, roots = to_numpy(rows.gram) / unit**2, np.sqrt(rows.shares)[:, None] / unit
-        checks = drawn_after((4, rows.shape[0]), data.variances, data.mean.value, basis).T
+        seen = data.variances, data.mean.value, span.basis
+        checks = drawn_after((4, rows.shape[0]), *seen).T
         centred = Deviations(data.mean.value * unit, np.ones((1, rows.shape[1])), plain)
         back = centred.sums(rows.X, checks * roots, None)[3]
         again = replace(centred, vectors=back).codes(rows.X) * roots
@@ -778,7 +780,6 @@ def _few_rows(data: Data, atoms: Vector) -> Leading:
     known = np.linalg.eigvalsh(np.asarray(gram))[::-1]
     error += gamma(len(known)) * float(known[0])
     values = np.append(np.maximum(known, 0.0), np.zeros(k + 1))
-    span = _Span.of(data, basis, basis_error, data.product(basis.T))
     found = float(values[len(span.values)])
     bound = found + error + span.size
     bound = bound if span.values[-1] > bound else math.inf
@@ -799,8 +800,7 @@ def _cholesky(data: Data, atoms: Vector) -> Leading | None:
         return None
     if min(rows.shape) > LARGEST_CHOLESKY or math.prod(rows.shape) > LARGEST_COPY:
         return None
-    basis, basis_error = _column_space(atoms)
-    span = _Span.of(data, basis, basis_error, data.product(basis.T))
+    span = _Span.of(data, atoms)
     last = float(span.values[-1])
     level = last - max(PROVED_GAP * span.size, 1e-6 * last)
     if not 0.0 < level < last:
