@@ -623,17 +623,3 @@ def test_threads_that_share_rows_give_the_same_moment(monkeypatch, dtype, weight
     assert_allclose(shared.covariance, alone.covariance, atol=close)
     assert shared.weight == alone.weight
     assert (shared.rounding > 0) == (dtype == "float32" and not weighted)
-
-
-@pytest.mark.parametrize("threads", [1, 2, 3, 7])
-@pytest.mark.parametrize("lengths", [(1, 2, 100), (50, 50), (103,)])
-def test_threads_share_the_rows_of_several_blocks(monkeypatch, lengths, threads):
-    X = np.random.default_rng(0).standard_normal((sum(lengths) + 10, 5)) + 1.0
-    blocks = np.split(X[10:], np.cumsum(lengths)[:-1])
-    monkeypatch.setattr(row_sums, "SHARED_PRODUCTS", 1)
-    monkeypatch.setattr(row_sums, "SHARED_ROWS", 1)
-    monkeypatch.setattr(row_sums, "blas_threads", lambda: threads)
-    found = SecondMoment.of(X[:10])._add_blocks(blocks)
-    assert found.weight == len(X)
-    assert_allclose(found.mean, X.mean(axis=0), rtol=1e-13)
-    assert_allclose(found.covariance, np.cov(X.T, bias=True), rtol=1e-12)

@@ -27,7 +27,6 @@ import scipy.sparse
 from lucidae.arrays import (
     Array,
     beside,
-    device,
     diagonal,
     is_numpy,
     largest,
@@ -44,7 +43,6 @@ from lucidae.io.atomic import load_arrays, save_arrays
 from lucidae.iteration.progress import elapsed_on
 from lucidae.row_sums import (
     dense_sums,
-    double_sums,
     keeps_digits,
     slices,
     sparse_sums,
@@ -154,16 +152,14 @@ class SecondMoment:
                 return cast(Self, found)
         X, weights = _weighted_rows(X, sample_weight, "X")
         with elapsed_on(X, "second moment", verbose):
-            return cls._empty(X)._add_rows(X, weights)
+            return cls._of_rows(X, weights)
 
     @classmethod
-    def _empty(cls, X: Any) -> Self:
-        """Return the second moment of zero rows, with the features, library and device of `X`."""
-        reference = np.empty(0) if scipy.sparse.issparse(X) else X
-        xp, m = namespace(reference), X.shape[1]
-        zeros = xp.zeros(m, dtype=xp.float64, device=device(reference))
-        squares = xp.zeros((m, m), dtype=xp.float64, device=device(reference))
-        return cls(0.0, squares, zeros, zeros)
+    def _of_rows(cls, X: Any, weights: Array | None) -> Self:
+        """Return the second moment of validated rows X."""
+        with np.errstate(over="ignore", invalid="ignore"):
+            sums = sparse_sums if scipy.sparse.issparse(X) else dense_sums
+            return cls(*sums(X, weights))._checked(X)
 
     def _add_rows(self, X: Any, weights: Array | None) -> Self:
         """Return the second moment of the earlier rows and of validated rows X together.
@@ -176,27 +172,10 @@ class SecondMoment:
                 return self._absorb(SecondMoment(*sparse_sums(X, weights)))._checked(X)
             X = beside(X, self.center)
             weights = None if weights is None else beside(weights, self.center)
-            if self.weight:
-                joined = self._absorb(SecondMoment(*sums_about(self.center, X, weights)))
-                parts = joined.squares, joined.center, joined.offset
-                if keeps_digits(joined.weight, *parts):
-                    return joined._checked(X)
-            return self._absorb(SecondMoment(*dense_sums(X, weights)))._checked(X)
-
-    def _add_blocks(self, blocks: Sequence[Array]) -> Self:
-        """Return the second moment of the earlier rows and of several blocks of NumPy rows.
-
-        Threads share the rows of all blocks, so that small blocks are multiplied as fast as larger
-        ones.
-        """
-        with np.errstate(over="ignore", invalid="ignore"):
-            joined = self._absorb(SecondMoment(*double_sums(self.center, blocks, None)))
-            if keeps_digits(joined.weight, joined.squares, joined.center, joined.offset):
-                return joined._checked(blocks[-1])
-        found = self
-        for block in blocks:
-            found = found._add_rows(block, None)
-        return found
+            joined = self._absorb(SecondMoment(*sums_about(self.center, X, weights)))
+            if not keeps_digits(joined.weight, joined.squares, joined.center, joined.offset):
+                joined = self._absorb(SecondMoment(*dense_sums(X, weights)))
+            return joined._checked(X)
 
     def _checked(self, X: Any) -> Self:
         """Return this second moment, or raise a ValueError if it is not accurate for the rows `X`.
@@ -302,8 +281,6 @@ class SecondMoment:
         squares, center, offset = (
             like(part, self.center) for part in (fresh.squares, fresh.center, fresh.offset)
         )
-        if self.weight == 0.0:
-            return type(self)(fresh.weight, squares, center, offset, rounding)
         total = self.weight + fresh.weight
         shift = (center - self.center) + (offset - self.offset)
         offset_of_both = self.offset + shift * (fresh.weight / total)
@@ -473,7 +450,11 @@ def _weighted_rows(X: Any, sample_weight: Any, name: str) -> tuple[Any, Array | 
     Weighted rows and sparse rows are searched for NaN; in other rows it shows in the sums.
     """
     X = check_rows(X, name=name, finite=sample_weight is not None or scipy.sparse.issparse(X))
-    weights = check_weights(sample_weight, X)
+    return positive_rows(X, check_weights(sample_weight, X))
+
+
+def positive_rows(X: Any, weights: Array | None) -> tuple[Any, Array | None]:
+    """Return checked rows and weights without the rows of weight zero."""
     if weights is None or bool(namespace(weights).all(weights > 0)):
         return X, weights
     (positive,) = namespace(weights).nonzero(weights)

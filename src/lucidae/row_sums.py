@@ -10,7 +10,7 @@ precision, and their error is measured.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import nullcontext
 from typing import Any
 
@@ -32,7 +32,6 @@ from lucidae.arrays.threads import blas_threads, in_threads, one_thread
 
 __all__ = [
     "dense_sums",
-    "double_sums",
     "keeps_digits",
     "slices",
     "sparse_centre",
@@ -149,21 +148,24 @@ def sums_about(center: Array, X: Array, weights: Array | None) -> Sums:
         sums = _single_sums(center, X)
         if sums is not None:
             return sums
-    return double_sums(center, [X], weights)
+    return _double_sums(center, X, weights)
 
 
-def double_sums(center: Array, blocks: Sequence[Array], weights: Array | None) -> Sums:
-    """Return the sums of all rows of blocks about a centre, in double precision.
-
-    Only a single block may have weights.
-    """
-    n = sum(block.shape[0] for block in blocks)
+def _double_sums(center: Array, X: Array, weights: Array | None) -> Sums:
+    """Return the sums of weighted rows about a centre, in double precision."""
+    n = X.shape[0]
     total = float(n) if weights is None else scalar(namespace(weights).sum(weights))
-    threads = _sharing_threads(n, blocks[0])
+    threads = _sharing_threads(X)
 
     def part(first: int, last: int) -> tuple[Array, Array]:
         own = None if weights is None else weights[first:last]
-        return _double_part(center, _row_range(blocks, first, last), own, total)
+        squares, mean = None, 0.0 * center
+        for rows, shares in _blocks(center, X[first:last, :], own):
+            mean = mean + weighted_sum(shares, rows) / total
+            if shares is not None:
+                rows *= namespace(rows).sqrt(shares)[:, None]
+            squares = add_gram_(squares, rows)
+        return squares, mean
 
     with one_thread() if threads > 1 else nullcontext():
         parts = in_threads(part, n, threads)
@@ -174,37 +176,14 @@ def double_sums(center: Array, blocks: Sequence[Array], weights: Array | None) -
     return total, squares, center, mean, 0.0
 
 
-def _row_range(blocks: Sequence[Array], first: int, last: int) -> Iterator[Array]:
-    """Yield the rows `first` to `last` − 1 of blocks, whose rows are numbered consecutively."""
-    for block in blocks:
-        n = block.shape[0]
-        if first < n and last > 0:
-            yield block[max(first, 0) : min(last, n), :]
-        first, last = first - n, last - n
-
-
-def _double_part(
-    center: Array, blocks: Iterable[Array], weights: Array | None, total: float
-) -> tuple[Array, Array]:
-    """Return the squares of weighted rows about a centre, and their sum divided by `total`."""
-    squares, mean = None, 0.0 * center
-    for X in blocks:
-        for rows, part in _blocks(center, X, weights):
-            mean = mean + weighted_sum(part, rows) / total
-            if part is not None:
-                rows *= namespace(rows).sqrt(part)[:, None]
-            squares = add_gram_(squares, rows)
-    return squares, mean
-
-
-def _sharing_threads(n: int, X: Array) -> int:
-    """Return the number of Python threads that share the products of n rows like those of X.
+def _sharing_threads(X: Array) -> int:
+    """Return the number of Python threads that share the products of rows X (n, m).
 
     Each of them needs a matrix (m, m) of its own, which should take at most as much memory as twice
     its rows. Threads of BLAS would wait actively for some time after the products, and slow down
     those of SciPy.
     """
-    m, threads = X.shape[1], blas_threads() if is_numpy(X) else 1
+    (n, m), threads = X.shape, blas_threads() if is_numpy(X) else 1
     large = n >= max(SHARED_ROWS, m // 2) * threads and n * m * m >= SHARED_PRODUCTS
     return threads if large and m <= SHARED_FEATURES else 1
 
@@ -221,7 +200,7 @@ def _single_sums(center: Array, X: Array) -> Sums | None:
         return None
     # Python threads also share the work between the products, during which the threads of BLAS
     # would wait; but each of them needs matrices of its own.
-    threads = _sharing_threads(n, X)
+    threads = _sharing_threads(X)
 
     def part(first: int, last: int) -> tuple[Array, Array, float, float]:
         return _single_part(rounded, X[first:last], -(-MEASURED_BLOCKS // threads))

@@ -46,15 +46,15 @@ FAULTS = {
 }
 
 
-def broken(fault):
-    """Return the method that adds rows to a moment, with other rows than it was given."""
-    original = Moment._add_rows
+def broken(fault, original):
+    """Return a method that makes a moment of rows, with other rows than it was given."""
 
-    def add(self, X, weights):
+    def made(*given):
+        *first, X, weights = given
         X, weights = FAULTS[fault](X, weights)
-        return original(self, X, None if weights is None else weights[: X.shape[0]])
+        return original(*first, X, None if weights is None else weights[: X.shape[0]])
 
-    return add
+    return made
 
 
 def fitted(way, X, weights):
@@ -84,7 +84,8 @@ def judge(monkeypatch, fault, way, shape):
     """Return the verdict after a fault, and that of the same model on the true data."""
     X, weights = table(*shape)
     with monkeypatch.context() as patch, np.errstate(all="ignore"):
-        patch.setattr(Moment, "_add_rows", broken(fault))
+        patch.setattr(Moment, "_add_rows", broken(fault, Moment._add_rows))
+        patch.setattr(Moment, "_of_rows", broken(fault, Moment._of_rows))
         # Data in blocks are loaded if they are small.
         patch.setattr("lucidae.linear.batches.loaded_rows", lambda *_, **__: None)
         model = fitted(way, X, weights)

@@ -328,7 +328,8 @@ class LinearAutoencoder(
         if not (in_memory(X, rows_drawn=draws_rows(options, X)) and in_memory(sample_weight)):
             return self.fit_batches(X, sample_weight)
         with suggesting_em(self, X):
-            rows = self._rows(X, reset=True, least=2, finite=False)
+            # Without weights, NaN and infinity show in the sums of squares.
+            rows = self._rows(X, reset=True, least=2, finite=sample_weight is not None)
             weights = check_weights(sample_weight, rows)
             if self._has_missing(rows):
                 names = getattr(self, "feature_names_in_", None)

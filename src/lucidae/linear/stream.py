@@ -139,7 +139,7 @@ class RunningMoment:
         if not self.scatter > SMALLEST_SCATTER / np.finfo(float).eps:
             return None
         if self.count + len(X) > self.buffer.n_rows:
-            return self.begin(self.before._add_blocks([self._rows, X]))
+            return self.begin(self.total()._add_rows(X, None))
         rows = self.buffer.take(self.count, len(X))
         if rows is None:  # by another estimator that continues from the same rows
             return self.begin(self.total()).after(X)
@@ -168,7 +168,7 @@ class RunningMoment:
 
     def total(self) -> SecondMoment:
         """Return the second moment of all rows."""
-        return self.before._add_blocks([self._rows]) if self.count else self.before
+        return self.before._add_rows(self._rows, None) if self.count else self.before
 
 
 @dataclass(frozen=True, slots=True)

@@ -36,7 +36,7 @@ from lucidae.arrays import (
 from lucidae.arrays.row_products import has_fast_products, moment_product
 from lucidae.arrays.threads import blas_threads, in_threads
 from lucidae.data.passes import Passes, ReadInterrupted, fold, rows_differed
-from lucidae.moments import SMALLEST_SCATTER, SecondMoment
+from lucidae.moments import SMALLEST_SCATTER, SecondMoment, positive_rows
 from lucidae.row_sums import slices, sparse_centre
 from lucidae.rows.covariances import RowsCovariance
 from lucidae.validation import check_rows
@@ -274,7 +274,8 @@ class _RowsInMemory(RowOperator):
         raise NotImplementedError
 
     def _scatter(self) -> SecondMoment:
-        return SecondMoment.of(self.rows, self.weights)
+        X, weights = positive_rows(self.rows, self.weights)
+        return SecondMoment._of_rows(X, weights)
 
     def _triangle(self) -> Array:
         n, m = self.rows.shape
