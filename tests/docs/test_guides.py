@@ -180,3 +180,15 @@ def test_every_page_begins_with_its_title_and_a_paragraph():
         first = page.read_text(encoding="utf-8").split("\n\n")
         assert first[0].startswith("# "), page
         assert first[1][0].isalpha() or first[1][0] in "`*{", page
+
+
+def test_every_claim_of_the_linear_family_has_an_entry():
+    X = np.random.default_rng(0).standard_normal((40, 6))
+    gaps = np.where(np.random.default_rng(1).random(X.shape) < 0.1, np.nan, X)
+    fits = [
+        LinearAutoencoder("mle", method="nonuniform_l2").fit(X),
+        LinearAutoencoder(2, handle_missing="em").fit(gaps),
+    ]
+    page = (DOCS / "certificates" / "linear.md").read_text(encoding="utf-8")
+    entries = set(re.findall(r"\w+", " ".join(re.findall(r"^## (.+)$", page, re.MULTILINE))))
+    assert {claim.name for fit in fits for claim in fit.certificate_} <= entries
