@@ -17,6 +17,7 @@ NEEDS = {
     PAPERS / "commands.py": ("rich", "typer"),
     PAPERS / "drawings": ("jinja2", "matplotlib"),
     PAPERS / "embedding_runs.py": ("torch",),
+    PAPERS / "compression_runs.py": ("torch",),
     PAPERS / "pages.py": ("jinja2", "matplotlib"),
     PAPERS / "vae": ("torch",),
 }

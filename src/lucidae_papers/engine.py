@@ -63,6 +63,7 @@ MODULES = {
     "sparse-arrays": "sparsity.arrays",
     "vae-mnist": "vae.mnist",
     "embeddings-truncation": "embeddings",
+    "layers-compression": "compression",
     "vae-manifold": "vae.manifold",
 }
 """Module of each experiment, in the order of the papers; its declaration is called ``EXPERIMENT``
@@ -70,7 +71,7 @@ unless another name follows the colon."""
 
 NAMES = tuple(MODULES)
 
-NEEDS_TORCH = ("vae-mnist", "vae-manifold", "embeddings-truncation")
+NEEDS_TORCH = ("vae-mnist", "vae-manifold", "embeddings-truncation", "layers-compression")
 
 
 def available() -> tuple[str, ...]:

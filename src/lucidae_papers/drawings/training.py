@@ -10,6 +10,8 @@ from matplotlib.figure import Figure
 
 from lucidae_app.report.page import Block, Plot
 from lucidae_app.report.style import LIGHT, drawing, new_figure
+from lucidae_papers.compression import METHODS as RECIPES
+from lucidae_papers.compression import NETWORKS
 from lucidae_papers.declaration import Curve, Curves
 from lucidae_papers.embeddings import NAMES as TRUNCATIONS
 from lucidae_papers.embeddings import QUANTITIES
@@ -400,3 +402,42 @@ def truncation(outcome: Outcome) -> Sequence[Block]:
             "was trained at full width."
         )
         return [Plot.of(outcome.experiment.name, figure, caption, numbers(outcome.curves))]
+
+
+RECIPE_LOOKS = {
+    "svd": (LIGHT["muted"], "x", ":"),
+    "asvd": (LIGHT["yellow"], "v", "--"),
+    "whitened": (LIGHT["orange"], "s", "--"),
+    "equal": (LIGHT["green"], "D", "-."),
+    "relative": (LIGHT["purple"], "^", "--"),
+    "gradients": (LIGHT["purple"], "o", "-"),
+    "sequential": (LIGHT["blue"], "o", "-"),
+}
+
+
+def compression(outcome: Outcome) -> Sequence[Block]:
+    """Return a plot of the loss of compressed networks against the share of parameters."""
+    curves = outcome.curves
+    networks = [name for name in NETWORKS if f"dense/{name}" in curves]
+    with drawing():
+        figure, panels = new_figure(1, len(networks), figsize=(3.2 * len(networks), 4.1))
+        for axes, network in zip(panels, networks, strict=True):
+            for method, (colour, marker, dash) in RECIPE_LOOKS.items():
+                curve = curves[f"loss/{network}/{method}"]
+                style = {"color": colour, "marker": marker, "linestyle": dash, "markersize": 4}
+                axes.plot(curve.x, curve.y, label=RECIPES[method], **style)
+            dense = float(curves[f"dense/{network}"].y[0])
+            axes.axhline(dense, color=LIGHT["muted"], linewidth=0.8)
+            size = f"{curves[f'parameters/{network}'].y[0] / 1e6:.2g} million"
+            title = f"{NETWORKS[network][0].upper()}{NETWORKS[network][1:]}\n{size} parameters"
+            axes.set(title=title, xscale="log", xlabel="parameters kept, %")
+            ticks = curve.x[:: max(1, len(curve.x) // 4)]
+            _plain_ticks(axes, ticks)
+        panels[0].set_ylabel("held-out loss, nats")
+        shared_legend(figure, panels[0], 3)
+        caption = (
+            "Cross-entropy on samples that were not used for training, means over the seeds; the "
+            "thin line is the network before. Parameters are those of the layers that are "
+            "factorised. The first four methods keep equal shares of every layer."
+        )
+        return [Plot.of(outcome.experiment.name, figure, caption, numbers(curves))]
