@@ -82,7 +82,7 @@ IMAGE_NETWORKS = {
 """Maker of each classifier of images, and the layers that are factorised."""
 
 
-class Block(nn.Module):
+class TransformerBlock(nn.Module):
     """Causal self-attention and two layers with a GELU between them, both on normalised inputs."""
 
     def __init__(self, width: int, heads: int) -> None:
@@ -109,7 +109,7 @@ class LanguageModel(nn.Module):
     def __init__(self, width: int, depth: int, length: int) -> None:
         super().__init__()
         self.bytes, self.places = nn.Embedding(256, width), nn.Embedding(length, width)
-        self.blocks = nn.Sequential(*[Block(width, max(1, width // 64)) for _ in range(depth)])
+        self.blocks = nn.Sequential(*[TransformerBlock(width, max(1, width // 64)) for _ in range(depth)])
         self.head = nn.Sequential(nn.LayerNorm(width), nn.Linear(width, 256))
 
     def forward(self, tokens: Tensor) -> Tensor:
