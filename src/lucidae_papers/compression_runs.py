@@ -109,7 +109,9 @@ class LanguageModel(nn.Module):
     def __init__(self, width: int, depth: int, length: int) -> None:
         super().__init__()
         self.bytes, self.places = nn.Embedding(256, width), nn.Embedding(length, width)
-        self.blocks = nn.Sequential(*[TransformerBlock(width, max(1, width // 64)) for _ in range(depth)])
+        self.blocks = nn.Sequential(
+            *[TransformerBlock(width, max(1, width // 64)) for _ in range(depth)]
+        )
         self.head = nn.Sequential(nn.LayerNorm(width), nn.Linear(width, 256))
 
     def forward(self, tokens: Tensor) -> Tensor:
