@@ -322,13 +322,30 @@ def check_criterion(value: Any) -> str | tuple[str, float] | None:
     )
 
 
-def count_wanted(wanted: Any, eigenvalues: Any, weight: float, n_features: int) -> ComponentCount:
-    """Return the number of components that the criterion named by `n_components` finds."""
+def count_wanted(wanted: Any, eigenvalues: Any, weight: float, variances: Any) -> ComponentCount:
+    """Return the number of components that the criterion named by `n_components` finds.
+
+    Constant features have no noise, so that those of the `variances` of all features that are zero
+    up to rounding errors do not count as features.
+    """
     name, noise = wanted if isinstance(wanted, tuple) else (wanted, None)
     if weight <= 1.0:  # a single row has no variance
         return ComponentCount(name, 0, np.empty(0))
-    values = np.asarray(eigenvalues) * (weight / (weight - 1.0))
-    return count_components(values, weight, name, n_features=n_features, noise_variance=noise)
+    variances = np.asarray(variances)
+    varying = int(np.sum(variances > len(variances) * ROUNDING * np.sum(variances)))
+    values = np.sort(np.asarray(eigenvalues))[::-1][: max(1, varying)] * (weight / (weight - 1.0))
+    return count_components(
+        values, weight, name, n_features=max(varying, len(values)), noise_variance=noise
+    )
+
+
+def count_in_spectrum(wanted: Any, spectrum: Any, weight: float) -> ComponentCount:
+    """Return what a criterion finds in all eigenpairs of a second moment (`lucidae.rows`)."""
+    vectors, values = to_numpy(spectrum.vectors), to_numpy(spectrum.values)
+    variances = np.ones(len(vectors))  # of files of earlier versions, without eigenvectors
+    if vectors.shape[1]:
+        variances = np.einsum("ij,ij,j->i", vectors, vectors, values)
+    return count_wanted(wanted, spectrum.resolved(spectrum.n_features), weight, variances)
 
 
 def _checked_noise(value: Any, criterion: str) -> float:

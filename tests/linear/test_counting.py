@@ -441,3 +441,18 @@ def test_features_of_unequal_noise_are_reported_and_standardised_ones_are_not(cr
     # Warnings are errors: equal noise, and equal noise in some features only, are not reported.
     assert LinearAutoencoder(criterion).fit(varying / varying.std(axis=0)).n_components_ < found / 5
     assert LinearAutoencoder(criterion).fit(spiked(300, 20, [30.0, 9.0], 9)).n_components_ == 2
+
+
+@pytest.mark.parametrize("criterion", ["mle", "parallel_analysis", "hard_threshold"])
+@pytest.mark.parametrize("n", [300, 20])
+def test_constant_features_do_not_count(criterion, n):
+    X = spiked(n, 30, [900.0, 400.0], 3)
+    expected = LinearAutoencoder(criterion).fit(X)
+    constant = np.full((n, 5), [0.1, 0.0, 3.0, -1e3, 1e-9])
+    for rows in (np.hstack([X, constant]), np.hstack([constant, X])):
+        found = LinearAutoencoder(criterion).fit(rows)
+        assert found.n_components_ == expected.n_components_ == 2
+        np.testing.assert_allclose(
+            found.component_count_.scores, expected.component_count_.scores, rtol=1e-6
+        )
+        assert found.certificate_.holds is True

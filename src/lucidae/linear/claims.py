@@ -554,9 +554,10 @@ def _component_count(text: Claim, figures: LinearFigures) -> Claim | None:
     if not leading.complete or weight is None:
         return replace(text, advice=_NO_SPECTRUM)
     values = _resolved(leading)
-    chosen = count_wanted(wanted, values, weight, len(values))
+    variances = figures.measured.data.variances
+    chosen = count_wanted(wanted, values, weight, variances)
     names = (name for name in CRITERIA if name != chosen.criterion)
-    others = [count_wanted(name, values, weight, len(values)) for name in names]
+    others = [count_wanted(name, values, weight, variances) for name in names]
     told = " ".join(other.summary() for other in others)
     if all(other.n_components == chosen.n_components for other in others):
         told = "The other criteria find the same number."
@@ -655,12 +656,13 @@ def _is_wanted_number(figures: LinearFigures) -> bool:
     if not leading.complete:
         return True
     values, weight = leading.values.value, figures.measured.data.weight
+    variances = figures.measured.data.variances
     fewest, most = (max(1, int(np.sum(_resolved(leading, f) > 0.0))) for f in (1e2, 1e-2))
     if wanted is None:
         return fewest <= k <= most
     if is_criterion(wanted):
         return weight is None or any(
-            k == max(1, count_wanted(wanted, known, weight, len(known)).n_components)
+            k == max(1, count_wanted(wanted, known, weight, variances).n_components)
             for known in (_resolved(leading, factor) for factor in (1.0, 1e2, 1e-2))
         )
     shares = np.cumsum(values) / max(float(np.sum(values)), TINY)

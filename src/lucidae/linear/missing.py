@@ -405,13 +405,14 @@ def _count(wanted: Any, rows: ObservedRows, beta: Array, noise: float) -> Compon
 
     The number of rows is that of complete rows with the same sampling error, `ObservedRows.pairs`.
     """
-    values, _ = eigh_descending(rows.scored_covariance(beta, noise))
+    covariance = rows.scored_covariance(beta, noise)
+    values, _ = eigh_descending(covariance)
     m = values.shape[0]
     size = min(m, max(1, int(rows.pairs) - 1))
     # Of fewer rows than features, only so many eigenvalues are positive. The estimate need not be
     # positive definite, but the noise is: zero would stand for data without noise.
     spread = np.maximum(to_numpy(values)[:size], 1e-3 * noise) * rows.unit**2
-    return count_wanted(wanted, spread, rows.pairs, m)
+    return count_wanted(wanted, spread, rows.pairs, np.diag(to_numpy(covariance)))
 
 
 def _maximized(

@@ -143,7 +143,7 @@ def _fields(state: LinearState) -> dict[str, Any]:
     parts = {name: getattr(state, name) for name in _SHOWN}
     parts |= {name: getattr(state, f"_{name}") for name in _HIDDEN}
     parts["model"] = state._model if state.stream is None else None
-    parts["sketch"] = state.saved_sketch()
+    parts["sketch"], parts["count"] = state.saved_sketch(), state.component_count
     return parts | {"dtype": state.reference}
 
 

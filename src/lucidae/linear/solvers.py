@@ -15,7 +15,7 @@ from sklearn.exceptions import ConvergenceWarning
 
 from lucidae.arrays import Array, fields_beside, is_numpy, like, normal, on_host, scalar, to_numpy
 from lucidae.arrays.graphs import Steps, records
-from lucidae.counting import ComponentCount, count_wanted, is_criterion
+from lucidae.counting import ComponentCount, count_in_spectrum, is_criterion
 from lucidae.iteration import Below, History, Solution, Status, iterate, log_grid
 from lucidae.linear.methods import (
     Method,
@@ -159,7 +159,7 @@ def resolve_components(wanted: Any, rows: RowOperator, spectrum: Spectrum | None
     if wanted is None:
         return rank
     if is_criterion(wanted):
-        count = count_wanted(wanted, spectrum.resolved(m), rows.weight, m)
+        count = count_in_spectrum(wanted, spectrum, rows.weight)
         _warn_of_unequal_noise(count, spectrum)
         return latents_counted(count)
     share = np.cumsum(to_numpy(spectrum.values)) / max(spectrum.trace, np.finfo(float).tiny)

@@ -19,7 +19,7 @@ from lucidae.arrays.threads import fork_safe
 from lucidae.base import FittedState, changed_attributes
 from lucidae.certificates.claims import Certificate, undecided
 from lucidae.certificates.sketch import Sketch
-from lucidae.counting import ComponentCount, count_wanted, is_criterion
+from lucidae.counting import ComponentCount, count_in_spectrum, is_criterion
 from lucidae.iteration.progress import TIMED_FEATURES, elapsed
 from lucidae.linear.certify import blocks_of, data_of_rows
 from lucidae.linear.claims import LinearFigures, certificate, figures_of
@@ -87,7 +87,8 @@ class LinearState(FittedState):
     # parameters that were estimated from rows with missing entries; None for complete rows
     observed: ObservedGaussian | None = None
 
-    _count: ComponentCount | None = None  # of a criterion, from rows with missing entries
+    # of a criterion, from rows with missing entries or from a file
+    _count: ComponentCount | None = None
 
     def solve(self, data: RowOperator, title: str, sketch: Sketch | None = None) -> None:
         """Fit the model to data, and store what the certificate needs.
@@ -334,6 +335,11 @@ class LinearState(FittedState):
 
         Those below their rounding error are 0. The divisor is the total weight.
         """
+        spectrum = self._all_eigenpairs
+        return None if spectrum is None else spectrum.resolved(spectrum.n_features)
+
+    @property
+    def _all_eigenpairs(self) -> Spectrum | None:
         if self.stream is not None:
             return None
         _, spectrum = self.model, self._spectrum  # the model is computed together with the spectrum
@@ -342,16 +348,16 @@ class LinearState(FittedState):
                 return None
             spectrum = leading(MomentRows(self.moment), None)
         assert spectrum is not None, "a matrix has all eigenvalues"
-        return spectrum.resolved(spectrum.n_features)
+        return spectrum
 
     @property
     def component_count(self) -> ComponentCount | None:
         """Result of the criterion that `n_components` names; None if it names no criterion."""
-        if self.observed is not None:
+        if self.observed is not None or self._count is not None:
             return self._count
         wanted = self.options.n_components
-        values = self.eigenvalues if is_criterion(wanted) else None
-        return None if values is None else count_wanted(wanted, values, self.weight, len(values))
+        spectrum = self._all_eigenpairs if is_criterion(wanted) else None
+        return None if spectrum is None else count_in_spectrum(wanted, spectrum, self.weight)
 
     @property
     def last_weights(self) -> Any:
