@@ -14,6 +14,7 @@ from dataclasses import replace
 from typing import Any, NamedTuple
 
 import numpy as np
+from scipy.optimize import minimize
 from scipy.sparse.csgraph import connected_components
 
 from lucidae.arrays import as_double, to_numpy
@@ -42,6 +43,10 @@ STANDARD_ERRORS = 3.0
 
 # Difference of log-likelihoods from which on the data decide between two sets of parameters.
 EVIDENCE = math.log(1000.0)
+
+# Number of steps from a mirror image towards another maximum of the likelihood: so many noticed all
+# 18 local maxima among 240 fits to two blocks with 2 to 4 columns in common.
+ASCENT = 10
 
 # Largest number of groups of features whose mirror images are computed.
 MIRRORED = 10
@@ -197,8 +202,9 @@ def _linked(
     are observed together only with features whose loadings have a lower rank, the group has a
     mirror image of the same likelihood: with v orthogonal to these loadings, W(I − 2vvᵀ) in place
     of the group's loadings W. If the rank is k, the fit may still be a local maximum, near the
-    mirror image of the global one. The likelihood of the images is computed; `value` is that of the
-    parameters. The last result is the smallest difference.
+    mirror image of the global one. The likelihood of the images, and of a maximum near them if it
+    is better, is computed; `value` is that of the parameters. The last result is the smallest
+    difference.
     """
     m, (W, noise) = rows.shape[1], (model.loadings, model.noise)
     if m > PAIRED_FEATURES:
@@ -231,7 +237,7 @@ def _linked(
             break
         found |= new
     # 3) Mirror each group of other features along the direction in which its links are weakest.
-    mirror, rest = math.inf, np.setdiff1d(np.arange(m), first)
+    best, mirror, rest = -math.inf, math.inf, np.setdiff1d(np.arange(m), first)
     _, group = connected_components(known[np.ix_(rest, rest)], directed=False)
     for part in (rest[group == g] for g in range(min(MIRRORED, np.max(group, initial=-1) + 1))):
         others = np.setdiff1d(np.arange(m), part)
@@ -244,9 +250,30 @@ def _linked(
             continue  # the mirror image is the same
         image = W.copy()
         image[part] -= 2 * np.outer(W[part] @ v, v)
-        other = _derivatives(model._replace(loadings=image), rows, mass).value
-        mirror = min(mirror, value - other)
+        other = model._replace(loadings=image)
+        mirror = min(mirror, value - _derivatives(other, rows, mass).value)
+        # Near the image there may be a better maximum.
+        best = max(best, _ascended(other, rows, mass))
+    if best > value + EVIDENCE:
+        mirror = value - best
     return never, np.flatnonzero(~found), mirror
+
+
+def _ascended(model: _Parameters, rows: Vector, mass: Vector) -> float:
+    """Return the log-likelihood after some steps of L-BFGS from given parameters."""
+    shape, scale = model.loadings.shape, math.sqrt(model.noise)
+    split = model.loadings.size
+
+    def loss(point: Vector) -> tuple[float, Vector]:
+        loadings, mean = scale * point[:split].reshape(shape), scale * point[split:-1]
+        noise = model.noise * math.exp(point[-1])
+        found = _derivatives(_Parameters(mean, loadings, noise), rows, mass)
+        slope = (scale * found.loadings.ravel(), scale * found.mean, [noise * found.noise])
+        return -found.value / np.sum(mass), -np.concatenate(slope) / np.sum(mass)
+
+    start = np.concatenate([model.loadings.ravel() / scale, model.mean / scale, [0.0]])
+    found = minimize(loss, start, jac=True, method="L-BFGS-B", options={"maxiter": ASCENT})
+    return -float(found.fun) * float(np.sum(mass))
 
 
 _NOT_STORED = "The rows were not stored: call lucidae.certify(estimator, X) with all rows X."
@@ -336,11 +363,14 @@ def _identifiability(seen: ObservedFigures | None) -> Claim:
     mirrored, count = seen.mirror <= EVIDENCE, float(len(seen.loose))
     other = (
         "Other loadings, with other covariances between these groups of columns, have the same "
-        "likelihood (mirror images). Choose a smaller n_components, or collect rows in which "
-        "columns of both groups are observed."
+        "likelihood (mirror images)"
+    )
+    collect = (
+        "Choose a smaller n_components, or collect rows in which columns of both groups are "
+        "observed."
     )
     if not count and mirrored:
-        why = f"{other} Or this fit is a local maximum{named}."
+        why = f"{other} or a higher one, so that this fit may be a local maximum{named}. {collect}"
         return replace(text, value=count, threshold=0.0, advice=why, undecided=True)
     if not count:
         confirmed = f"The covariance of these columns follows from the model alone{named}."
@@ -352,7 +382,7 @@ def _identifiability(seen: ObservedFigures | None) -> Claim:
         f"loadings{named}. "
     )
     if mirrored:
-        return judge(text, Ball(count), 0.0, why + other)
+        return judge(text, Ball(count), 0.0, f"{why}{other}. {collect}")
     why += "Whether the observed covariances determine their loadings is not known."
     return replace(text, value=count, threshold=0.0, advice=why, undecided=True)
 
