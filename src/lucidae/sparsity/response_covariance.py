@@ -11,7 +11,7 @@ search. No step raises the energy.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -21,19 +21,21 @@ import scipy.optimize
 from lucidae.arrays import Array, as_double, is_numpy, scalar, to_numpy
 from lucidae.iteration import Below, Callback, Solution, iterate
 from lucidae.iteration.solution import joined
+from lucidae.sparsity.columns import POLISHED
 from lucidae.sparsity.dictionary import (
     adjoint_times,
-    dense_columns,
     norms_after,
     selected_columns,
     weighted_gram,
 )
+from lucidae.sparsity.newton import polish_relevances
 from lucidae.sparsity.objectives import Energy, FullCovariance
+from lucidae.sparsity.posterior import CorrelatedPosterior
 from lucidae.sparsity.prediction import narrowed
 from lucidae.sparsity.prior import Groups
 from lucidae.sparsity.problem import Problem, Rows, Units, rounding_distance
-from lucidae.sparsity.state import complementarity, flat_start
-from lucidae.sparsity.support import merged_relevance, significance_threshold
+from lucidae.sparsity.state import State, complementarity, evaluate, flat_start
+from lucidae.sparsity.support import group_evidence, merged_relevance, significance_threshold
 from lucidae.sparsity.updates import SMALLEST_LEARNED
 from lucidae.validation import real_array
 
@@ -48,6 +50,9 @@ BASIN_STEPS = 100
 
 NEGLIGIBLE = 1e-8
 """Relevances below this number times the noise variance are set to zero if they still shrink."""
+
+VANISHING = 1e-12
+"""Eigenvalue of the covariance of the responses that counts as zero; their mean is one."""
 
 NEWTON_WORK = 2e10
 """Largest number of multiplications in a Newton step; above it MacKay's updates continue."""
@@ -120,17 +125,20 @@ def checked_spectrum(
         matrix = np.asarray(to_numpy(real_array(wanted, name)), dtype=float)
     except (TypeError, ValueError) as error:
         raise ValueError(f"{name}={wanted!r} was given, expected {others}.") from error
+    fault = ""
     if matrix.shape != (count, count):
-        raise ValueError(f"{name} has shape {matrix.shape}, expected {others}.")
-    if not np.isfinite(matrix).all():
-        raise ValueError(f"{name} contains NaN or infinity, expected {others}.")
-    size = float(np.abs(matrix).max())
-    values = np.linalg.eigvalsh((matrix + matrix.T) / 2.0)
-    if np.abs(matrix - matrix.T).max() > 1e-8 * size or values[0] < -1e-8 * size or size == 0.0:
-        fault = "is not symmetric"
+        fault = f"has shape {matrix.shape}"
+    elif not np.isfinite(matrix).all():
+        fault = "contains NaN or infinity"
+    elif not matrix.any():
+        fault = "is zero"
+    else:
+        size, values = np.abs(matrix).max(), np.linalg.eigvalsh((matrix + matrix.T) / 2.0)
         if values[0] < -1e-8 * size:
             fault = f"has the negative eigenvalue {values[0]:.3g}"
-        fault = "is zero" if size == 0.0 else fault
+        elif np.abs(matrix - matrix.T).max() > 1e-8 * size:
+            fault = "is not symmetric"
+    if fault:
         raise ValueError(f"{name} {fault}, expected {others}, positive semi-definite.")
     return ResponseSpectrum.of((matrix + matrix.T) / 2.0)
 
@@ -154,7 +162,6 @@ class CorrelatedState(NamedTuple):
     # change of artanh ρ in the last update of the correlation ρ of successive responses; 0 if it is
     # not learned
     moved: float = 0.0
-    damping: float = 1e-4  # damping that the next Newton step tries
 
     @property
     def noise(self) -> float:
@@ -186,13 +193,6 @@ class CorrelatedState(NamedTuple):
         """Return the distance of relevances to the optimality (KKT) conditions."""
         return float(complementarity(self.relevance, self.alignment, self.curvature, groups))
 
-    def of_columns(self, index: Any) -> tuple[Any, Any]:
-        """Return λₜφᵀΣₜ⁻¹φ and √λₜ φᵀΣₜ⁻¹ỹₜ for m columns φ, both of shape (n, m)."""
-        inside, values = self.basis.T @ dense_columns(self.problem.dictionary, index), self.inverses
-        weights = self.spectrum.values[:, None]
-        products = (values * self.rotated).T @ inside
-        return weights * (values.T @ inside**2), np.sqrt(weights) * products
-
 
 def _energy(problem: Problem, powers: Any, values: Any, rotated: Any) -> float:
     """Return the energy per response at given eigenvalues."""
@@ -202,7 +202,7 @@ def _energy(problem: Problem, powers: Any, values: Any, rotated: Any) -> float:
 
 
 def evaluate_correlated(
-    problem: Problem, relevance: Any, spectrum: ResponseSpectrum, **others: Any
+    problem: Problem, relevance: Any, spectrum: ResponseSpectrum, moved: float = 0.0
 ) -> CorrelatedState:
     """Return the state of a problem at given relevances and covariance of the responses."""
     active = np.flatnonzero(relevance)
@@ -217,15 +217,13 @@ def evaluate_correlated(
     loading = adjoint_times(problem.dictionary, basis @ (np.sqrt(values) * inverses * rotated))
     alignment = (loading**2).sum(axis=1)
     return CorrelatedState(
-        problem, relevance, spectrum, powers, basis, rotated, curvature, alignment, **others
+        problem, relevance, spectrum, powers, basis, rotated, curvature, alignment, moved
     )
 
 
 def _with_relevance(state: CorrelatedState, relevance: Any) -> CorrelatedState:
     """Return the state at other relevances."""
-    return evaluate_correlated(
-        state.problem, relevance, state.spectrum, moved=state.moved, damping=state.damping
-    )
+    return evaluate_correlated(state.problem, relevance, state.spectrum, state.moved)
 
 
 def mackay_step(state: CorrelatedState, groups: Groups | None) -> CorrelatedState:
@@ -242,59 +240,41 @@ def mackay_step(state: CorrelatedState, groups: Groups | None) -> CorrelatedStat
     return after if after.energy <= state.energy else _with_relevance(state, relevance)
 
 
-def newton_step(state: CorrelatedState, groups: Groups | None) -> CorrelatedState:
-    """Return the state after one damped Newton step, or after MacKay's update if it takes too long.
+def _parts(state: CorrelatedState, index: Any, relevance: Any) -> list[State]:
+    """Return the states of some columns for each response in the basis V, as problems of their own.
 
-    If the step raises the energy, the damping is raised instead.
+    Σₜ = λₜ(ΦWΦᵀ + (γ/λₜ)I), so that x̃ₜ/√λₜ has the noise variance γ/λₜ and the relevances w: these
+    are problems that share their relevances. Responses with λₜ = 0 do not depend on them.
     """
-    # As for one covariance (see `working_set.newton_direction`): with Gₜ = ΦᵀΣₜ⁻¹Φ and kₜ =
-    # ΦᵀΣₜ⁻¹ỹₜ the Hessian is Σₜ λₜ² Gₜ∘(2kₜkₜᵀ − Gₜ/n), and its concave part is faded out.
+    part, count = state.problem.restricted(index), state.spectrum.values.size
+    rotated, zero = part.responses @ state.spectrum.vectors, np.asarray(0.0)
+    problems = [
+        Problem(part.dictionary, (count / value) ** 0.5 * rotated[:, t : t + 1],
+                np.asarray(state.noise / value), zero, zero)
+        for t, value in enumerate(state.spectrum.values) if value > VANISHING
+    ]  # fmt: skip
+    return [evaluate(problem, relevance[index], columns=True) for problem in problems]
+
+
+def newton_sweep(
+    state: CorrelatedState, groups: Groups | None, tolerance: float
+) -> CorrelatedState:
+    """Return the state after damped Newton steps, or MacKay's update if these take too long."""
     w, Q, z = state.relevance, state.alignment, state.curvature
     if groups is not None:
         Q, z = groups.share(Q), groups.share(z)
     index = np.flatnonzero((w > 0) | (z < Q))
-    count, values = state.spectrum.values.size, state.spectrum.values
+    count = state.spectrum.values.size
     if not index.size or count * w.size + count * state.powers.size * index.size**2 > NEWTON_WORK:
         return mackay_step(state, groups)
-    inside, inverses = (
-        state.basis.T @ dense_columns(state.problem.dictionary, index),
-        state.inverses,
-    )
-    products = (inverses * state.rotated).T @ inside
-    hessian = np.zeros((index.size, index.size))
-    for t in range(count):
-        metric = values[t] * (inside.T * inverses[:, t]) @ inside
-        explained = values[t] * np.outer(products[t], products[t])
-        hessian += metric * (2.0 * explained - (1.0 - state.damping) / count * metric)
-    direction = _direction(hessian, (state.alignment - state.curvature)[index],
-                           state.curvature[index], state.damping, groups, index)  # fmt: skip
-    if direction is None:
-        return state._replace(damping=max(10.0 * state.damping, 1.0))
-    trial = w.copy()
-    trial[index] = np.maximum(w[index] + direction, 0.0)
+    marginal = FullCovariance(None if groups is None else groups.restricted(index))
+    parts, trial = _parts(state, index, w), w.copy()
+    shares = (1.0 / count,) * len(parts)
+    enough = max(tolerance / 4.0, POLISHED * state.distance(groups))
+    ended = polish_relevances(parts, marginal, shares, tolerance=enough)
+    trial[index] = ended[0].relevance
     after = _with_relevance(state, trial)
-    if after.energy <= state.energy:
-        return after._replace(damping=max(state.damping / 10.0, 1e-12))
-    return state._replace(damping=10.0 * state.damping)
-
-
-def _direction(
-    hessian: Any, slope: Any, pressure: Any, damping: float, groups: Groups | None, index: Any
-) -> Any:
-    """Return the Newton step; None if the damped Hessian, scaled by `pressure`, is not definite."""
-    part = None if groups is None else groups.restricted(index)
-    if part is not None:
-        hessian = part.total(part.total(hessian).T)
-        slope, pressure = part.total(slope), part.total(pressure)
-    units = 1.0 / np.where(pressure > 0, pressure, 1.0)
-    scaled = hessian * np.outer(units, units)
-    scaled[np.diag_indices_from(scaled)] += 0.1 * damping
-    try:
-        factor = scipy.linalg.cho_factor(scaled)
-    except np.linalg.LinAlgError:
-        return None
-    found = units * scipy.linalg.cho_solve(factor, slope * units)
-    return found if part is None else part.expand(found)
+    return after if after.energy <= state.energy else mackay_step(state, groups)
 
 
 def correlation_step(state: CorrelatedState) -> CorrelatedState:
@@ -329,10 +309,8 @@ def _searched(state: CorrelatedState, *, innovations: bool) -> CorrelatedState:
     if not found.fun < state.energy:
         return state._replace(moved=0.0)
     angle = float(found.x)
-    others = {"moved": abs(angle - old), "damping": state.damping}
-    return evaluate_correlated(
-        state.problem, scale(angle) * state.relevance, _at_angle(angle, count), **others
-    )
+    relevance, moved = scale(angle) * state.relevance, abs(angle - old)
+    return evaluate_correlated(state.problem, relevance, _at_angle(angle, count), moved)
 
 
 def _at_angle(angle: float, count: int) -> ResponseSpectrum:
@@ -359,8 +337,7 @@ def solve_correlated(
             state = correlation_step(state)
         if learn_noise:
             moved = state.problem.with_noise(state.learned_noise)
-            after = {"moved": state.moved, "damping": state.damping}
-            state = evaluate_correlated(moved, state.relevance, state.spectrum, **after)
+            state = evaluate_correlated(moved, state.relevance, state.spectrum, state.moved)
         return state
 
     def distance(state: CorrelatedState) -> float:
@@ -385,7 +362,7 @@ def solve_correlated(
     if basin.distance <= reachable or limit <= basin.n_iter:
         return replace(basin, tolerance=reachable)
     end = iterate(
-        lambda state: others(newton_step(state, groups)),
+        lambda state: others(newton_sweep(state, groups, reachable)),
         basin.value,
         stop=Below(distance, reachable),
         limit=limit - basin.n_iter,
@@ -397,34 +374,22 @@ def solve_correlated(
 def correlated_support(state: CorrelatedState, significance: float, groups: Groups | None) -> Any:
     """Return a Boolean mask of the statistically significant columns.
 
-    The evidence of a group is the sum over t of log|Mₜ| + n wλₜkₜᵀMₜ⁻¹kₜ with Mₜ = I −
-    wλₜΦ_gᵀΣₜ⁻¹Φ_g and kₜ = Φ_gᵀΣₜ⁻¹ỹₜ, compared with the threshold for independent responses.
+    What is lost without a group is summed over the responses in the basis V, and compared with the
+    threshold for independent responses.
     """
-    w, count = state.relevance, state.spectrum.values.size
-    result = np.zeros(w.size, dtype=bool)
+    w, blocks = state.relevance, groups
     if groups is None:
         w = merged_relevance(w, state.curvature, [state.problem.dictionary])
-    active = np.flatnonzero(w)
-    if groups is None:
-        threshold = significance_threshold(significance, w.size)
-        metric, loading = state.of_columns(active)
-        left = np.maximum(1.0 - w[active] * metric, np.finfo(float).eps)
-        lost = (np.log(left) + count * w[active] * loading**2 / left).sum(axis=0)
-        result[active] = lost > threshold
-        return result
-    threshold, inverses = significance_threshold(significance, groups.count), state.inverses
-    for group in np.unique(groups.labels[active]):
-        index = np.flatnonzero(groups.labels == group)
-        inside = state.basis.T @ dense_columns(state.problem.dictionary, index)
-        lost, weight = 0.0, float(w[index].max())
-        for t, value in enumerate(state.spectrum.values):
-            metric = value * (inside.T * inverses[:, t]) @ inside
-            left, vectors = np.linalg.eigh(np.eye(index.size) - weight * metric)
-            left = np.maximum(left, np.finfo(float).eps)
-            loading = vectors.T @ (inside.T @ (inverses[:, t] * state.rotated[:, t]))
-            lost += np.log(left).sum() + count * weight * value * (loading**2 / left).sum()
-        result[index] = lost > threshold
-    return result
+        blocks = Groups.of(1, w.size)
+    assert blocks is not None
+    result, index = np.zeros(blocks.count, dtype=bool), np.flatnonzero(w)
+    if index.size:
+        inside, at = blocks.restricted(index), _with_relevance(state, w)
+        lost = sum(group_evidence(part, inside, 1) for part in _parts(at, index, w))
+        result[np.unique(blocks.labels[index])] = lost > significance_threshold(
+            significance, blocks.count
+        )
+    return blocks.expand(result)
 
 
 def correlated_attributes(
@@ -446,75 +411,3 @@ def correlated_attributes(
         "response_covariance_": state.spectrum.covariance,
     }
     return results, posterior, mean
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class CorrelatedPosterior:
-    """Posterior of the coefficients if those of different responses are correlated.
-
-    Let S = ΦW^½ = QD^½Pᵀ on the active columns and B = VΛVᵀ the covariance over the n responses. In
-    the basis V the coefficients of response t have the covariance W^½(λₜI − P diag(λₜ²D/(λₜD +
-    γ))Pᵀ)W^½.
-    """
-
-    active: Any  # (a,): indices of the active columns, those with positive relevance
-    roots: Any  # (a,): square roots of their relevances
-    # (r, a): the matrix Pᵀ and the diagonal of D, where r is the smaller of a and the number of
-    # rows
-    directions: Any
-    powers: Any
-    values: Any  # (n,): eigenvalues λ and eigenvectors V of B
-    vectors: Any
-    noise: float  # the noise variance γ
-    n_columns: int  # number of all columns of the dictionary
-
-    @classmethod
-    def fitted(
-        cls,
-        dictionary: Any,
-        responses: Any,
-        relevance: Any,
-        noise: float,
-        values: Any,
-        vectors: Any,
-    ) -> tuple[CorrelatedPosterior, Any]:
-        """Return the posterior, and its mean of shape (n_columns, n_responses)."""
-        active = np.flatnonzero(relevance)
-        roots = np.sqrt(relevance[active])
-        scaled = dense_columns(dictionary, active) * roots
-        basis, singular, directions = np.linalg.svd(scaled, full_matrices=False)
-        shrunk = np.outer(singular, values) / (np.outer(singular**2, values) + noise)
-        latent = (shrunk * (basis.T @ responses @ vectors)) @ vectors.T
-        mean = np.zeros((relevance.size, responses.shape[1]))
-        mean[active] = roots[:, None] * (directions.T @ latent)
-        powers = singular**2
-        return cls(active, roots, directions, powers, values, vectors, noise, relevance.size), mean
-
-    @property
-    def _explained(self) -> Any:
-        """Return λₜ²D/(λₜD + γ) along directions, rotated back to the responses, (r, n)."""
-        ratios = self.values**2 * self.powers[:, None]
-        return (ratios / (np.outer(self.powers, self.values) + self.noise)) @ (self.vectors**2).T
-
-    def variance(self, rows: Any) -> Any:
-        """Return the posterior variance of each predicted mean, of shape (n_rows, n_responses)."""
-        return self.active_variance(rows[:, self.active])
-
-    def active_variance(self, columns: Any) -> Any:
-        """Return `variance` for rows of the active columns alone."""
-        scaled = columns * self.roots
-        prior = (scaled**2).sum(axis=1)[:, None] * (self.vectors**2 @ self.values)
-        spread = prior - (scaled @ self.directions.T) ** 2 @ self._explained
-        return np.maximum(spread, 0.0)
-
-    def covariance(self, indices: Any) -> Any:
-        """Return the posterior covariance matrices of the coefficients of the columns `indices`."""
-        place = np.full(self.n_columns, -1)
-        place[self.active] = np.arange(self.active.size)
-        found = place[np.asarray(indices)]
-        roots = np.where(found >= 0, np.append(self.roots, 0.0)[found], 0.0)
-        chosen = self.directions[:, found]
-        explained = np.einsum("ri,rs,rj->sij", chosen, self._explained, chosen)
-        same = np.asarray(indices)[:, None] == np.asarray(indices)
-        prior = (self.vectors**2 @ self.values)[:, None, None] * same
-        return (prior - explained) * roots[:, None] * roots
