@@ -35,7 +35,6 @@ from lucidae.arrays.graphs import keeper, replayable
 from lucidae.iteration import (
     BatchSolution,
     Below,
-    Solution,
     Status,
     iterate_batch,
     limited_blas,
@@ -354,65 +353,58 @@ def _solve_stack(X: Array, y: Array, noise: Any, settings: BatchSettings) -> Bat
     """Return the solutions of checked problems, in one process and in the precision of y."""
     objective = settings.objective
     dictionary, responses = as_double(X), as_double(y)
-    if isinstance(objective, GroupCovariance):
-        return _solve_groups(dictionary, responses, noise, settings, objective, y)
+    full = isinstance(objective, GroupCovariance)
     with limited_blas(dictionary.shape[-2]):
+        if full or (settings.solver == "auto" and objective.exact_coordinates and on_host(y)):
+            return _solve_one_by_one(dictionary, responses, noise, settings, y)
         problem, units = normalise(dictionary, responses, groups=objective.groups)
         learn = isinstance(noise, str)
         level = _first_noise(problem) if learn else units.normalised_noise(noise)
-        one_by_one = settings.solver == "auto" and objective.exact_coordinates and on_host(y)
-        solved = _solve_one_by_one if one_by_one else _solve_together
-        solution = solved(problem._replace(noise=level), settings, learn)
+        solution = _solve_together(problem._replace(noise=level), settings, learn)
         value = _in_units(dictionary, responses, solution.value, units, objective)
     return _reported(solution, value, units.norms, y)
 
 
-def _solve_groups(
-    X: Array,
-    y: Array,
-    noise: Any,
-    settings: BatchSettings,
-    objective: GroupCovariance,
-    given: Array,
+def _solve_one_by_one(
+    X: Array, y: Array, noise: Any, settings: BatchSettings, given: Array
 ) -> BatchSolution[Any]:
-    """Return the solutions of problems in which every group of columns has its own covariance."""
-    xp, groups = namespace(y), objective.groups
-    assert groups is not None
+    """Return the solutions of problems solved one after the other, which is as fast on a CPU."""
+    xp, objective, groups = namespace(y), settings.objective, settings.objective.groups
     limits: dict[str, Any] = {
         "method": settings.solver,
         "tolerance": settings.tol,
         "limit": settings.max_iter,
     }
     ended, values, norms = [], [], []
-    with limited_blas(X.shape[-2]):
-        for index in range(y.shape[0]):
-            problem, units = normalise(X[index, ...], y[index, ...], groups=groups)
-            if isinstance(noise, str):
-                solution = learn_noise(problem, objective, **limits)
-            else:
-                level = scalar(units.normalised_noise(noise[index]))
-                solution = solve(problem.with_noise(level), objective, **limits)
-            ended.append(solution)
-            values.append(
-                _of_groups(X[index, ...], y[index, ...], solution.value, units, objective)
-            )
-            norms.append(units.norms)
-    stacked = SparseGroupBatch(*(xp.stack(parts) for parts in zip(*values, strict=True)))
-    return _reported(_gathered(ended, None), stacked, xp.stack(norms), given)
-
-
-def _of_groups(
-    X: Array, y: Array, state: State, units: Units, objective: GroupCovariance
-) -> tuple[Array, ...]:
-    """Return the fields of `SparseGroupBatch` for one problem."""
-    axes, groups = axes_of(state), objective.groups
-    assert axes is not None
-    assert groups is not None
-    relevance, noise = units.relevance(state.relevance), units.noise(state.noise)
-    coef = ActiveFactor.of(X, relevance, scalar(noise), axes).mean(y).mT
-    covariances = axes.covariances(relevance, groups)
-    energy = objective.in_units(objective.value(state), units)
-    return coef, groups.spread(real_part(diagonal(covariances))), noise, energy, covariances
+    for index in range(y.shape[0]):
+        dictionary, responses = X[index, ...], y[index, ...]
+        problem, units = normalise(dictionary, responses, groups=groups)
+        if isinstance(noise, str):
+            solution = learn_noise(problem, objective, **limits)
+        else:
+            level = scalar(units.normalised_noise(noise[index]))
+            solution = solve(problem.with_noise(level), objective, **limits)
+        state = solution.value
+        relevance, level = units.relevance(state.relevance), units.noise(state.noise)
+        fields = [level, objective.in_units(objective.value(state), units)]
+        axes = axes_of(state)
+        coef = ActiveFactor.of(dictionary, relevance, scalar(level), axes).mean(responses).mT
+        if axes is not None and groups is not None:
+            fields.append(axes.covariances(relevance, groups))
+            relevance = groups.spread(real_part(diagonal(fields[-1])))
+        ended.append(solution)
+        values.append([coef, relevance, *(xp.asarray(part) for part in fields)])
+        norms.append(units.norms)
+    kind: Any = SparseGroupBatch if isinstance(objective, GroupCovariance) else SparseBatch
+    stacked = kind(*(xp.stack(parts) for parts in zip(*values, strict=True)))
+    found = BatchSolution(
+        stacked,
+        tuple(solution.status for solution in ended),
+        np.array([solution.n_iter for solution in ended]),
+        np.array([solution.distance for solution in ended]),
+        max(solution.tolerance for solution in ended),
+    )
+    return _reported(found, stacked, xp.stack(norms), given)
 
 
 def _reported(
@@ -455,35 +447,6 @@ def _first_noise(problem: Problem) -> Array:
     spare = xp.maximum(problem.spare, xp.ones_like(problem.spare))
     estimate = xp.where(problem.spare >= 1, problem.outside / spare, FALLBACK * problem.noise)
     return xp.maximum(estimate, xp.full_like(estimate, SMALLEST_LEARNED))
-
-
-def _solve_one_by_one(
-    problem: Problem, settings: BatchSettings, learn: bool
-) -> BatchSolution[State]:
-    """Return the solutions of problems solved one after the other, which is as fast on a CPU."""
-
-    def solved(index: int) -> Solution[State]:
-        one = Problem(*(field[index, ...] for field in problem))
-        minimise = learn_noise if learn else solve
-        return minimise(
-            one, settings.objective, method="auto", tolerance=settings.tol, limit=settings.max_iter
-        )
-
-    ended = [solved(index) for index in range(problem.dictionary.shape[0])]
-    xp = namespace(problem.dictionary)
-    fields = zip(*(solution.value.compact() for solution in ended), strict=True)
-    return _gathered(ended, State(*(xp.stack([xp.asarray(x) for x in parts]) for parts in fields)))
-
-
-def _gathered(ended: list[Solution[Any]], value: Any) -> BatchSolution[Any]:
-    """Return one result for problems that were solved one by one."""
-    return BatchSolution(
-        value,
-        tuple(solution.status for solution in ended),
-        np.array([solution.n_iter for solution in ended]),
-        np.array([solution.distance for solution in ended]),
-        max(solution.tolerance for solution in ended),
-    )
 
 
 def _solve_together(problem: Problem, settings: BatchSettings, learn: bool) -> BatchSolution[State]:
