@@ -38,7 +38,6 @@ from lucidae.sparsity import (
     noise,
     objectives,
     posterior,
-    prediction,
     problem,
     solve,
     state,
@@ -117,7 +116,7 @@ FUNCTIONS = {
         "safe_norm", "normalise", "_gram_root", "covariance", "canonical", "sortable",
     ),
     dictionary: ("column_squares", "divided", "reduced_to_span", "weighted_gram"),
-    prediction: ("level_at_center",),
+    posterior: ("level_at_center",),
     support: (
         "evidence_ratios", "significance_threshold", "significant_columns",
         "group_evidence", "removal_costs",

@@ -48,8 +48,7 @@ from lucidae.sparsity.newton import FIRST_DAMPING, newton_step
 from lucidae.sparsity.noise import FALLBACK, check_learnable, learn_noise
 from lucidae.sparsity.objectives import Energy, GroupCovariance, Marginal, make_objective
 from lucidae.sparsity.penalties import as_penalty
-from lucidae.sparsity.posterior import ILL_CONDITIONED, ActiveFactor
-from lucidae.sparsity.prediction import check_kept, narrowed
+from lucidae.sparsity.posterior import ILL_CONDITIONED, ActiveFactor, check_kept, narrowed
 from lucidae.sparsity.prior import Groups
 from lucidae.sparsity.problem import (
     Problem,

@@ -77,8 +77,7 @@ from lucidae.sparsity.noise import (
 )
 from lucidae.sparsity.objectives import Energy, GroupCovariance, make_objective
 from lucidae.sparsity.penalties import as_penalty, stored_penalty
-from lucidae.sparsity.posterior import ActiveFactor
-from lucidae.sparsity.prediction import check_kept, determination, narrowed
+from lucidae.sparsity.posterior import ActiveFactor, check_kept, determination, narrowed
 from lucidae.sparsity.prior import Groups
 from lucidae.sparsity.problem import Problem, Rows, Units
 from lucidae.sparsity.response_covariance import (

@@ -21,8 +21,7 @@ from lucidae.arrays import (
 )
 from lucidae.base import FittedState, changed_attributes
 from lucidae.certificates.claims import Certificate
-from lucidae.sparsity.posterior import Posterior
-from lucidae.sparsity.prediction import level_at_center
+from lucidae.sparsity.posterior import Posterior, level_at_center
 from lucidae.sparsity.whitening import NoiseCovariance
 
 CERTIFIED_PARAMETERS = (

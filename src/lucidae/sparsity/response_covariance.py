@@ -30,8 +30,7 @@ from lucidae.sparsity.dictionary import (
 )
 from lucidae.sparsity.newton import polish_relevances
 from lucidae.sparsity.objectives import Energy, FullCovariance
-from lucidae.sparsity.posterior import CorrelatedPosterior
-from lucidae.sparsity.prediction import narrowed
+from lucidae.sparsity.posterior import CorrelatedPosterior, narrowed
 from lucidae.sparsity.prior import Groups
 from lucidae.sparsity.problem import Problem, Rows, Units, rounding_distance
 from lucidae.sparsity.state import State, complementarity, evaluate, flat_start
