@@ -15,6 +15,7 @@ multiplies the projection of the values; its bias joins that of the output.
 
 from __future__ import annotations
 
+import copy
 import inspect
 import math
 from typing import Any, NamedTuple
@@ -495,22 +496,14 @@ def _truncated(
     second, first = second[..., :vo_rank], first[:, :vo_rank]
     lost = torch.einsum("hed,hd->e", out - second @ first, moments.mean)
     old = full.out_proj.bias
-    small = LowRankAttention(
+    small = copy.deepcopy(full)
+    small.q_proj, small.k_proj = (
         _mapped(full.q_proj, P[:, :qk_rank]),
         _mapped(full.k_proj, T[:, :qk_rank]),
-        _mapped(full.v_proj, first),
-        _linear(
-            second.transpose(0, 1).flatten(1),
-            lost if old is None else old.double() + lost,
-            full.out_proj.weight,
-        ),
-        num_heads=full.num_heads,
-        scale=full.scale,
-        batch_first=full.batch_first,
-        dropout=full.dropout,
-        is_causal=full.is_causal,
-        returns_weights=full.returns_weights,
     )
+    small.v_proj = _mapped(full.v_proj, first)
+    bias = lost if old is None else old.double() + lost
+    small.out_proj = _linear(second.transpose(0, 1).flatten(1), bias, full.out_proj.weight)
     small.qk_values, small.vo_values = s, spread.square()
     return small
 

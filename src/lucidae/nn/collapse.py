@@ -6,7 +6,7 @@ A latent collapses if its posterior becomes equal to its prior.
 from __future__ import annotations
 
 import inspect
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -449,7 +449,6 @@ def _noise_of(model: Any) -> float | None:
 
 
 _WORDS = {True: "justified", False: "not justified", None: "not known"}
-_HEADER = ("latent", "KL", "variance", "spread", "active", "collapse")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -555,16 +554,14 @@ class CollapseReport:
 
     def summary(self) -> str:
         """Return the report as a table in plain text."""
-        rows = [_HEADER, *self._rows()]
-        widths = [max(len(row[column]) for row in rows) for column in range(len(_HEADER))]
-        lines = [self.headline]
-        for row in rows:
-            cells = [
-                cell.rjust(width) if column < 4 else cell.ljust(width)
-                for column, (cell, width) in enumerate(zip(row, widths, strict=True))
-            ]
-            lines.append("  ".join(cells).rstrip())
-        return "\n".join([*lines, *self.notes])
+        columns = []
+        for name, cells in self._columns().items():
+            texts = [name, *cells]
+            width = max(map(len, texts))
+            words = name in ("active", "collapse")
+            columns.append([text.ljust(width) if words else text.rjust(width) for text in texts])
+        lines = ["  ".join(row).rstrip() for row in zip(*columns, strict=True)]
+        return "\n".join([self.headline, *lines, *self.notes])
 
     @property
     def headline(self) -> str:
@@ -660,30 +657,16 @@ class CollapseReport:
 
     def to_dict(self) -> dict[str, Any]:
         """Return the report as a dictionary of values that JSON can represent."""
-        series = {
-            name: None if values is None else [float(value) for value in values]
-            for name, values in (
-                ("kl", self.kl),
-                ("variance", self.variance),
-                ("spread", self.spread),
-                ("gains", self.gains),
-            )
-        }
-        return series | {
-            "active": [bool(used) for used in self.active],
+        found = {part.name: getattr(self, part.name) for part in fields(self)}
+        found |= {
             "justified": list(self.justified),
             "n_active": self.n_active,
-            "n_coordinates": self.n_coordinates,
-            "total_kl": self.total_kl,
-            "n_samples": self.n_samples,
-            "linear_latents": self.linear_latents,
-            "noise_variance": self.noise_variance,
-            "noise_estimated": self.noise_estimated,
             "advice": self.advice,
-            "max_variance": self.max_variance,
-            "min_spread": self.min_spread,
-            "tolerance": self.tolerance,
             "gap": None if self.gap is None else self.gap.to_dict(),
+        }
+        return {
+            name: value.tolist() if isinstance(value, np.ndarray) else value
+            for name, value in found.items()
         }
 
     def plot(self, ax: Any = None) -> Any:
@@ -722,25 +705,20 @@ class CollapseReport:
         return ax
 
     def _repr_html_(self) -> str:
-        rows = self._rows()
-        columns = {name: [row[place] for row in rows] for place, name in enumerate(_HEADER)}
         classes = ["active" if used else "collapsed" for used in self.active]
-        return card(self.headline, table(columns, classes=classes, most=None), *self.notes)
+        return card(self.headline, table(self._columns(), classes=classes, most=None), *self.notes)
 
-    def _rows(self) -> list[tuple[str, ...]]:
-        """Return the rows of the table of latents, one tuple of strings per latent."""
-        figures = zip(self.kl, self.variance, self.spread, self.active, self.justified, strict=True)
-        return [
-            (
-                str(index),
-                f"{kl:.2f}",
-                f"{variance:.2f}",
-                f"{spread:.2f}",
-                "yes" if used else "no",
-                "" if used else _WORDS[justified],
-            )
-            for index, (kl, variance, spread, used, justified) in enumerate(figures)
-        ]
+    def _columns(self) -> dict[str, list[str]]:
+        """Return the table of latents as text."""
+        reasons = zip(self.active, self.justified, strict=True)
+        return {
+            "latent": [str(index) for index in range(len(self.kl))],
+            "KL": [f"{value:.2f}" for value in self.kl],
+            "variance": [f"{value:.2f}" for value in self.variance],
+            "spread": [f"{value:.2f}" for value in self.spread],
+            "active": ["yes" if used else "no" for used in self.active],
+            "collapse": ["" if used else _WORDS[justified] for used, justified in reasons],
+        }
 
 
 def _count(number: int, unit: str) -> str:

@@ -144,14 +144,7 @@ def _finite_batch(batch: Any, name: str) -> Tensor:
         raise ValueError(
             f"{name} contains a batch {given}, expected non-empty tensors of shape (B, …)."
         )
-    if batch.is_complex():
-        raise ValueError(f"{name} is complex ({batch.dtype}), expected real numbers.")
-    if batch.is_meta:
-        raise ValueError(
-            f"{name} is on the device 'meta', which stores no numbers, expected a "
-            "device such as 'cpu' or 'cuda': create the tensor there."
-        )
-    if not torch.isfinite(batch).all():
+    if not torch.isfinite(check_tensor(batch, name, (...,))).all():
         raise ValueError(f"{name} contains NaN or infinity. Remove or impute those entries first.")
     return batch
 
