@@ -244,8 +244,9 @@ class PrefixLoss(nn.Module):
         """Return the loss of embeddings cut to `cut` dimensions, in single precision or better."""
 
         def evaluate() -> Tensor:
-            args, kwargs = self._truncated(cut, arguments, keywords)
-            return self.loss(*args, **kwargs)
+            parts = {key: self._cut(value, cut) for key, value in self._given(arguments, keywords)}
+            args = [parts.get(place, value) for place, value in enumerate(arguments)]
+            return self.loss(*args, **{name: parts.get(name, v) for name, v in keywords.items()})
 
         value = checkpoint(evaluate, use_reentrant=False) if self.recompute else evaluate()
         if not isinstance(value, torch.Tensor) or value.ndim:
@@ -255,15 +256,6 @@ class PrefixLoss(nn.Module):
                 "or a function that returns only the loss."
             )
         return full_precision(value)
-
-    def _truncated(self, cut: Any, arguments: Any, keywords: Any) -> tuple[list[Any], Any]:
-        """Return the arguments of the loss with each embedding cut to `cut` dimensions."""
-        if isinstance(self.embeddings, int):
-            count = self.embeddings
-            head = [self._cut(argument, cut) for argument in arguments[:count]]
-            return [*head, *arguments[count:]], keywords
-        changed = {name: self._cut(keywords[name], cut) for name in self.embeddings}
-        return list(arguments), {**keywords, **changed}
 
     def _cut(self, embedding: Any, cut: Any) -> Any:
         """Return the first `cut` dimensions of a tensor, or of each tensor of a list or tuple."""
@@ -279,19 +271,16 @@ class PrefixLoss(nn.Module):
             prefix = embedding.masked_fill(positions >= cut, 0.0)
         return nn.functional.normalize(prefix, dim=self.axis) if self.normalize else prefix
 
-    def _places(self, arguments: Any, keywords: Any) -> list[Tensor]:
-        """Return all embeddings among the arguments of a call; missing ones are an error.
-
-        The setting `embeddings` says which arguments are embeddings.
-        """
+    def _given(self, arguments: Any, keywords: Any) -> list[tuple[Any, Any]]:
+        """Return the embeddings of a call with their places or names, as `embeddings` says."""
         if isinstance(self.embeddings, int):
-            given: Any = arguments[: self.embeddings]
-            missing = self.embeddings - len(given)
-            names = [f"argument {i + 1} of the loss" for i in range(len(given))]
-        else:
-            given = [keywords[name] for name in self.embeddings if name in keywords]
-            missing = len(self.embeddings) - len(given)
-            names = [name for name in self.embeddings if name in keywords]
+            return list(enumerate(arguments[: self.embeddings]))
+        return [(name, keywords[name]) for name in self.embeddings if name in keywords]
+
+    def _places(self, arguments: Any, keywords: Any) -> list[Tensor]:
+        """Return all embeddings among the arguments of a call; missing ones are an error."""
+        given, wanted = self._given(arguments, keywords), self.embeddings
+        missing = (wanted if isinstance(wanted, int) else len(wanted)) - len(given)
         if missing:
             raise ValueError(
                 f"embeddings={self.embeddings!r} was given, but {missing} of these embeddings are "
@@ -299,7 +288,8 @@ class PrefixLoss(nn.Module):
                 "embeddings is a number, or as keyword arguments if it is a list of names."
             )
         tensors = []
-        for name, value in zip(names, given, strict=True):
+        for key, value in given:
+            name = key if isinstance(key, str) else f"argument {key + 1} of the loss"
             parts = value if isinstance(value, list | tuple) else [value]
             tensors += [self._check(part, name) for part in parts]
         if len({part.shape[self.axis] for part in tensors}) != 1:
