@@ -110,13 +110,7 @@ def test_nothing_is_solved_before_it_is_read(X, monkeypatch):
     assert set(vars(estimator)) == before
 
 
-# Small batches are collected before they are multiplied.
-
-
-@pytest.fixture
-def small_buffer(monkeypatch):
-    """Give buffers 12 rows of 6 features."""
-    monkeypatch.setattr("lucidae.linear.stream.BUFFERED_ROWS", 2)
+# Small batches.
 
 
 def rows_about(center, n=400, dtype=float):
@@ -134,15 +128,13 @@ def assert_moment_of(estimator, X):
 
 
 @pytest.mark.covering
-@pytest.mark.usefixtures("small_buffer")
 @pytest.mark.parametrize("center", [0.0, 3.0, 1e6])
 @pytest.mark.parametrize("size", [1, 3, 5, 12, 13])
-def test_collected_batches_give_the_moment_of_all_rows(size, center):
+def test_small_batches_give_the_moment_of_all_rows(size, center):
     X = rows_about(center)
     assert_moment_of(streamed(LinearAutoencoder(6), X, size), X)
 
 
-@pytest.mark.usefixtures("small_buffer")
 @pytest.mark.parametrize("jump", [1e3, 1e8])
 def test_a_mean_that_jumps_costs_no_digits(jump):
     """The squares about the old centre would lose the variance of rows far from it."""
@@ -152,7 +144,6 @@ def test_a_mean_that_jumps_costs_no_digits(jump):
     assert_allclose(found, np.cov(X.T), rtol=1e-7)
 
 
-@pytest.mark.usefixtures("small_buffer")
 def test_a_batch_may_be_overwritten_after_it_was_given():
     X, estimator = rows_about(0.0, 45), LinearAutoencoder(6)
     batch = np.empty((5, 6))
@@ -162,7 +153,6 @@ def test_a_batch_may_be_overwritten_after_it_was_given():
     assert_moment_of(estimator, X)
 
 
-@pytest.mark.usefixtures("small_buffer")
 @pytest.mark.parametrize(
     "copied", [copy.copy, copy.deepcopy, lambda e: pickle.loads(pickle.dumps(e))]
 )
@@ -177,14 +167,12 @@ def test_copies_of_an_estimator_continue_separately(copied):
     assert_moment_of(second, np.concatenate([X[:10], X[40:]]))
 
 
-@pytest.mark.usefixtures("small_buffer")
 @pytest.mark.parametrize(
     ("dtype", "bad"),
     [(float, np.nan), (float, np.inf), (float, 1e200), (np.float32, 1e25)],
 )
 @pytest.mark.parametrize("before", [5, 10, 15])
-def test_a_refused_batch_leaves_the_collected_rows(bad, before, dtype):
-    """With 5 or 10 rows before it, the batch is copied; with 15, the buffer has no space."""
+def test_a_refused_batch_leaves_the_rows_before_it(bad, before, dtype):
     X = rows_about(1.0, 40, dtype)
     estimator = streamed(LinearAutoencoder(6), X[:before], 5)
     batch = X[:5].copy()

@@ -380,7 +380,7 @@ class LinearAutoencoder(
         options = self._options()
         check_batch(X)
         first = not hasattr(self, "_state")
-        X = self._rows(X, reset=first, finite=False)
+        X = self._rows(X, reset=first, finite=sample_weight is not None)
         weights = check_weights(sample_weight, X)
         options.check_before_solving(X.shape[1])
         before = LinearState(options, reference_array(X)) if first else self._state

@@ -9,7 +9,6 @@ import math
 import threading
 from collections.abc import Mapping
 from dataclasses import replace
-from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -28,14 +27,14 @@ from lucidae.linear.missing import ObservedFit, fit_observed
 from lucidae.linear.model import Model
 from lucidae.linear.observed_gaussian import ObservedGaussian, gaussian_of
 from lucidae.linear.solvers import closed_form, latents_counted, solve
-from lucidae.linear.stream import RunningMoment, StreamFit, first_moment
+from lucidae.linear.stream import StreamFit
 from lucidae.linear.verified_missing import (
     data_of_gaussian,
     measure_observed,
     observed_certificate,
 )
 from lucidae.linear.verify import FEW_ROWS, SMALL_ROWS, Data, GivenRows, RereadRows
-from lucidae.moments import SecondMoment
+from lucidae.moments import SecondMoment, positive_rows
 from lucidae.rows.leading import leading
 from lucidae.rows.operator import (
     EXACT_FEATURES,
@@ -63,32 +62,23 @@ class LinearState(FittedState):
 
     def __init__(self, options: Options, reference: Array) -> None:
         self.options = options
-        self.reference = reference
-        self.stream: StreamFit | None = None
-        self.previous: Any = None
+        self.reference = reference  # an empty array of the library, dtype and device of the rows
+        self.previous: Any = None  # weights of the last fit, for a warm start
+        self.stream: StreamFit | None = None  # of descent on a stream of batches
+        # second moment of all rows of such a stream, for its certificate, if it is small
+        self.seen: SecondMoment | None = None
+        # parameters that were estimated from rows with missing entries
+        self.observed: ObservedGaussian | None = None
+        # of a criterion, from such rows or from a file
+        self._count: ComponentCount | None = None
         self._model: Model | None = None
         self._spectrum: Spectrum | None = None
-
-    # sketch of all rows, which tests the second moment; None if it is not known
-    _sketch: Sketch | None = None
-
-    _given: bool = False  # whether the second moment was given without rows, and is taken as data
-
-    _rows: TrainingRows | None = None
-
-    _running: RunningMoment | None = None  # of a stream, until its moment is read
-
-    _rounding: float = 0.0  # of the second moment that was fitted, which may not be stored
-
-    # second moment of all rows of a stream, used for its certificate alone; None if it would be too
-    # large
-    seen: SecondMoment | None = None
-
-    # parameters that were estimated from rows with missing entries; None for complete rows
-    observed: ObservedGaussian | None = None
-
-    # of a criterion, from rows with missing entries or from a file
-    _count: ComponentCount | None = None
+        self._moment: SecondMoment | None = None
+        self._rounding = 0.0  # of the second moment that was fitted, which may not be stored
+        self._sketch: Sketch | None = None  # of all rows, which tests the second moment
+        # whether the second moment was given without rows, and is taken as data
+        self._given = False
+        self._rows: TrainingRows | None = None
 
     def solve(self, data: RowOperator, title: str, sketch: Sketch | None = None) -> None:
         """Fit the model to data, and store what the certificate needs.
@@ -104,26 +94,22 @@ class LinearState(FittedState):
         small, moment = data.n_features <= STORED_FEATURES, data.moment
         self._rows, self._sketch = None, sketch if small else None
         self._rounding = 0.0 if moment is None else moment.rounding
-        self.__dict__.pop("moment", None)
-        rows = data.rows
+        rows, self._moment = data.rows, moment if small else None
         self._given = rows is None and sketch is None and moment is not None
         if rows is None:
-            self.moment = moment if small else None
             # The second moment alone does not determine components that were read from the blocks.
-            if (self.refined and data.rereadable) or self.moment is None:
+            if (self.refined and data.rereadable) or self._moment is None:
                 self._certificate = self.certify(self._data(data, sketch), title)
             return
         copied = small and moment is None and not self.options.draws_rows
-        if not copied:
-            self.moment = moment if small else None
         if copied or math.prod(rows.shape) <= SMALL_ROWS:
             self._rows = TrainingRows.copied(rows, data.weights, title)
             return
         gram = data.known_gram if rows.shape[0] <= FEW_ROWS else None
         self._rows = TrainingRows.referenced(rows, data.weights, title, gram)
-        if self._rows is None and self.moment is not None:
+        if self._rows is None and self._moment is not None:
             self._sketch = Sketch.of(rows, data.weights)
-        if self._rows is None and (self.moment is None or self.refined):
+        if self._rows is None and (self._moment is None or self.refined):
             self._certificate = self.certify(self._data(data, self._sketch), title)
 
     def after(self, options: Options, X: Any, weights: Array | None) -> LinearState:
@@ -133,31 +119,41 @@ class LinearState(FittedState):
         """
         state = LinearState(options, self.reference)
         state.previous, state.doubt = self.previous, self.doubt
-        if options.draws_rows or X.shape[1] > EXACT_FEATURES:
-            state.stream = self._stream_before(options, X, weights).after(X, weights)
-            state.seen = self._seen_after(X, weights)
-            state._sketch = None if state.seen is None else self._sketch_after(X, weights)
+        before = self.moment if self.stream is None else self.seen
+        first = self._model is None and self.stream is None and before is None
+        # 1) One step of descent, or the second moment of all rows.
+        m, known = X.shape[1], first or before is not None
+        if options.draws_rows or m > EXACT_FEATURES:
+            if first:
+                stream = StreamFit.begin(options, X, weights)
+            else:
+                stream = self.stream or StreamFit.resume(options, self.model)
+                stream.check_continued(options)
+            state.stream = stream.after(X, weights)
+            known = known and m <= CERTIFIED_STREAM_FEATURES
+        elif self.stream is not None:
+            raise ValueError(
+                "the earlier batches were given to solver='stochastic', which does not store their "
+                "second moment. Keep solver='stochastic', or start a new estimator and give all "
+                "batches to partial_fit."
+            )
+        elif not known:
+            raise ValueError(
+                f"fit does not store the second moment of {m} features, so partial_fit cannot "
+                "continue from it. Start a new estimator and give all batches to partial_fit."
+            )
+        if not known:
             return state
-        state._running = self._running_after(X) if weights is None else None
-        if state._running is None:
-            state.moment = self._accumulated(X, weights)
-        state._sketch = self._sketch_after(X, weights)
+        rows, own = positive_rows(X, weights)
+        add = SecondMoment._of_rows if before is None else before._add_rows
+        moment = add(rows, own)
+        state._moment, state.seen = (None, moment) if state.stream else (moment, None)
+        # 2) The sketch of all rows, unless that of earlier ones is lost.
+        sketch = Sketch.empty(m) if first else self.saved_sketch()
+        if sketch is None and self._given and before is not None:
+            sketch = Sketch.given(before.mean, before.covariance, before.weight)
+        state._sketch = None if sketch is None else sketch.update(X, weights)
         return state
-
-    def _sketch_after(self, X: Any, weights: Array | None) -> Sketch | None:
-        """Return the sketch of all rows after one more batch; None if that of earlier ones is lost.
-
-        The rows of an earlier `fit` may still be known.
-        """
-        if self._sketch is not None:
-            return self._sketch.update(X, weights)
-        known = self.saved_sketch()
-        if known is None and self._given and self.moment is not None:
-            known = Sketch.given(self.moment.mean, self.moment.covariance, self.moment.weight)
-        if known is not None:
-            return known.update(X, weights)
-        unknown = self._model is not None or self.stream is not None or self.moment is not None
-        return None if unknown else Sketch.of(X, weights)
 
     def saved_sketch(self) -> Sketch | None:
         """Return the sketch of all rows, which small rows that are still known do not have yet."""
@@ -165,16 +161,6 @@ class LinearState(FittedState):
         if self._sketch is None and rows is not None and rows.unchanged:
             return Sketch.of(*rows.given)
         return self._sketch
-
-    def _running_after(self, X: Any) -> RunningMoment | None:
-        """Return the running moment after one more batch of rows X (n, m).
-
-        It is None if no moment is known, or if the batch must be added to the moment at once.
-        """
-        running = self._running
-        if running is None and self.moment is not None:
-            running = RunningMoment.begin(self.moment)
-        return None if running is None else running.after(X)
 
     def solve_observed(
         self, X: Array, weights: Array | None, previous: ObservedGaussian | None, title: str
@@ -231,10 +217,6 @@ class LinearState(FittedState):
         """Raise a ValueError if the total variance is outside the range of the data's dtype."""
         limits = namespace(self.reference).finfo(self.reference.dtype)
         low, high = float(limits.smallest_normal), float(limits.max)
-        running = self._running
-        bounds = () if running is None else running.variance_bounds
-        if bounds and all(low <= bound <= high for bound in bounds):
-            return
         if self._model is not None:
             variance = self._model.total_variance
         elif self.stream is not None:
@@ -250,55 +232,22 @@ class LinearState(FittedState):
                 f"{'multiply' if small else 'divide'} it by a constant first."
             )
 
-    def _stream_before(self, options: Options, X: Any, weights: Array | None) -> StreamFit:
-        if self.stream is None and self._model is None and self.moment is None:
-            return StreamFit.begin(options, X, weights)
-        stream = self.stream or StreamFit.resume(options, self.model)
-        stream.check_continued(options)
-        return stream
-
-    def _seen_after(self, X: Any, weights: Array | None) -> SecondMoment | None:
-        """Return the second moment of all rows of a stream after one more batch, if it is small."""
-        before = self.moment if self.stream is None else self.seen
-        unknown = before is None and (self.stream is not None or self._model is not None)
-        if unknown or X.shape[1] > CERTIFIED_STREAM_FEATURES:
-            return None
-        return SecondMoment.of(X, weights) if before is None else before.update(X, weights)
-
-    def _accumulated(self, X: Any, weights: Array | None) -> SecondMoment:
-        if self.moment is not None:
-            return self.moment.update(X, weights)
-        if self.stream is not None:
-            raise ValueError(
-                "the earlier batches were given to solver='stochastic', which does not store their "
-                "second moment. Keep solver='stochastic', or start a new estimator and give all "
-                "batches to partial_fit."
-            )
-        if self._model is None:
-            return first_moment(X, weights)
-        raise ValueError(
-            f"fit does not store the second moment of {X.shape[1]} features, so partial_fit cannot "
-            "continue from it. Start a new estimator and give all batches to partial_fit."
-        )
-
-    @cached_property
+    @property
     def moment(self) -> SecondMoment | None:
-        """Second moment of all rows; if rows are stored, it is computed when it is first read.
+        """Second moment of all rows, computed from stored rows when it is first read.
 
         It is None if it is not known.
         """
         with _READING:
-            if "moment" in self.__dict__:  # another thread has computed it
-                return self.__dict__["moment"]  # type: ignore[no-any-return]
-            if self._running is not None:
-                self.__dict__["moment"] = moment = self._running.total()
-                self._running = None
-                return moment
-            rows = self._rows
-            if rows is None or not rows.stored:
-                return None
-            self.__dict__["moment"] = moment = SecondMoment.of(rows.rows, rows.weights)
-            return moment
+            rows = None if self.options.draws_rows else self._rows
+            copied = rows is not None and rows.stored and rows.rows.shape[1] <= STORED_FEATURES
+            if self._moment is None and rows is not None and copied:
+                self._moment = SecondMoment.of(rows.rows, rows.weights)
+            return self._moment
+
+    @moment.setter
+    def moment(self, moment: SecondMoment | None) -> None:
+        self._moment = moment
 
     @property
     def refined(self) -> bool:
@@ -367,9 +316,6 @@ class LinearState(FittedState):
     @property
     def weight(self) -> float:
         """Sum of the weights of all rows seen; reading it does not compute the model."""
-        running = self._running
-        if running is not None:
-            return running.weight
         if self._model is None and self.moment is not None:
             return self.moment.weight
         return self.model.weight
@@ -383,11 +329,8 @@ class LinearState(FittedState):
         """Return the attributes that pickle writes; what needs training rows is computed now."""
         if self._rows is not None:
             self.certificate(self._rows.title)
-        known = {"moment": self.moment, "_sketch": self.saved_sketch()}
-        fields = super().__getstate__() | known
-        for name in ("_rows", "_running"):
-            fields.pop(name, None)
-        return fields
+        known = {"_moment": self.moment, "_sketch": self.saved_sketch(), "_rows": None}
+        return super().__getstate__() | known
 
     def compute_attributes(self) -> dict[str, Any]:
         """Return the fitted attributes of the estimator, such as ``components_``, by name."""
@@ -453,7 +396,7 @@ class LinearState(FittedState):
         outcome, wanted = model.outcome, self.options.n_components
         if self.observed is not None and not isinstance(wanted, int):
             wanted = int(model.encoder.shape[0])  # its meaning depends on the rows, not on Σ
-        stored = self.__dict__.get("moment")
+        stored = self._moment
         return figures_of(
             outcome.method,
             outcome.weights,
@@ -484,7 +427,7 @@ class LinearState(FittedState):
     def _data_of_rows(self, training: TrainingRows) -> Data:
         """Return training rows, with their second moment, in the form that the verifier reads."""
         rows = GivenRows(*training.given, training.gram)
-        moment = self.__dict__.get("moment")
+        moment = self._moment
         if moment is None or training.stored:
             data = data_of_rows(rows, to_numpy(as_double(self.model.mean)))
             return data if moment is None else data.beside_moment(moment.covariance)
