@@ -110,8 +110,7 @@ def fitted_by_gram():
 def with_many_features(model, X, y=None, weights=None, products=False):
     """Fit without the second moment of all features, which is used for many features only."""
     places = ((rows, "STORED_FEATURES"), (verify, "SMALL"))
-    places += ((solvers, "STORED_FEATURES"), (whitening, "FEWEST_GRAM_ROWS"))
-    places += ((rows, "WIDE_FEATURES"),) if products else ()
+    places += ((solvers, "STORED_FEATURES"),)
     before, cheapest = [getattr(*place) for place in places], solvers.scatter_is_cheapest
     try:
         for place in places:
@@ -225,7 +224,6 @@ FUNCTIONS = {
         solvers.leading_optimum,
         solvers.autoencoder_loss,
         rows.row_factor,
-        whitening._gram_svd,
         whitening.principal_map,
         problem.LinearProblem.from_root.__func__,
     ),

@@ -20,13 +20,12 @@ from lucidae.arrays import Array, arange_like, diagonal, like, namespace, scalar
 from lucidae.cards import card, table
 from lucidae.dropout.problem import LinearProblem, second_about
 from lucidae.dropout.rows import (
-    WIDE_FEATURES,
     RowMean,
+    few_rows,
     joined_rows,
     joint_moment,
     row_factor,
     take_rows,
-    wide_rows,
 )
 from lucidae.dropout.solvers import leading_svd
 from lucidae.dropout.theory import shrink
@@ -285,13 +284,9 @@ def _row_fold_errors(
     """
     X, Y, weights = training
     with limited_blas(X.shape[0]):
-        found = wide_rows(X, Y, weights, centered=centered)
-        mean, rows = found or row_factor(X, Y, weights, centered=centered)
-        problem = (
-            LinearProblem.from_root(rows, X.shape[1])
-            if found is None
-            else LinearProblem.from_wide(rows)
-        )
+        few = few_rows(X, Y, weights, centered=centered)
+        mean, rows = few or row_factor(X, Y, weights, centered=centered)
+        problem = LinearProblem.from_rows(rows, X.shape[1])
         white = whiten(ridged(problem, alpha / mean.weight))
         P, values, Qt = leading_svd(white.matrix, width)
         directions = Qt.mT if white.lift is None else white.lift @ Qt.mT
@@ -314,7 +309,7 @@ def _held_out_codes(
 ) -> tuple[Array, Array]:
     """Return the products of held-out inputs with `directions`, and the outputs."""
     X, Y, n_features = held_out.inputs, held_out.outputs, held_out.inputs.shape[1]
-    if scipy.sparse.issparse(X) and n_features > WIDE_FEATURES:
+    if scipy.sparse.issparse(X):
         codes, targets = X @ directions, like(Y, directions)
         if centered:
             codes = codes - mean.mean[:n_features] @ directions

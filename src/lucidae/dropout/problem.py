@@ -72,17 +72,6 @@ def check_features(X: Any, layer: Any) -> None:
         )
 
 
-def check_problem(problem: LinearProblem, weights: Weights) -> None:
-    """Raise an error unless the weights fit the numbers of outputs and inputs of the data."""
-    given = (weights.left.shape[0], weights.right.shape[0])
-    if tuple(problem.cross.shape) != given:
-        raise ValueError(
-            f"the data have {problem.cross.shape[0]} outputs and {problem.cross.shape[1]} inputs, "
-            f"but the outgoing weights U have {given[0]} rows and the incoming weights V have "
-            f"{given[1]}: give the data to which these weights belong."
-        )
-
-
 SMALLEST_ENERGY = 1e-280
 """A sum of squares below this has lost digits to underflow."""
 
@@ -98,17 +87,6 @@ SINGLE = 1e-10
 WHITE = 1e-8
 """Inputs count as white if each entry of their second moment differs by at most this from the
 identity."""
-
-
-class RowReduction(NamedTuple):
-    """Rounding errors of a problem that the verifier has transformed to white inputs."""
-
-    floor: float  # the loss of least squares
-    doubt: float  # bound on the rounding error of the loss of the weights
-    blur: float  # bound on the rounding error of the least-squares map, in Frobenius norm
-    ratio: float  # largest relative rounding error of the incoming weights of a hidden unit
-    condition: float  # condition number of the second moment of the inputs, on their range
-    dropped: int  # number of directions in which the inputs are constant
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -134,22 +112,13 @@ class LinearProblem:
         E[y yᵀ]; None if y is x itself or a matrix was given.
     n_rows : float, optional
         Number of rows, minus one if their mean was subtracted; None if a matrix was given.
-    rest : float, default=0.0
-        The part of `energy` outside of the subspace on which the problem was projected; 0 without a
-        projection. The subspace contains the weights and the leading singular vectors, so that only
-        a network with more hidden units could explain this part.
     resolution : float, default=0.0
         Standard deviation of the standardised inputs below which a direction counts as constant,
         because the inputs were rounded to single precision (`data_resolution`). Directions that
         double precision does not resolve count as constant in any case.
-    largest_values : array, optional
-        Upper bounds on the leading singular values of the whole problem, as many as there are
-        hidden units, if those in these coordinates may not be the largest ones.
     rows : WideRows, optional
         The centred and scaled rows, instead of `inputs` and `root`, if they have very many
         features; only products with them are computed.
-    reduction : RowReduction, optional
-        Rounding errors of a problem that was transformed to white inputs from such rows.
 
     Examples
     --------
@@ -165,11 +134,8 @@ class LinearProblem:
     root: Array | None = None
     outputs: Array | None = None
     n_rows: float | None = None
-    rest: float = 0.0
-    largest_values: Array | None = None
     resolution: float = 0.0
     rows: WideRows | None = None
-    reduction: RowReduction | None = None
 
     @classmethod
     def from_matrix(cls, matrix: Any) -> Self:
@@ -230,6 +196,13 @@ class LinearProblem:
         outputs = outward.mT @ outward
         energy = scalar(trace(outputs))
         return cls(outward.mT @ inward, None, energy, root, outputs, n_rows)
+
+    @classmethod
+    def from_rows(cls, rows: Any, n_features: int, n_rows: float | None = None) -> Self:
+        """Return the problem of few rows, given as `WideRows` or as a matrix to be factorised."""
+        if isinstance(rows, WideRows):
+            return cls.from_wide(rows, n_rows)
+        return cls.from_root(rows, n_features, n_rows)
 
     @classmethod
     def from_wide(cls, rows: WideRows, n_rows: float | None = None) -> Self:

@@ -1,8 +1,8 @@
 """From rows in memory or read in blocks to the second moments that define the dropout loss.
 
-A regression on fewer rows than features works on the rows themselves, centred and scaled, in place
-of their second moment (`LinearProblem.from_root`); with more than `WIDE_FEATURES` features, on
-products with the rows (`LinearProblem.from_wide`).
+A regression on fewer rows than features works on products with the rows, centred and scaled, and on
+their Gram matrix (`LinearProblem.from_wide`) in place of their second moment; where these would
+lose digits, on a factorisation of the rows (`LinearProblem.from_root`).
 """
 
 from __future__ import annotations
@@ -51,10 +51,6 @@ from lucidae.dropout.whitening import (
 from lucidae.moments import SecondMoment
 from lucidae.rows.operator import STORED_FEATURES, RowOperator
 from lucidae.validation import check_rows
-
-WIDE_FEATURES = 4096
-"""A regression on fewer rows than features computes only products with the rows, and their Gram
-matrix, if there are more features than this. Below, the rows are factorised."""
 
 LARGEST_COPY = 2**27
 """Largest number of entries of rows that are made dense and factorised, one gibibyte, if their Gram
@@ -181,17 +177,15 @@ def rows_problem(
 ) -> tuple[LinearProblem, SecondMoment | RowMean]:
     """Return the problem of predicting Y from X, and the moment or mean of rows [x | y].
 
-    With fewer rows than features the second moment is not formed; with very many features only
-    products with the rows are computed, unless `products` is False. If the second moment of the
-    inputs is ill-conditioned, the rows are factorised too.
+    With fewer rows than features the second moment is not formed; the rows are factorised unless
+    `products` with them suffice. If the second moment of the inputs is ill-conditioned, the rows
+    are factorised too.
     """
     mean: SecondMoment | RowMean
-    wide = wide_rows(X, Y, weights, centered=centered) if products else None
-    if wide is not None:
-        mean, problem = wide[0], LinearProblem.from_wide(wide[1], wide[0].weight - centered)
-    elif is_wide(X):
-        mean, factor = row_factor(X, Y, weights, centered=centered)
-        problem = LinearProblem.from_root(factor, X.shape[1], mean.weight - centered)
+    few = few_rows(X, Y, weights, centered=centered, products=products)
+    if few is not None:
+        mean = few[0]
+        problem = LinearProblem.from_rows(few[1], X.shape[1], mean.weight - centered)
     else:
         mean = moment = joint_moment(X, Y, weights) if moment is None else moment
         problem = LinearProblem.from_moment(moment, X.shape[1], centered=centered)
@@ -399,28 +393,30 @@ def sparse_rows(
     return found, WideRows(targets, squares, None, entries, np.sqrt(share), center, centered)
 
 
-def wide_rows(
-    X: Any, Y: Any, weights: Array | None, *, centered: bool
-) -> tuple[RowMean, WideRows] | None:
-    """Return the mean of the rows [x | y], and the rows for products.
+def few_rows(
+    X: Any, Y: Any, weights: Array | None, *, centered: bool, products: bool = True
+) -> tuple[RowMean, Array | WideRows] | None:
+    """Return the mean of rows [x | y], and the rows, if a regression works on them: see `is_wide`.
 
-    The result is None if the rows are to be factorised: at most `WIDE_FEATURES` features, or
-    products that would lose digits (a large mean, an ill-conditioned Gram matrix) of at most
-    `LARGEST_COPY` entries.
+    They are `WideRows`, unless `products` is False or would lose digits (a large mean, an
+    ill-conditioned Gram matrix) of at most `LARGEST_COPY` entries: then they are to be factorised.
     """
-    if not (is_wide(X) and X.shape[1] > WIDE_FEATURES):
+    if not is_wide(X):
         return None
     small = X.shape[0] * X.shape[1] <= LARGEST_COPY
-    if scipy.sparse.issparse(X):
+    if products and scipy.sparse.issparse(X):
         mean, rows = sparse_rows(X, Y, weights, centered=centered)
         size = 0.0 if rows.mean is None else float(rows.mean @ rows.mean)
-        if small and size > LARGE_MEAN * float(rows.squares.sum()):
-            return None
-    else:
-        mean, factor = row_factor(X, Y, weights, centered=centered)
+        far = size > LARGE_MEAN * float(rows.squares.sum())
+        if not small or not (far or _loses_digits(rows.gram())):
+            return mean, rows
+    mean, factor = row_factor(X, Y, weights, centered=centered)
+    if products and not scipy.sparse.issparse(X):
         inward, outward = factor[:, : X.shape[1]], factor[:, X.shape[1] :]
         rows = WideRows(outward, squared_norms(inward, axis=-2), inward, centered=centered)
-    return None if small and _loses_digits(rows.gram()) else (mean, rows)
+        if not small or not _loses_digits(rows.gram()):
+            return mean, rows
+    return mean, factor
 
 
 def _loses_digits(gram: Array) -> bool:

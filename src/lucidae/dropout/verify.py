@@ -323,8 +323,8 @@ def _dense(values: Any) -> Matrix:
     return found[:, None] if found.ndim == 1 else found
 
 
-def _blocks(rows: JudgedRows, dense: bool) -> Iterator[tuple[Any, Matrix]]:
-    """Yield √w [1 | x − c | y − c] for blocks of rows, and the point c near their mean.
+def _blocks(rows: JudgedRows, dense: bool) -> Iterator[tuple[Any, Matrix, float]]:
+    """Yield √w [1 | x − c | y − c] for blocks of rows, a point c near their mean, and Σ w.
 
     Sparse rows stay sparse unless `dense`; c is then zero, so that zeros stay zeros.
     """
@@ -334,17 +334,19 @@ def _blocks(rows: JudgedRows, dense: bool) -> Iterator[tuple[Any, Matrix]]:
             part = slice(start, start + BLOCK_ROWS)
             parts = [X[part]] if Y is None else [X[part], Y[part]]
             ones = np.ones((parts[0].shape[0], 1))
-            roots = ones if w is None else np.sqrt(np.asarray(w[part], dtype=float))[:, None]
+            shares = ones[:, 0] if w is None else np.asarray(w[part], dtype=float)
+            roots, total = np.sqrt(shares)[:, None], float(shares.sum())
             if scipy.sparse.issparse(X) and not dense:
                 block = scipy.sparse.hstack([ones, X[part].astype(float), *map(_dense, parts[1:])])
-                yield scipy.sparse.csr_array(block.multiply(roots)), np.zeros(block.shape[1] - 1)
+                block, zeros = block.multiply(roots), np.zeros(block.shape[1] - 1)
+                yield scipy.sparse.csr_array(block), zeros, total
                 continue
             block = np.hstack([_dense(values) for values in parts])
             if shift is None:
                 counted = np.flatnonzero(roots[:, 0])[:64]
                 near = rows.centered and len(counted) > 0
                 shift = block[counted].mean(axis=0) if near else np.zeros(block.shape[1])
-            yield roots * np.hstack([ones, block - shift]), shift
+            yield roots * np.hstack([ones, block - shift]), shift, total
 
 
 def read(rows: JudgedRows, m: int, *, exact: bool) -> tuple[Known, RowFactor]:
@@ -353,12 +355,13 @@ def read(rows: JudgedRows, m: int, *, exact: bool) -> tuple[Known, RowFactor]:
     The factor is the triangle of their QR factorisation if `exact`, or that of their moment, whose
     sums have errors of at most γ times the products of root mean squares (Cauchy–Schwarz).
     """
-    shifts, lengths = [], []
+    shifts, lengths, totals = [], [], []
 
     def noted() -> Iterator[Any]:
-        for block, shift in _blocks(rows, exact):
+        for block, shift, total in _blocks(rows, exact):
             squares = block.multiply(block) if scipy.sparse.issparse(block) else block**2
             shifts.append(shift)
+            totals.append(total)
             lengths.append(np.asarray(squares[:, 1:].sum(axis=1)).ravel())
             yield block
 
@@ -367,11 +370,11 @@ def read(rows: JudgedRows, m: int, *, exact: bool) -> tuple[Known, RowFactor]:
             factor, error = triangle(noted())
             rounding = error / (float(np.linalg.norm(factor)) or 1.0)
             sums = factor[0, 1:] * factor[0, 0]
-            weight = float(factor[0, 0] ** 2)
         else:
             products = sum((_dense(block.T @ block) for block in noted()), np.zeros((1, 1)))
             rounding = gamma(len(lengths) + max(map(len, lengths), default=0))
-            weight, sums = float(products[0, 0]), products[0, 1:]
+            sums = products[0, 1:]
+    weight = float(sum(totals))
     if not weight > 0:
         raise ValueError("the rows have no positive weight: give at least one row.")
     offset, energies = sums / weight, np.concatenate(lengths)

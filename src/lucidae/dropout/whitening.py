@@ -58,11 +58,6 @@ GRAM_CONDITION = 1e4
 matrix of the rows is decomposed instead of the rows; the relative error is then about 1e-12."""
 
 
-FEWEST_GRAM_ROWS = 64
-"""For fewer rows than this their singular value decomposition is computed, not that of a Gram
-matrix."""
-
-
 def resolved(
     problem: LinearProblem, moment: Any, precision: float, *, centered: bool
 ) -> LinearProblem:
@@ -225,12 +220,6 @@ def _whiten_rows(problem: LinearProblem) -> Whitened:
     assert root is not None
     xp = namespace(root)
     inward, outward = root[:, :size], root[:, size:]
-    found = _gram_svd(inward)
-    if found is not None:
-        P, scales, directions = found
-        matrix = outward.mT @ P
-        rest = scalar(squared_norm(outward - P @ matrix.mT))
-        return Whitened(matrix, directions / scales, directions * scales, rest)
     squares = squares_of_columns(problem)
     deviations = xp.sqrt(squares)
     deviations = where_set(deviations, deviations == 0, 1.0)
@@ -262,27 +251,8 @@ def _whiten_wide(rows: WideRows) -> Whitened:
     outside = rows.outputs - P @ codes.mT
     matrix = codes * xp.sqrt(squares / loaded)
     floor = scalar(squared_norm(outside)) + scalar(xp.sum(codes * codes * (rows.ridge / loaded)))
-    lift = RowLift(rows, P / xp.sqrt(squares * loaded))
+    lift = RowLift(rows, P / xp.sqrt(squares) / xp.sqrt(loaded))
     return Whitened(matrix, lift, RowLift(rows, P * xp.sqrt(loaded / squares)), floor)
-
-
-def _gram_svd(rows: Array) -> tuple[Array, Array, Array] | None:
-    """Return P, S and W of A = PSWᵀ for few rows A, from the eigenvectors of AAᵀ.
-
-    W = AᵀPS⁻¹ costs less than a decomposition of A, with errors of the order ε·cond(AAᵀ).
-    """
-    n, m = rows.shape
-    if n >= m or n < FEWEST_GRAM_ROWS:
-        return None
-    xp = namespace(rows)
-    squares, P = eigh_descending(rows @ rows.mT)
-    top = scalar(squares[0])
-    count = int(xp.sum(xp.astype(squares > top / GRAM_CONDITION, xp.int64)))
-    noise = RANGE_FACTOR * m * machine_epsilon(squares) * top
-    if count == 0 or (count < n and scalar(squares[count]) > noise):
-        return None
-    P, scales = P[:, :count], xp.sqrt(squares[:count])
-    return P, scales, rows.mT @ (P / scales)
 
 
 def input_range(

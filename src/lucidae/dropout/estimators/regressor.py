@@ -64,11 +64,9 @@ from lucidae.dropout.problem import LinearProblem, WideRows, host
 from lucidae.dropout.rows import (
     RowMean,
     as_columns,
-    is_wide,
+    few_rows,
     joint_moment,
-    row_factor,
     rows_problem,
-    wide_rows,
 )
 from lucidae.dropout.solvers import solve, solve_reduced_rank
 from lucidae.dropout.standard_errors import fitted_value_errors
@@ -121,9 +119,7 @@ class RegressionState(NetworkState):
         if isinstance(self.moment, RowMean):
             assert self.root is not None
             n_rows = self.moment.weight - self.centered
-            if isinstance(self.root, WideRows):
-                return LinearProblem.from_wide(self.root, n_rows)
-            return LinearProblem.from_root(self.root, self.n_features, n_rows)
+            return LinearProblem.from_rows(self.root, self.n_features, n_rows)
         return LinearProblem.from_moment(
             self.moment, self.n_features, centered=self.centered, root=self.root
         )
@@ -437,9 +433,9 @@ class DropoutRegressor(
     condition number of the second moment of X exceeds 10⁶, `fit` factorises the rows too, in dense
     blocks, and is as accurate as least squares by a QR factorisation. Fewer rows than features, of
     which there are more than 1024, are not squared at all: `fit` stores the centred rows instead
-    of their moment, from which `partial_fit` cannot continue. With more than 4096 features, sparse
-    rows stay sparse in the exact solver and in the certificate: both work with the Gram matrix of
-    the rows, n_samples² numbers, and products with the rows. Only if that would lose digits (the
+    of their moment, from which `partial_fit` cannot continue. Sparse rows then stay sparse in the
+    exact solver and in the certificate: both work with the Gram matrix of the rows, n_samples²
+    numbers, and products with the rows. Only if that would lose digits (the
     condition number of the Gram matrix exceeds 10⁴, or the mean is large) are rows of at most 2²⁷
     entries made dense and factorised. `partial_fit` has only the moment; if
     that is not accurate enough, the certificate says so.
@@ -545,7 +541,8 @@ class DropoutRegressor(
         store_targets(self, y)
         X, y, weights = self._checked_data(X, y, sample_weight, reset=True)
         centered = check_flag(self.fit_intercept, "fit_intercept")
-        factor = self._row_factor(X, y, weights, centered, drawn=solver.needs_rows)
+        products = not solver.needs_rows  # SGD draws rows in white coordinates
+        factor = few_rows(X, y, weights, centered=centered, products=products)
         mean = None if factor is None else factor[0]
         choice = self._choose_network(X, y, weights, settings.bars("cross-validation"), mean)
         state = self._unsolved(choice, y.ndim == 1, reference_array(X))
@@ -741,19 +738,6 @@ class DropoutRegressor(
         """Rule, "cv" or "cv_1se", that chooses the dropout rate or the rank; None if not chosen."""
         value = self.dropout if self.shrink else self.n_components
         return value if isinstance(value, str) and value in SELECTIONS else None
-
-    def _row_factor(
-        self, X: Any, y: Array, weights: Array | None, centered: bool, *, drawn: bool
-    ) -> tuple[RowMean, Any] | None:
-        """Return the mean of rows with fewer rows than features, and the rows; otherwise None.
-
-        Rows with very many features are returned as `WideRows`, unless rows are `drawn` from them
-        by SGD, which needs them in white coordinates.
-        """
-        found = None if drawn else wide_rows(X, y, weights, centered=centered)
-        if found is not None or not is_wide(X):
-            return found
-        return row_factor(X, y, weights, centered=centered)
 
     def _width(self, n_features: int, n_targets: int) -> int:
         """Return the number of hidden units, or the largest rank that cross-validation compares."""
