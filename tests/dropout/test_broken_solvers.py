@@ -22,6 +22,7 @@ from lucidae.dropout.equalize import (
     equalized_factors,
     level_diagonal,
 )
+from lucidae.dropout.estimators import autoencoder
 from lucidae.dropout.estimators.network import NetworkState
 from lucidae.dropout.estimators.regressor import RegressionState
 from lucidae.dropout.problem import WideRows
@@ -109,13 +110,12 @@ def fitted_by_gram():
 
 def with_many_features(model, X, y=None, weights=None, products=False):
     """Fit without the second moment of all features, which is used for many features only."""
-    places = ((rows, "STORED_FEATURES"), (verify, "SMALL"))
-    places += ((solvers, "STORED_FEATURES"),)
-    before, cheapest = [getattr(*place) for place in places], solvers.scatter_is_cheapest
+    places = ((rows, "STORED_FEATURES"), (verify, "SMALL"), (autoencoder, "STORED_FEATURES"))
+    before, cheapest = [getattr(*place) for place in places], autoencoder.scatter_is_cheapest
     try:
         for place in places:
             setattr(*place, 3)
-        solvers.scatter_is_cheapest = lambda *_: False
+        autoencoder.scatter_is_cheapest = lambda *_: False
         model.fit(X, y, weights)
         assert not hasattr(model._state.moment, "squares")
         assert model.certificate_
@@ -123,7 +123,7 @@ def with_many_features(model, X, y=None, weights=None, products=False):
     finally:
         for place, value in zip(places, before, strict=True):
             setattr(*place, value)
-        solvers.scatter_is_cheapest = cheapest
+        autoencoder.scatter_is_cheapest = cheapest
 
 
 def result(model):
@@ -209,7 +209,6 @@ FUNCTIONS = {
         whitening._whiten_rows,
         whitening._in_range,
         whitening.input_range,
-        whitening.principal_problem,
         whitening._nonzero,
         whitening._floor,
         whitening._is_graded,
@@ -221,10 +220,9 @@ FUNCTIONS = {
         rows.joined_rows,
     ),
     "many features": (
-        solvers.leading_optimum,
+        solvers.solve_autoencoder,
         solvers.autoencoder_loss,
         rows.row_factor,
-        whitening.principal_map,
         problem.LinearProblem.from_root.__func__,
     ),
     "products with rows": (

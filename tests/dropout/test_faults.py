@@ -113,7 +113,7 @@ FAULTS = {
     "joint mean": of_result(regressor, "joint_moment", lambda found: moved(found, mean=0.2)),
     "whitening": of_result(solvers, "whiten", turned),
     "principal axes": of_result(
-        autoencoder, "principal_problem", lambda found: (turned(found[0]), found[1])
+        autoencoder, "solve_autoencoder", lambda found: replace(found, weights=found.weights[::-1])
     ),
     "singular vectors": of_result(
         solvers, "leading_svd", lambda found: (found[0][:, ::-1], *found[1:])

@@ -7,7 +7,6 @@ and Theorem 2.4 for tied weights and white inputs (whose second moment is the id
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import scipy.linalg
 import scipy.sparse
@@ -17,14 +16,15 @@ from lucidae.arrays import (
     as_double,
     diagonal,
     eigh_descending,
+    eye_like,
     largest,
+    like,
     machine_epsilon,
     namespace,
     scalar,
     squared_norm,
     svd_thin,
     where_set,
-    zeros_like_shape,
 )
 from lucidae.arrays.eigen import column_signs, leading_eigenpairs
 from lucidae.arrays.krylov import krylov_eigenpairs
@@ -33,16 +33,16 @@ from lucidae.dropout.problem import (
     CONSTANT,
     LinearProblem,
     Weights,
+    varying,
 )
 from lucidae.dropout.theory import optimal_rank, optimal_value, shrink
 from lucidae.dropout.whitening import (
     RANGE_FACTOR,
     Whitened,
-    principal_map,
     whiten,
 )
-from lucidae.rows.leading import are_accurate, costs, leading, refined, scatter_is_cheapest
-from lucidae.rows.operator import STORED_FEATURES, BlockRows, CsrRows, DenseRows, RowOperator
+from lucidae.rows.leading import costs, leading, refined
+from lucidae.rows.operator import CsrRows, DenseRows, RowOperator
 from lucidae.validation import check_number, check_rows
 
 Triple = tuple[Array, Array, Array]
@@ -314,79 +314,42 @@ def solve_reduced_rank(problem: LinearProblem, width: int) -> ExactSolution:
     )
 
 
-def leading_source(X: Any, weights: Array | None, width: int) -> DenseRows | CsrRows | None:
-    """Return the rows as a source of principal components; None if the second moment is better.
+def solve_autoencoder(rows: RowOperator, strength: float, width: int) -> ExactSolution:
+    """Return the optimal autoencoder from the leading principal components of rows.
 
-    It is for few features, from which `partial_fit` can continue, and for many more rows than
-    features.
+    With the eigenvalues λ and eigenvectors Q of the second moment, the least-squares map for white
+    inputs is M = Qλ^½: one decomposition is enough. The rows are factorised if their second moment
+    hides components of small variance that the optimum contains.
     """
-    if X.shape[1] <= STORED_FEATURES:
-        return None
-    rows = RowOperator.of(X, weights)
-    return None if scatter_is_cheapest(rows, width) else rows
-
-
-def leading_optimum(source: DenseRows | CsrRows, strength: float, width: int) -> ExactSolution:
-    """Return the optimal autoencoder from the leading principal components of the rows."""
-    n, m = source.rows.shape
-    spectrum = leading(source, min(width + 1, n, m))
+    m = rows.n_features
+    count = width + 1 if rows.rows is None else min(width + 1, rows.rows.shape[0])
+    spectrum = leading(rows, min(count, m))
     if spectrum is None:
         raise ValueError(
-            f"{width} hidden units need all principal components of {n} rows with {m} features, "
-            "which takes too much memory: give a smaller n_components."
+            f"{width} hidden units need all principal components of {rows.rows.shape[0]} rows with "
+            f"{m} features, which takes too much memory: give a smaller n_components."
         )
     xp = namespace(spectrum.values)
-    # Components that dropout removes need not be accurate.
-    squares = where_set(spectrum.values, spectrum.values < 0, 0.0)
-    spectrum = refined(source, spectrum, shrink(xp.sqrt(squares), strength, width).rank)
-    scales, axes = _refined(source, spectrum.vectors)
-    return _optimum_of(source, scales, axes, strength, width)
-
-
-def reread_optimum(source: BlockRows, strength: float, width: int) -> ExactSolution | None:
-    """Return the optimal autoencoder of rows that are read again, to factorise them."""
-    spectrum = leading(source, min(width + 1, source.n_features))
-    assert spectrum is not None, "the second moment is known"
-    xp = namespace(spectrum.values)
     scales = xp.sqrt(where_set(spectrum.values, spectrum.values < 0, 0.0))
-    found = refined(source, spectrum, shrink(scales, strength, width).rank)
-    if found is spectrum:
-        return None
-    return _optimum_of(source, xp.sqrt(found.values), found.vectors, strength, width)
-
-
-def _optimum_of(
-    source: RowOperator, scales: Array, axes: Array, strength: float, width: int
-) -> ExactSolution:
-    """Return the optimal autoencoder from leading standard deviations and principal axes."""
-    xp, m = namespace(scales), axes.shape[0]
-    level = RANGE_FACTOR * m * machine_epsilon(scales) * largest(scales[:1])
-    if not source.trace > scalar(xp.sum((CONSTANT * source.mean) ** 2)):
+    # Components that dropout removes need not be accurate.
+    found = refined(rows, spectrum, shrink(scales, strength, width).rank)
+    scales, axes = xp.sqrt(where_set(found.values, found.values < 0, 0.0)), found.vectors
+    level = RANGE_FACTOR * m * machine_epsilon(scales)
+    if rows.moment is None:
+        assert isinstance(rows, DenseRows | CsrRows), "rows in memory"
+        scales, axes = _refined(rows, axes)
+    else:
+        varies = varying(diagonal(rows.moment.covariance), rows.moment.mean)
+        axes = axes * like(varies, axes)[:, None]
+        level = level**0.5 if found is spectrum else level  # eigenvalues are squares
+    level *= largest(scales[:1])
+    if not rows.trace > scalar(xp.sum((CONSTANT * rows.mean) ** 2)):
         level = largest(scales[:1])  # equal rows, up to the rounding errors of their mean
-    count = max(int(xp.sum(xp.astype(scales > level, xp.int64))), 1)
-    scales = xp.where(scales > level, scales, 0.0 * scales)[:count]
-    white, triple = principal_map(scales, axes[:, :count])
-    return assemble(white, triple, strength, width, source.trace)
-
-
-def needs_rows(source: RowOperator, optimum: ExactSolution, strength: float, width: int) -> bool:
-    """Tell whether an optimum from a second moment is inaccurate, and its rows must be used.
-
-    Rounding errors of the moment hide components of small variance beside much larger ones. It
-    matters if the optimum contains them.
-    """
-    scales = optimum.singular_values
-    xp, count = namespace(scales), int(scales.shape[0])
-    if not are_accurate(source, scales**2, optimum.rank):
-        return True
-    # Standard deviations below this one were left out, because they may be rounding errors.
-    m = source.n_features
-    lost = (RANGE_FACTOR * m * machine_epsilon(scales)) ** 0.5 * largest(scales[:1])
-    if count >= min(width, m) or optimum.threshold >= lost:
-        return False
-    padded = xp.concat([scales, zeros_like_shape((1,), scales) + lost])
-    hidden = shrink(padded, strength, width).rank > count
-    return hidden and not are_accurate(source, xp.concat([scales**2, 0.0 * scales[:1]]), count + 1)
+    kept = max(int(xp.sum(xp.astype(scales > level, xp.int64))), 1)
+    scales, axes = where_set(scales, scales <= level, 0.0)[:kept], axes[:, :kept]
+    matrix, safe = axes * scales, where_set(scales, scales == 0, 1.0)
+    white = Whitened(matrix, axes / safe, matrix, 0.0)
+    return assemble(white, (axes, scales, eye_like(kept, scales)), strength, width, rows.trace)
 
 
 def _refined(source: DenseRows | CsrRows, vectors: Array) -> tuple[Array, Array]:

@@ -33,7 +33,6 @@ from lucidae.arrays import (
     svd_thin,
     where_set,
 )
-from lucidae.arrays.eigen import leading_eigenpairs
 from lucidae.dropout.problem import (
     LinearProblem,
     RowLift,
@@ -255,43 +254,19 @@ def _whiten_wide(rows: WideRows) -> Whitened:
     return Whitened(matrix, lift, RowLift(rows, P * xp.sqrt(loaded / squares)), floor)
 
 
-def input_range(
-    inputs: Array, resolution: float = 0.0, leading: int | None = None
-) -> tuple[Array, Array]:
+def input_range(inputs: Array, resolution: float = 0.0) -> tuple[Array, Array]:
     """Return standard deviations of the inputs along principal axes of their range, and the axes.
 
     The range of constant inputs is empty; it is represented by one axis of deviation zero, so that
     all shapes stay positive. Deviations of at most `resolution` count as zero.
     """
     xp = namespace(inputs)
-    if leading is None or leading >= inputs.shape[0]:
-        variances, directions = eigh_descending(inputs)
-    else:
-        variances, directions = leading_eigenpairs(inputs, leading)
+    variances, directions = eigh_descending(inputs)
     level = RANGE_FACTOR * inputs.shape[0] * machine_epsilon(inputs) * largest(variances[:1])
     positive = variances > max(level, resolution**2)
     count = max(int(xp.sum(xp.astype(positive, xp.int64))), 1)
     kept = where_set(variances, ~positive, 0.0)[:count]
     return xp.sqrt(kept), directions[:, :count]
-
-
-def principal_problem(
-    inputs: Array, leading: int | None = None
-) -> tuple[Whitened, tuple[Array, Array, Array]]:
-    """Return an autoencoder's problem for white inputs, and the SVD of its least-squares map M.
-
-    With C = QΛQᵀ the map is M = QΛ^½: one eigendecomposition is enough. If `leading` is given, M is
-    replaced by its part of this number of leading singular values.
-    """
-    scales, directions = input_range(inputs, leading=leading)
-    return principal_map(scales, _without_constants(directions, diagonal(inputs)))
-
-
-def principal_map(scales: Array, directions: Array) -> tuple[Whitened, tuple[Array, Array, Array]]:
-    """Return what `principal_problem` does, from leading deviations and principal axes."""
-    matrix = directions * scales
-    white = Whitened(matrix, directions / _nonzero(scales), matrix, 0.0)
-    return white, (directions, scales, eye_like(scales.shape[0], scales))
 
 
 def _nonzero(scales: Array) -> Array:

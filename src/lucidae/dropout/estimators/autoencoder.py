@@ -14,7 +14,7 @@ from sklearn.utils import Tags
 from sklearn.utils.metaestimators import available_if
 from sklearn.utils.validation import check_is_fitted
 
-from lucidae.arrays import Array, beside, like, machine_epsilon, scalar, trace
+from lucidae.arrays import Array, beside, like, machine_epsilon, namespace, scalar, trace
 from lucidae.base import (
     Fitted,
     checked_codes,
@@ -49,19 +49,15 @@ from lucidae.dropout.problem import (
 )
 from lucidae.dropout.rows import RowMean, mean_of
 from lucidae.dropout.solvers import (
-    assemble,
     autoencoder_loss,
-    leading_optimum,
-    leading_source,
-    needs_rows,
-    reread_optimum,
+    solve_autoencoder,
 )
 from lucidae.dropout.theory import strength_of
 from lucidae.dropout.verify import FittedArrays, has_many_features
-from lucidae.dropout.whitening import principal_problem
 from lucidae.iteration.progress import timed_fit
 from lucidae.moments import SecondMoment
-from lucidae.rows.operator import BlockRows, CsrRows, DenseRows, RowOperator
+from lucidae.rows.leading import scatter_is_cheapest
+from lucidae.rows.operator import STORED_FEATURES, MomentRows, RowOperator
 from lucidae.validation import check_weights
 
 
@@ -94,34 +90,11 @@ class AutoencoderState(NetworkState):
 
     def solve(self) -> TrainedNetwork:
         """Return the network at the global minimum of the expected dropout loss."""
-        inputs: Array = self.problem.inputs
-        leading = self.width + 1
-        white, triple = principal_problem(inputs, leading)
-        partial = leading < inputs.shape[0] and len(triple[1]) == leading
-        total = scalar(trace(inputs)) if partial else None
-        return exact_network(assemble(white, triple, self.strength, self.width, total))
+        return self.from_rows(MomentRows(self.moment))
 
-    def refine(self, X: Any, weights: Array | None) -> None:
-        """Compute the optimum from the rows X (n, m) if their second moment hides components.
-
-        The second moment itself is kept, but the values of the certificate are measured on the
-        rows.
-        """
-        rows, optimum = RowOperator.of(X, weights), self.network.optimum
-        rows.moment = self.moment
-        if needs_rows(rows, optimum, self.strength, self.width):
-            self.trained = exact_network(leading_optimum(rows, self.strength, self.width))
-            self.refined = True
-
-    def refine_blocks(self, source: BlockRows) -> None:
-        """Compute the optimum from rows that are read again if their moment hides components.
-
-        The certificate is that of the second moment, and undecided where its digits do not suffice.
-        """
-        if needs_rows(source, self.network.optimum, self.strength, self.width):
-            optimum = reread_optimum(source, self.strength, self.width)
-            if optimum is not None:
-                self.trained = exact_network(optimum)
+    def from_rows(self, rows: RowOperator) -> TrainedNetwork:
+        """Return the same network from rows, whose moment may hide components."""
+        return exact_network(solve_autoencoder(rows, self.strength, self.width))
 
     def compute_attributes(self) -> dict[str, Any]:
         """Return the fitted attributes (such as ``left_`` and ``mean_``) by name."""
@@ -299,27 +272,24 @@ class DropoutAutoencoder(
         X = validated_rows(self, X, reset=True)
         weights = check_weights(sample_weight, X)
         width = hidden_width(self.n_components, X.shape[1])
-        source = None if solver.needs_rows else leading_source(X, weights, width)
-        if source is not None:
-            return self._fit_rows(source, sample_weight=weights)
-        state = self._unsolved(SecondMoment.of(X, weights), reference_array(X))
+        rows = RowOperator.of(X, weights)
+        stored = solver.needs_rows or X.shape[1] <= STORED_FEATURES
+        stored = stored or scatter_is_cheapest(rows, width)
+        moment = rows.scatter() if stored else mean_of(rows)
+        state = self._unsolved(moment, reference_array(X))
         if solver.needs_rows:
             state.train(X, X, weights, settings)
         else:
-            state.refine(X, weights)
+            state.trained = state.from_rows(rows)
+            state.refined = stored and rows.factor is not None
+        layers = Weights(*(like(like(p, state.ref), rows.mean) for p in state.network.weights))
+        if rows.factor is not None:  # products with it lose fewer digits than those with the moment
+            root = namespace(rows.factor).concat([rows.factor, rows.factor], axis=1)
+            objective = DropoutObjective(LinearProblem.from_root(root, X.shape[1]), state.strength)
+            state.objective = float(objective.value(layers))
+        elif not stored:
+            state.objective, _ = autoencoder_loss(rows, *layers, state.strength)
         state.refer(X, None, weights, type(self).__name__)
-        self._keep(state)
-        return self
-
-    def _fit_rows(self, source: DenseRows | CsrRows, sample_weight: Array | None) -> Self:
-        """Fit to rows without forming their second moment, and measure the certificate's values."""
-        X = source.rows
-        state = self._unsolved(mean_of(source), reference_array(X))
-        optimum = leading_optimum(source, state.strength, state.width)
-        state.trained = exact_network(optimum)
-        left, right = (like(like(part, state.ref), source.mean) for part in optimum.weights)
-        state.objective, _ = autoencoder_loss(source, left, right, state.strength)
-        state.refer(X, None, sample_weight, type(self).__name__)
         self._keep(state)
         return self
 

@@ -750,7 +750,7 @@ class AutoencoderBatchesMixin(_BatchesMixin):
         state = self._unsolved(moment, data.rows.reference)
         state.sketch = passed.sketch
         if data.repeatable and start is None:
-            state.refine_blocks(BlockRows(Passes(data, verbose), moment))
+            state.trained = state.from_rows(BlockRows(Passes(data, verbose), moment))
         return state
 
 
