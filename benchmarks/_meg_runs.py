@@ -665,6 +665,6 @@ def run(
         result["error"] = f"{type(error).__name__}: {error}"
     path = result_path(folder, cell, seed, name, threads)
     text = json.dumps(result)
-    with atomic_path(path, len(text)) as temporary:
+    with atomic_path(path) as temporary:
         temporary.write_text(text, encoding="utf-8")
     return result

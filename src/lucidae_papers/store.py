@@ -175,7 +175,7 @@ class Store:
         return len(archive.infolist())
 
     def _write(self, about: Mapping[str, Any], content: bytes) -> None:
-        with atomic_path(self._path(about["cell"]), len(content)) as temporary:
+        with atomic_path(self._path(about["cell"])) as temporary:
             temporary.write_bytes(content)
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import errno
 import math
 import os
-import shutil
 import stat
 import uuid
 import zipfile
@@ -53,7 +52,7 @@ def json_safe(value: Any) -> Any:
 
 
 @contextmanager
-def atomic_path(target: str | os.PathLike[str], size: int | None = None) -> Iterator[Path]:
+def atomic_path(target: str | os.PathLike[str]) -> Iterator[Path]:
     """Yield a temporary path; the file written there replaces `target` if no error is raised.
 
     The replacement happens at the end of the ``with`` block. A reader finds the old file or the new
@@ -76,7 +75,10 @@ def atomic_path(target: str | os.PathLike[str], size: int | None = None) -> Iter
         temporary.replace(destination)
     except Exception as error:
         if _is_without_room(error):
-            raise _without_room(destination, temporary, size) from error
+            words = (
+                "The disk is too full for this file: delete other files, or write to another disk"
+            )
+            raise OSError(errno.ENOSPC, words, str(destination)) from error
         if isinstance(error, OSError) and error.filename == str(temporary):
             error.filename = str(destination)  # the name that the caller knows
         raise
@@ -120,23 +122,6 @@ def _is_without_room(error: BaseException | None) -> bool:
     return False
 
 
-def _without_room(destination: Path, temporary: Path, size: int | None) -> OSError:
-    """Return the error for a full disk, which states the space that is needed and that is free."""
-    written = temporary.stat().st_size if temporary.exists() else 0
-    free = shutil.disk_usage(destination.parent).free + written  # what was written is removed
-    if size is None:
-        needed = f"more than {size_in_words(written)} are needed"
-    else:
-        missing = size_in_words(max(size - free, 0))
-        needed = f"{size_in_words(size)} are needed, {missing} more than available"
-    return OSError(
-        errno.ENOSPC,
-        f"The disk is too full for this file: {needed}, and {size_in_words(free)} are free. Delete "
-        "other files, or write to another disk",
-        str(destination),
-    )
-
-
 def size_in_words(count: int) -> str:
     """Return a number of bytes as text with a unit."""
     if count >= 10**15:
@@ -155,8 +140,7 @@ def save_arrays(target: str | os.PathLike[str], arrays: Mapping[str, Any]) -> No
                 f"{name} contains Python objects, which cannot be written; give an array of "
                 "numbers or text."
             )
-    size = sum(np.asarray(values).nbytes for values in arrays.values())
-    with atomic_path(target, size) as temporary, temporary.open("wb") as stream:
+    with atomic_path(target) as temporary, temporary.open("wb") as stream:
         np.savez(stream, **arrays)
 
 

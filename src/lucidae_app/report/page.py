@@ -247,7 +247,7 @@ def laboratory_page() -> str:
 def write_page(path: str | os.PathLike[str], page: str) -> Path:
     """Write the text of a page to `path`, completely or not at all, and return the path."""
     content = page.encode()
-    with atomic_path(path, len(content)) as temporary:
+    with atomic_path(path) as temporary:
         temporary.write_bytes(content)
     return Path(path)
 
