@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import socket
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext, suppress
@@ -72,16 +71,16 @@ def cluster(address: str | None) -> Iterator[None]:
         raise ValueError(
             f"A Dask scheduler needs the package distributed: {install_command('dask')}"
         ) from None
-    _check_address(address)
     before = dask.config.get("scheduler", None)
     try:
         asyncio.run(asyncio.wait_for(_answer(address), SECONDS))
         client = Client(address, timeout=SECONDS)
     except Exception as error:
         dask.config.set(scheduler=before)  # the client has set it before it failed
+        why = str(error).partition("\n")[0].rstrip(".") or type(error).__name__
         raise ValueError(
-            f"The Dask scheduler {address!r} did not answer within {SECONDS} seconds: "
-            f"{_why(error, address)}. Check the address, and that the scheduler runs."
+            f"The Dask scheduler {address!r} did not answer within {SECONDS} seconds ({why}): "
+            "check the address, such as tcp://host:8786, and that the scheduler runs."
         ) from None
     with client, _watched(client, address):
         yield
@@ -116,48 +115,6 @@ async def _answer(address: str) -> None:
         connection.abort()
     if not isinstance(answer, dict) or answer.get("type") != "Scheduler":
         raise ValueError("this address is not that of a scheduler")
-
-
-def _check_address(address: str) -> None:
-    """Raise an error if `address` cannot be that of a Dask scheduler."""
-    from distributed.comm import parse_address, parse_host_port
-    from distributed.comm.registry import get_backend
-
-    try:
-        protocol, place = parse_address(address)
-        get_backend(protocol)
-        if protocol != "inproc":
-            parse_host_port(place)
-    except (ValueError, RuntimeError) as error:
-        found = str(error).partition("\n")[0].rstrip(".")
-        if "missing port number" in found:
-            found = "it has no port number"
-        elif "invalid literal" in found:
-            found = "its port is not a number"
-        raise ValueError(
-            f"The address of the Dask scheduler {address!r} is wrong: {found}. Give one such as "
-            "tcp://host:8786."
-        ) from None
-
-
-def _why(error: BaseException, address: str) -> str:
-    """Return why the scheduler at `address` did not answer, in words that can follow a colon."""
-    if "Timed out trying to connect" in str(error):  # Dask tries again, and says only how long
-        from distributed.comm import parse_address, parse_host_port
-
-        try:
-            socket.create_connection(parse_host_port(parse_address(address)[1]), SECONDS).close()
-        except ConnectionRefusedError:
-            return "nothing accepts connections there"
-        except socket.gaierror:
-            return "its host is not known"
-        except (OSError, ValueError):  # no further reason is found
-            pass
-    if not isinstance(error, OSError | ValueError):  # such as sizes read from another protocol
-        return f"what it sent is not in Dask's protocol ({type(error).__name__})"
-    if isinstance(error, TimeoutError) and not str(error):
-        return "the port accepts connections but sends no answer of a scheduler"
-    return str(error).partition("\n")[0].rstrip(".") or type(error).__name__
 
 
 @contextmanager
