@@ -23,8 +23,6 @@ from lucidae_app.fit import NOISE, number_of, number_or_word
 __all__ = ["meg"]
 
 MISSING = f"This command needs MNE, which is not installed: {install_command('cli,mne')}"
-GZIP = b"\x1f\x8b"
-"""First bytes of compressed files."""
 
 
 Condition = Annotated[
@@ -184,25 +182,10 @@ def _read(reader: Any, file: Path, what: str) -> Any:
     try:
         return reader(file, verbose="ERROR")
     except Exception as error:  # what MNE raises depends on the content of the file
-        if not _is_fif(file):
-            raise ValueError(
-                f"{str(file)!r} could not be read as a {what}: it is empty or not a FIF file, "
-                "expected a file that MNE has written, such as my-ave.fif."
-            ) from error
-        raise ValueError(f"{str(file)!r} could not be read as a {what}: {error}") from error
-
-
-def _is_fif(file: Path) -> bool:
-    """Tell whether a file begins with the tag of all FIF files (number 100), or is compressed.
-
-    Folders and files that cannot be opened count as such, because MNE's errors name the reason.
-    """
-    try:
-        with file.open("rb") as opened:
-            start = opened.read(4)
-    except OSError:
-        return True
-    return start == (100).to_bytes(4, "big") or start.startswith(GZIP)
+        raise ValueError(
+            f"{str(file)!r} could not be read as a {what}, expected a FIF file that MNE has "
+            f"written: {error}"
+        ) from error
 
 
 def _chosen(mne: Any, file: Path, condition: str | None) -> Any:

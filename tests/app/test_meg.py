@@ -191,10 +191,10 @@ def test_wrong_option_is_one_sentence_and_leaves_no_file(run, tmp_path, options)
         (("none-ave.fif", *FILES[1:]), "There is no file"),
         (
             ("words-ave.fif", *FILES[1:]),
-            "words-ave.fif' could not be read as a file of evoked responses: it is empty or not",
+            "words-ave.fif' could not be read as a file of evoked responses, expected a FIF file",
         ),
-        ((FILES[0], "empty-fwd.fif", FILES[2]), "a forward solution: it is empty or not a FIF"),
-        ((*FILES[:2], "empty-fwd.fif"), "a noise covariance: it is empty or not a FIF file"),
+        ((FILES[0], "empty-fwd.fif", FILES[2]), "a forward solution, expected a FIF file"),
+        ((*FILES[:2], "empty-fwd.fif"), "a noise covariance, expected a FIF file"),
         ((FILES[0], FILES[2], FILES[2]), "could not be read as a forward solution"),
         ((*FILES[:2], FILES[0]), "could not be read as a noise covariance"),
         (("two-ave.fif", *FILES[1:]), "choose one with --condition: 'simulated', 'other'."),
