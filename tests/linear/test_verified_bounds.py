@@ -396,7 +396,7 @@ def test_sums_over_blocks_do_not_depend_on_the_centre_or_the_blocks(kind):
         data = Data.of_rows(GivenRows(given, weights), center)
         assert contains(data.mean, p @ X, 1e-9)
         assert_allclose(data.variances, np.diag(expected), atol=1e-8)
-        assert_allclose(data.product(V), V @ expected, atol=1e-7)
+        assert_allclose(data.apply(V), V @ expected, atol=1e-7)
 
 
 @pytest.mark.parametrize("shape", [(30, 4200), (300, 4200)])

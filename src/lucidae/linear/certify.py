@@ -343,7 +343,7 @@ def _expected(
     last batch leaves, so that it depends on the batches and not on the data alone.
     """
     (k, m), n, total = components.shape, data.weight, max(data.trace, TINY)
-    along = np.sum(data.product(components) * components, axis=1)
+    along = np.sum(data.apply(components) * components, axis=1)
     unbiased = n / (n - 1.0) if n is not None and n > 1.0 else 1.0
     expected = {
         "explained_variance_": [(f * along, f * float(np.max(along))) for f in (1.0, unbiased)],

@@ -15,7 +15,7 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -209,7 +209,10 @@ def _pairs(keep: Vector) -> Vector:
 
 
 class SelfJudged(ObjectiveReference):
-    """The formulas of an objective or a rule that has no record, from its own methods."""
+    """The formulas of an objective or a rule that has no record, from its own methods.
+
+    `Data` has what such methods use of a covariance: `apply`, `trace` and `n_features`.
+    """
 
     citation = "the methods of the registered objective or rule itself, not verified independently"
     independent = False
@@ -219,7 +222,7 @@ class SelfJudged(ObjectiveReference):
 
     def direction(self, terms: Terms) -> tuple[Ball, ...]:
         """Return what the method `direction` returns."""
-        found = self.rule.direction(terms.weights, _Known(terms.data))
+        found = self.rule.direction(terms.weights, terms.data)
         return tuple(Ball(to_numpy(part)) for part in found)
 
     def scale(self, terms: Terms, top: float) -> float:
@@ -228,7 +231,7 @@ class SelfJudged(ObjectiveReference):
 
     def loss(self, terms: Terms) -> Ball:
         """Return what the method `value` returns."""
-        found = float(to_numpy(self.rule.value(terms.weights, _Known(terms.data))))
+        found = float(to_numpy(self.rule.value(terms.weights, terms.data)))
         return Ball(found, gamma(8 * terms.data.n_features) * (abs(found) + terms.data.trace))
 
     def minimum(self, values: Vector, rest: float, m: int) -> float:
@@ -255,26 +258,6 @@ class SelfJudged(ObjectiveReference):
         if not self.rule.has_penalties:
             return none, none
         return np.asarray(self.rule.zero_latents(values.value)) - 1, none
-
-
-class _Known(NamedTuple):
-    """The second moment in the form that objectives of users take: products, trace and size."""
-
-    data: Data
-
-    def apply(self, rows: Vector) -> Vector:
-        """Return the product of `rows` with the second moment."""
-        return self.data.product(rows)
-
-    @property
-    def trace(self) -> float:
-        """Total variance."""
-        return self.data.trace
-
-    @property
-    def n_features(self) -> int:
-        """Number of features."""
-        return self.data.n_features
 
 
 def _spectrum(values: Vector, data: Data) -> Spectrum:

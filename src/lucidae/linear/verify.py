@@ -344,7 +344,7 @@ class Data:
     mean: Ball  # (m,)
     trace: float  # total variance, the sum of all eigenvalues of Σ
     variances: Vector  # (m,): the diagonal of Σ
-    product: Callable[[Vector], Vector]  # products of row vectors with Σ
+    apply: Callable[[Vector], Vector]  # products of row vectors with Σ
     # bound on the Frobenius norm of the difference of Σ to the matrix that products, matrix and
     # factor belong to; for rows it is the rounding error
     error: float
@@ -482,7 +482,7 @@ class Data:
             raise ValueError(OVERFLOW)
 
         def product(vectors: Vector) -> Vector:
-            return np.asarray(self.product(vectors) + np.outer(vectors @ mean, mean))
+            return np.asarray(self.apply(vectors) + np.outer(vectors @ mean, mean))
 
         apart = norm(self.mean.error)
         return replace(
@@ -490,7 +490,7 @@ class Data:
             mean=Ball(0.0 * mean, 0.0 * mean),
             trace=trace,
             variances=self.variances + mean**2,
-            product=product,
+            apply=product,
             error=self.error + 2 * norm(mean) * apart + gamma(0) * trace,
             weight=None,
             matrix=None if self.matrix is None else self.matrix + np.outer(mean, mean),
@@ -506,7 +506,7 @@ class Data:
             mean=Ball(self.mean.value / unit, self.mean.error / unit),
             trace=self.trace / square,
             variances=self.variances / square,
-            product=lambda vectors: self.product(vectors) / square,
+            apply=lambda vectors: self.apply(vectors) / square,
             error=self.error / square,
             matrix=None if self.matrix is None else self.matrix / square,
             factor=None if factor is None else (factor[0] / unit, factor[1] / unit),
@@ -521,7 +521,7 @@ class Data:
         """
         if self.matrix is not None or self.factor is not None:
             return self
-        return replace(self, product=_KnownProducts(self.product, self.n_features))
+        return replace(self, apply=_KnownProducts(self.apply, self.n_features))
 
     def refactored(self) -> Data | None:
         """Return the data with the triangular factor R of their rows; None if it takes too long.
@@ -547,7 +547,7 @@ class Data:
             mean=Ball(mean, spread + gamma(0) * np.abs(mean)),
             trace=trace,
             variances=variances,
-            product=lambda vectors: (vectors @ factor.T) @ factor,
+            apply=lambda vectors: (vectors @ factor.T) @ factor,
             error=known,
             matrix=None,
             factor=(factor, error),
@@ -708,7 +708,7 @@ class _Span(NamedTuple):
     @classmethod
     def of(cls, data: Data, atoms: Vector) -> _Span:
         basis, error = _column_space(atoms)
-        images = data.product(basis.T)
+        images = data.apply(basis.T)
         inner = images @ basis
         values, turned = np.linalg.eigh((inner + inner.T) / 2)
         values, turned = values[::-1], turned[:, ::-1]
@@ -724,9 +724,9 @@ def _krylov(data: Data, atoms: Vector) -> Leading:
     # Starts that depend on the data: nobody can choose data that are orthogonal to them.
     seen = data.variances, data.mean.value, basis
     starts = drawn_after((min(STARTS, m - basis.shape[1]), m), *seen)
-    rest = Complement(data.product, basis, data.error, starts)
+    rest = Complement(data.apply, basis, data.error, starts)
     # One pass over the rows serves for the decoder's span and for the first Krylov step.
-    images = data.product(np.concatenate([basis.T, rest.block]))
+    images = data.apply(np.concatenate([basis.T, rest.block]))
     span = _Span.of(data, atoms)
     if len(rest.block):
         rest.add(images[basis.shape[1] :])
@@ -844,7 +844,7 @@ def _of_residuals(
     outside = bound if data.n_features > rank else 0.0
     # Columns w of unit length with Rayleigh quotients ρ = wᵀΣw and residuals ‖Σw − ρw‖.
     units = _unit_rows(atoms)
-    images = data.product(units)
+    images = data.apply(units)
     quotients = np.sum(images * units, axis=1)
     residuals = _lengths(images - quotients[:, None] * units) + rounding
     sines = _misalignment_bounds(quotients, residuals, np.append(inside, np.zeros(k - rank)), rank,
@@ -960,7 +960,7 @@ class Terms:
         self.encoder, self.atoms = Ball(weights.encoder), Ball(weights.atoms)
         k, both = len(weights.encoder), np.concatenate([weights.encoder, weights.atoms])
         images = Ball(
-            data.product(both), gamma(data.n_features) * data.trace * _lengths(both)[:, None]
+            data.apply(both), gamma(data.n_features) * data.trace * _lengths(both)[:, None]
         )
         self.encoded, self.decoded = images[:k], images[k:]
         self.code_moment = self.encoded @ self.encoder.T
@@ -1142,7 +1142,7 @@ def _compare_with_data(model: Any, data: Data) -> dict[str, float]:
     """
     encoder, components, basis = model.encoder, model.components, model.basis
     k, ratio = len(components), model.weight / max(model.weight - 1.0, gamma(0))
-    images = data.product(np.concatenate([components, encoder, basis.T]))
+    images = data.apply(np.concatenate([components, encoder, basis.T]))
     # What rounding errors of the mean give must stay below the accuracy that is demanded.
     total = max(data.trace + 1e9 * data.rounding, TINY)
     along = np.sum(images[:k] * components, axis=1)
