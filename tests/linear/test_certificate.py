@@ -5,6 +5,7 @@ Every threshold is tested from both sides: a factor of three decides.
 
 import json
 import math
+import tracemalloc
 
 import numpy as np
 import pytest
@@ -568,6 +569,15 @@ def test_absurd_numbers_of_epochs_are_not_reported(learning_rate, spread):
 
 
 # Large numbers.
+
+
+def test_the_certificate_of_few_rows_with_many_features_takes_little_memory():
+    rows = np.random.default_rng(0).standard_normal((4, 20_000))
+    fitted = LinearAutoencoder(1).fit(rows)
+    tracemalloc.start()
+    assert fitted.certificate_["sampling"].value is not None
+    assert tracemalloc.get_traced_memory()[1] < 100e6
+    tracemalloc.stop()
 
 
 @pytest.mark.covering

@@ -161,6 +161,7 @@ class LinearFigures:
         if not self.rule.aligns and k == data.n_features:
             return "There are as many components as features, so the subspace is the whole space."
         above = np.flatnonzero(components_above_noise(values, rows, k))
+        values = values[: max(k + 1, np.count_nonzero(values))]  # zeros turn no component
         if not self.rule.aligns:
             return Sampling(above, above[:0], subspace_sampling_error(values, rows, k))
         turned = component_sampling_error(values, rows)
