@@ -26,8 +26,8 @@ BLUE, ORANGE, MUTED = LIGHT["blue"], LIGHT["orange"], LIGHT["muted"]
 
 
 def verdict(axis, model, subject):
-    """Write below a panel which fit is certified, and the first line of its certificate."""
-    words = model.certificate_.summary().splitlines()[0].rpartition(": ")[2]
+    """Write below a panel which fit is certified, and how many claims hold."""
+    words = model.certificate_.summary().partition(": ")[2].partition(".")[0]
     mark = "✓" if model.certificate_.holds else "✗"
     axis.annotate(
         f"{mark} {subject}: {words}", (0.5, -0.3), xycoords="axes fraction", ha="center",
