@@ -24,6 +24,8 @@ def outcome(settings, snr, seeds):
         p = drawn(*settings, snr, seed)
         model = SparseVAE(**PLAIN).fit(p.dictionary, p.responses)
         ratios.append(model.noise_variance_ / p.noise_variance)
+        if 2 * settings[1] > settings[0]:  # "auto" adds a tenth of the power
+            ratios[-1] -= 0.1 * np.mean(p.responses**2) / p.noise_variance
         missed.append(len(set(p.support) - set(model.support_)))
         spurious.append(len(set(model.support_) - set(p.support)))
     return np.array(ratios), np.array(missed), np.array(spurious)
@@ -73,9 +75,22 @@ def test_noise_does_not_collapse_on_noisy_under_determined_data(n):
 def test_one_response_is_not_taken_for_noise(settings):
     for seed in range(100, 102):
         p = drawn(*settings, 1, 20, seed)
-        model = SparseVAE(**PLAIN).fit(p.dictionary, p.responses)
+        model = SparseVAE(noise_variance="cv", **PLAIN).fit(p.dictionary, p.responses)
         assert 0.3 < model.noise_variance_ / p.noise_variance < 4
         assert_allclose(model.support_, p.support)
+
+
+@pytest.mark.parametrize("snr", [0, 20, 29, 31, 40])
+def test_auto_adds_a_tenth_of_the_power_to_the_held_out_error_unless_it_is_tiny(snr):
+    p = drawn(60, 100, 3, 10, snr, 1)
+    cv, auto = (
+        SparseVAE(noise_variance=rule, **PLAIN).fit(p.dictionary, p.responses).noise_variance_
+        for rule in ("cv", "auto")
+    )
+    power = np.mean(p.responses**2)
+    tiny = cv <= 1e-3 * power
+    assert tiny == (snr > 30)
+    assert auto == pytest.approx(cv if tiny else cv + 0.1 * power)
 
 
 def test_pure_noise_has_no_support_and_all_of_its_variance():
@@ -122,7 +137,9 @@ def test_held_out_rows_give_a_sensible_noise_for_every_posterior(posterior):
 def test_folds_may_be_a_number_a_splitter_or_a_list():
     p = drawn(30, 40, 3, 6, 20, 5)
     fits = [
-        SparseVAE(cv=cv, **PLAIN).fit(p.dictionary, p.responses).noise_variance_
+        SparseVAE(noise_variance="cv", cv=cv, **PLAIN)
+        .fit(p.dictionary, p.responses)
+        .noise_variance_
         for cv in (3, KFold(3), list(KFold(3).split(p.dictionary)))
     ]
     assert_allclose(fits[1], fits[2])

@@ -59,7 +59,7 @@ def test_select_returns_fitted_estimators_with_certificates(drawn):
     level += path.held_out_standard_error[np.argmin(path.held_out_error)]
     chosen = np.flatnonzero(np.isclose(path.noise_variances, wider.noise_variance_))
     assert path.held_out_error[chosen] <= level
-    for model in (by_share, wider, path.select(rule="stable")):
+    for model in (by_share, wider):
         assert model.certificate_["stationarity"].holds
         assert 0 <= model.certificate_["path_stability"].value <= 1
         assert model.predict(p.dictionary).shape == p.responses.shape

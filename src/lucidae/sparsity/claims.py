@@ -170,6 +170,10 @@ NOISE_RULES = {
     "learn_diagonal": LEARNED._replace(
         statement="the energy is stationary in the noise variance of every row"
     ),
+    "auto": HELD._replace(
+        statement="the noise variance is the mean squared error of predicting held-out rows, plus "
+        "a share for errors of the dictionary"
+    ),
     "cv": HELD._replace(
         statement="the noise variance is the mean squared error of predicting held-out rows"
     ),

@@ -167,8 +167,10 @@ class SparseVAE(CertifiedMixin, MultiOutputMixin, RegressorMixin, BaseEstimator)
         value, which gives fewer columns. "learn_diagonal" learns one noise variance for each row;
         it needs the full posterior, at least two outputs, and many more outputs than columns in
         use. ``noise_variance_`` is then their mean. "auto" means "learn" if there are at most half
-        as many columns as rows, and "cv" otherwise; for a single row it takes 0.1 times the mean
-        square of `y`.
+        as many columns as rows. Otherwise it adds a tenth of the mean square of `y` to the noise
+        variance of "cv", because errors of the dictionary are predicted, too, by further columns;
+        if "cv" leaves less than 1e-3 of the mean square, the dictionary is exact, and nothing is
+        added. For a single row it takes 0.1 times the mean square of `y`.
     solver : {"auto", "mm", "em", "mackay", "coordinate"}, default="auto"
         How the energy of the full posterior is minimised: by majorise–minimise (MM),
         expectation–maximisation (EM) or MacKay's updates, or one relevance at a time

@@ -63,6 +63,11 @@ QUICK_STEPS = 2
 FEW_STEPS = 10
 """Number of MacKay steps after which the predictions of a small problem no longer improve."""
 
+MISFIT, EXACT = 0.1, 1e-3
+"""Share of the mean square response that "auto" adds to the held-out error, for errors of the
+dictionary, and the share below which this error shows that there are none: noise-free problems are
+fitted exactly. `python -m benchmarks noise_rules` compares this rule with others."""
+
 USED = 0.01
 """Share of the sum of squares of all contributions above which a column counts as in use."""
 
@@ -321,7 +326,7 @@ class HeldOut:
     noise: Any  # (m,): the noise variances, in descending order
     errors: Any  # (m, n_folds): mean squared error of the held-out rows of each fold
     shares: Any  # (n_folds,): share of each fold in the weight of all held-out rows
-    smallest: float  # smallest noise variance that may be chosen
+    scale: float  # mean square response
 
     @property
     def mean(self) -> Any:
@@ -344,7 +349,16 @@ class HeldOut:
 
     def minimum(self) -> float:
         """Return the smallest mean squared error, up to sampling errors an upper bound of γ."""
-        return max(float(self.mean[self.best]), self.smallest)
+        return max(float(self.mean[self.best]), PATH_END * self.scale)
+
+    def with_misfit(self) -> float:
+        """Return the smallest error plus a tenth of the mean square response.
+
+        Errors of a dictionary are predicted like the responses, by further columns, so that
+        held-out rows do not show them. With a larger noise variance they stay unexplained.
+        """
+        least = self.minimum()
+        return least if least <= EXACT * self.scale else least + MISFIT * self.scale
 
     def one_standard_error(self) -> float:
         """Return the largest γ whose error is within a standard error of the smallest.
@@ -365,7 +379,7 @@ class HeldOut:
         return max(float(np.exp(logarithm)), self.minimum())
 
 
-RULES = {"cv": HeldOut.minimum, "cv_1se": HeldOut.one_standard_error}
+RULES = {"auto": HeldOut.with_misfit, "cv": HeldOut.minimum, "cv_1se": HeldOut.one_standard_error}
 """How the noise variance follows from the errors of held-out rows, by the name of the rule."""
 
 
@@ -430,7 +444,7 @@ def held_out_errors(
         limit=len(path),
         callbacks=callbacks,
     )
-    return HeldOut(path[: len(errors)], np.array(errors), weights / weights.sum(), PATH_END * scale)
+    return HeldOut(path[: len(errors)], np.array(errors), weights / weights.sum(), scale)
 
 
 def default_path(scale: float) -> Any:

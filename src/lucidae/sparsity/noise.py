@@ -15,7 +15,6 @@ from sklearn.exceptions import ConvergenceWarning
 from lucidae.arrays import Array, scalar
 from lucidae.iteration import Below, Callback, Solution, Status, iterate
 from lucidae.iteration.solution import joined
-from lucidae.sparsity.held_out import RULES
 from lucidae.sparsity.objectives import Energy
 from lucidae.sparsity.problem import Problem
 from lucidae.sparsity.solve import advice_on, lifted, repeat_update, solve, with_value
@@ -26,7 +25,7 @@ from lucidae.validation import check_choice, check_number, warn_user
 WARM_STEPS = 50
 """Largest number of descent sweeps in the relevances between two updates of the noise variance."""
 
-WAYS = ("auto", "learn", "learn_diagonal", *RULES)
+WAYS = ("auto", "learn", "learn_diagonal", "cv", "cv_1se")
 """Names of the ways to find the noise variance."""
 
 FALLBACK = 0.1
@@ -44,15 +43,15 @@ def checked_noise(given: Any, ways: tuple[str, ...] = WAYS) -> str | float:
 def noise_rule(given: Any, objective: Energy, n_rows: int, n_columns: int) -> str | float:
     """Return how the noise variance is found: a rule by name, "fallback" or the number given.
 
-    "auto" is "learn" for energies with a posterior and κ ≤ d/2, "cv" otherwise, and "fallback" for
-    a single row.
+    "auto" is "learn" for energies with a posterior and κ ≤ d/2, "fallback" for a single row, and a
+    rule of held-out rows otherwise.
     """
     rule = checked_noise(given)
     if not isinstance(rule, str):
         return rule
     if rule == "learn":
         check_learnable(objective)
-    if rule in RULES and n_rows < 2:
+    if rule in ("cv", "cv_1se") and n_rows < 2:
         raise ValueError(
             f"noise_variance={rule!r} needs at least 2 distinct rows to predict held-out rows, but "
             f"there is only {n_rows}. Give more rows, or give the noise variance as a number."
@@ -61,7 +60,7 @@ def noise_rule(given: Any, objective: Energy, n_rows: int, n_columns: int) -> st
         return rule
     if objective.has_posterior and n_columns <= n_rows / 2:
         return "learn"
-    return "cv" if n_rows >= 2 else "fallback"
+    return "auto" if n_rows >= 2 else "fallback"
 
 
 def check_learnable(objective: Energy) -> None:

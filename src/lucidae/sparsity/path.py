@@ -59,7 +59,7 @@ FITTED = 0.99
 BISECTIONS = 12
 """Noise variances that `NoisePath.select` tries between two points for a number of columns."""
 
-RULES = ("min", "one_se", "stable")
+RULES = ("min", "one_se")
 
 
 @dataclass(frozen=True, eq=False)
@@ -293,10 +293,9 @@ class NoisePath:
         explained : float in (0, 1), optional
             The largest noise variance at which at least this share of the power of the responses is
             explained: how much the dictionary can be trusted to explain.
-        rule : {"min", "one_se", "stable"}, optional
+        rule : {"min", "one_se"}, optional
             "min": the smallest held-out error. "one_se": the largest noise variance whose held-out
-            error is within one standard error of the smallest. "stable": the smallest noise
-            variance of `stable_part`, on which one strongest column explains most.
+            error is within one standard error of the smallest.
         n_columns : int, optional
             The smallest noise variance of the path with this many significant columns (groups, if
             there are any). If the path has none, noise variances between its own are tried.
@@ -340,16 +339,8 @@ class NoisePath:
         return int(enough[0])
 
     def _by_rule(self, rule: Any) -> int:
-        """Return the index that `rule` selects: "min", "one_se" or "stable"."""
+        """Return the index that `rule` selects: "min" or "one_se"."""
         name = check_choice(rule, "rule", RULES)
-        if name == "stable":
-            part = self.stable_part
-            if part.stop == part.start:
-                raise ValueError(
-                    "rule='stable' was given, but no column is in use at any noise variance of the "
-                    "path. Give smaller noise_variances to noise_path."
-                )
-            return int(part.stop) - 1
         if np.isnan(self.held_out_error).any():
             raise ValueError(
                 f"rule={name!r} was given, but the path was computed without folds (cv=False). "

@@ -48,7 +48,7 @@ SMALLEST_NOISE, SMALLEST_LEARNED, SMALLEST_ROW, FALLBACK = 1e-14, 1e-10, 1e-6, 0
 """Relative to the mean square response: the smallest γ that is allowed, that is learned, that is
 learned for a row, and the γ of a single row, as the estimator documents them."""
 
-HELD_OUT = ("cv", "cv_1se")
+HELD_OUT = ("auto", "cv", "cv_1se")
 """Rules by which γ follows from held-out rows, which the verifier does not predict again."""
 
 REACHED = 32.0
@@ -108,7 +108,7 @@ class Fit(NamedTuple):
     relevance: Any = None  # (κ,); by default those that the coefficients imply
     noise: Sequence[float] | None = None  # γ of each problem
     energy: float | None = None
-    # how γ was found: "given", "learn", "learn_diagonal", "cv", "cv_1se", "fallback" or unknown
+    # how γ was found: one of `HELD_OUT`, "given", "learn", "learn_diagonal", "fallback" or unknown
     rule: str = ""
     given_noise: Any = None  # γ of each problem that was asked for, or estimated on held-out rows
     predicted: Any = None  # (d, n): predicted means of the rows
