@@ -512,6 +512,34 @@ def fits(table: Table, library: Library, tiny: bool) -> None:
         table.row(f"fit {n}x{m}, k=20, {library.name}, {dtype}", check)
 
 
+def plans(table: Table, library: Library, tiny: bool) -> None:
+    """Time the plan of 24 linear layers against the passes of the network alone."""
+    if not library.name.startswith("torch"):
+        return
+    import torch
+
+    from lucidae.nn import compress
+
+    width, count, sizes = (16, 200, (100,)) if tiny else (768, 100_000, (1000, 8192))
+    device = library.array(np.zeros(1)).device
+    shapes = ((width, width), (width, width), (width, 4 * width), (4 * width, width))
+    layers = [
+        layer
+        for m, n in 6 * shapes
+        for layer in (torch.nn.LayerNorm(m), torch.nn.Linear(m, n), torch.nn.GELU())
+    ]
+    model, x = torch.nn.Sequential(*layers).to(device), torch.randn(count, width, device=device)
+    for size in sizes:
+
+        def check(size: int = size) -> Any:
+            with torch.no_grad():
+                alone = library.seconds(lambda: [model(batch) for batch in x.split(size)])
+            ours = library.seconds(lambda: compress.plan(model, x.split(size), budget=0.5))
+            return f"{ours:.2f} s", f"passes alone {alone:.2f} s", tiny or ours < 4 * alone
+
+        table.row(f"plan of 24 layers, {count} rows, batches of {size}, {library.name}", check)
+
+
 def noise_chosen(table: Table, library: Library, tiny: bool) -> None:
     """Time fits of `SparseVAE` that choose γ (P17) on the device and on the CPU, in turn."""
     d, count = (20, 60) if tiny else (204, 4686)
@@ -575,6 +603,7 @@ def main() -> int:
         "estimators": lambda library: families(table, library),
         "exact fits": lambda library: agreement(table, library, tiny),
         "time of a fit": lambda library: fits(table, library, tiny),
+        "plan of a network": lambda library: plans(table, library, tiny),
         "γ chosen": lambda library: noise_chosen(table, library, tiny),
         "time of an epoch": lambda library: epochs(table, library, "float64", quick, tiny),
         "small problems": lambda library: small_problems(table, library, tiny),
