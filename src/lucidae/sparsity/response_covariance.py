@@ -11,7 +11,6 @@ search. No step raises the energy.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -20,7 +19,6 @@ import scipy.optimize
 
 from lucidae.arrays import Array, as_double, is_numpy, scalar, to_numpy
 from lucidae.iteration import Below, Callback, Solution, iterate
-from lucidae.iteration.solution import joined
 from lucidae.sparsity.columns import POLISHED
 from lucidae.sparsity.dictionary import (
     adjoint_times,
@@ -188,6 +186,11 @@ class CorrelatedState(NamedTuple):
         noise = (residual + self.noise * used) / max(dimension, 1e-300)
         return max(float(noise), SMALLEST_LEARNED)
 
+    def totals(self, groups: Groups | None) -> tuple[Any, Any]:
+        """Return alignment and curvature of each column, or of its group."""
+        values = self.alignment, self.curvature
+        return values if groups is None else tuple(map(groups.share, values))
+
     def distance(self, groups: Groups | None) -> float:
         """Return the distance of relevances to the optimality (KKT) conditions."""
         return float(complementarity(self.relevance, self.alignment, self.curvature, groups))
@@ -230,9 +233,7 @@ def mackay_step(state: CorrelatedState, groups: Groups | None) -> CorrelatedStat
 
     w²Q/v + zv bounds the energy in the new relevance v, and has the same value at w and at wQ/z.
     """
-    Q, z = state.alignment, state.curvature
-    if groups is not None:
-        Q, z = groups.share(Q), groups.share(z)
+    Q, z = state.totals(groups)
     relevance = state.relevance * (Q / np.where(z > 0, z, 1.0))
     vanishing = (relevance < NEGLIGIBLE * state.noise) & (z >= Q)
     after = _with_relevance(state, np.where(vanishing, 0.0, relevance))
@@ -259,9 +260,7 @@ def newton_sweep(
     state: CorrelatedState, groups: Groups | None, tolerance: float
 ) -> CorrelatedState:
     """Return the state after damped Newton steps, or MacKay's update if these take too long."""
-    w, Q, z = state.relevance, state.alignment, state.curvature
-    if groups is not None:
-        Q, z = groups.share(Q), groups.share(z)
+    w, (Q, z) = state.relevance, state.totals(groups)
     index = np.flatnonzero((w > 0) | (z < Q))
     count = state.spectrum.values.size
     if not index.size or count * w.size + count * state.powers.size * index.size**2 > NEWTON_WORK:
@@ -277,26 +276,22 @@ def newton_sweep(
 
 
 def correlation_step(state: CorrelatedState) -> CorrelatedState:
-    """Return the state after two searches for the correlation ρ with the lowest energy.
+    """Return the state at the correlation ρ of successive responses with the lowest energy.
 
-    The first fixes w(1 − ρ²), the variances of the innovations, which data determine better than w
-    if ρ is near 1; the second fixes w. Only eigenvalues and rotated responses change.
+    The search fixes w(1 − ρ²), the variances of the innovations, which data determine better than w
+    if ρ is near 1. Only eigenvalues and rotated responses change.
     """
-    first = _searched(state, innovations=True)
-    second = _searched(first._replace(moved=state.moved), innovations=False)
-    return second._replace(moved=max(first.moved, second.moved))
-
-
-def _searched(state: CorrelatedState, *, innovations: bool) -> CorrelatedState:
-    """Return the state at the correlation ρ of successive responses with the lowest energy."""
     count, rho = state.spectrum.values.size, state.spectrum.correlation
     responses, old = state.basis.T @ state.problem.responses, float(np.arctanh(rho))
 
     def scale(angle: float) -> float:
-        return float((1.0 - rho**2) * np.cosh(angle) ** 2) if innovations else 1.0
+        return float((1.0 - rho**2) * np.cosh(angle) ** 2)
+
+    def at(angle: float) -> ResponseSpectrum:
+        return ResponseSpectrum.autoregressive(float(np.tanh(angle)), count)
 
     def energy(angle: float) -> float:
-        spectrum, powers = _at_angle(angle, count), scale(angle) * state.powers
+        spectrum, powers = at(angle), scale(angle) * state.powers
         return _energy(state.problem, powers, spectrum.values, responses @ spectrum.vectors)
 
     bound = float(np.arctanh(LARGEST_CORRELATION))
@@ -309,12 +304,7 @@ def _searched(state: CorrelatedState, *, innovations: bool) -> CorrelatedState:
         return state._replace(moved=0.0)
     angle = float(found.x)
     relevance, moved = scale(angle) * state.relevance, abs(angle - old)
-    return evaluate_correlated(state.problem, relevance, _at_angle(angle, count), moved)
-
-
-def _at_angle(angle: float, count: int) -> ResponseSpectrum:
-    """Return the spectrum of the AR(1) model with the correlation tanh(`angle`)."""
-    return ResponseSpectrum.autoregressive(float(np.tanh(angle)), count)
+    return evaluate_correlated(state.problem, relevance, at(angle), moved)
 
 
 def solve_correlated(
@@ -343,31 +333,26 @@ def solve_correlated(
         change = abs(state.learned_noise / state.noise - 1.0) if learn_noise else 0.0
         return max(state.distance(groups), state.moved, change)
 
-    reachable = max(tolerance, rounding_distance(problem))
-    settings: dict[str, Any] = {
-        "record": {"energy": lambda state: state.energy},
-        "callbacks": callbacks,
-        "size": problem.rows,
-    }
+    reachable, count = max(tolerance, rounding_distance(problem)), 0
+
+    def step(state: CorrelatedState) -> CorrelatedState:
+        nonlocal count
+        count += 1
+        if count <= BASIN_STEPS and distance(state) > BASIN:
+            return others(mackay_step(state, groups))
+        return others(newton_sweep(state, groups, reachable))
+
     relevance = to_numpy(flat_start(problem, groups))
     relevance = relevance if start is None else np.maximum(start, 1e-2 * relevance)
-    basin = iterate(
-        lambda state: others(mackay_step(state, groups)),
+    return iterate(
+        step,
         evaluate_correlated(problem, relevance, spectrum),
-        stop=Below(distance, max(BASIN, reachable)),
-        limit=min(limit, BASIN_STEPS),
-        **settings,
-    )
-    if basin.distance <= reachable or limit <= basin.n_iter:
-        return replace(basin, tolerance=reachable)
-    end = iterate(
-        lambda state: others(newton_sweep(state, groups, reachable)),
-        basin.value,
         stop=Below(distance, reachable),
-        limit=limit - basin.n_iter,
-        **settings,
+        limit=limit,
+        record={"energy": lambda state: state.energy},
+        callbacks=callbacks,
+        size=problem.rows,
     )
-    return joined(basin, end)
 
 
 def correlated_support(state: CorrelatedState, significance: float, groups: Groups | None) -> Any:
