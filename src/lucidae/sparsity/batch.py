@@ -41,7 +41,6 @@ from lucidae.iteration import (
     of_each,
 )
 from lucidae.iteration.progress import elapsed
-from lucidae.sparsity.blocks import axes_of
 from lucidae.sparsity.inputs import refuse_extremes, refuse_zero_problem
 from lucidae.sparsity.moves import best_change
 from lucidae.sparsity.newton import FIRST_DAMPING, newton_step
@@ -69,6 +68,7 @@ from lucidae.sparsity.solve import (
 )
 from lucidae.sparsity.state import (
     State,
+    axes_of,
     evaluate,
     evaluate_fit,
     evaluate_from,

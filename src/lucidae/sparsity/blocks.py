@@ -45,7 +45,7 @@ from lucidae.sparsity.prior import (
 )
 from lucidae.sparsity.problem import Problem, rounding_distance
 from lucidae.sparsity.screening import Blocks, DictionaryProducts, exact_blocks
-from lucidae.sparsity.state import Factor, State, evaluate, factor_of
+from lucidae.sparsity.state import Factor, PrincipalState, State, evaluate, factor_of
 
 GROUP_CANDIDATES = 60
 """Largest number of groups of relevance zero in a working set."""
@@ -77,30 +77,6 @@ ROUNDS = 100
 
 NO_GAIN = 1e-14
 """Decrease of the energy per response in a round of exact moves that counts as rounding."""
-
-
-class PrincipalState(State):
-    """The state of a problem in the principal axes of the covariances of its groups."""
-
-    axes: Axes  # the principal axes
-    groups: Groups  # the groups of columns
-
-    @classmethod
-    def at(cls, state: State, axes: Axes, groups: Groups) -> PrincipalState:
-        """Return a `PrincipalState` with the fields of `state`, and with these axes and groups."""
-        made = cls(*state)
-        made.axes, made.groups = axes, groups
-        return made
-
-    @property
-    def covariances(self) -> Array:
-        """The prior covariance of each group, of shape (g, m, m), padded with zeros."""
-        return self.axes.covariances(self.relevance, self.groups)
-
-
-def axes_of(state: State) -> Axes | None:
-    """Return the principal axes along which a state takes its columns; None for given columns."""
-    return state.axes if isinstance(state, PrincipalState) else None
 
 
 @dataclass(frozen=True, eq=False)

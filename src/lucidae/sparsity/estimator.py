@@ -43,7 +43,6 @@ from lucidae.base import (
 from lucidae.certificates.claims import Certificate
 from lucidae.iteration import Callback, Solution, Status, limited_blas, progress_bars
 from lucidae.iteration.progress import timed_fit
-from lucidae.sparsity.blocks import axes_of
 from lucidae.sparsity.claims import certificate_of, plain, with_changes
 from lucidae.sparsity.fitted import CERTIFIED_PARAMETERS, SparseState
 from lucidae.sparsity.held_out import (
@@ -90,7 +89,7 @@ from lucidae.sparsity.response_covariance import (
 from lucidae.sparsity.row_noise import check_learnable_rows, learn_row_noise
 from lucidae.sparsity.solve import advice_on, check_suited, solve
 from lucidae.sparsity.sparse_rows import SparseRows, rows_of
-from lucidae.sparsity.state import State, evaluate, flat_start
+from lucidae.sparsity.state import State, axes_of, evaluate, flat_start
 from lucidae.sparsity.support import significant_columns
 from lucidae.sparsity.verify import EnergyKind, Fit, Sample, group_numbers, measure
 from lucidae.sparsity.whitening import NoiseCovariance, prepared_rows
@@ -655,9 +654,9 @@ class SparseVAE(CertifiedMixin, MultiOutputMixin, RegressorMixin, BaseEstimator)
         if not zeros:
             refuse_nothing_left(rows, given)
         rule = noise_rule(self.noise_variance, objective, rows.count, X.shape[1])
-        spectrum = checked_spectrum(
-            self.response_covariance, rows, objective, self.posterior, self.solver
-        )
+        wanted, spectrum = self.response_covariance, None
+        if wanted is not None:
+            spectrum = checked_spectrum(wanted, rows, objective, self.posterior, self.solver)
         if rule == "learn_diagonal":
             rows, units, solution, cov = self._learned_rows(given, objective, has_cov)
         else:

@@ -16,7 +16,7 @@ from sklearn.model_selection import KFold
 
 from lucidae.arrays import Array, like, namespace, scalar, squared_norm, squared_norms, to_numpy
 from lucidae.iteration import Below, Callback, iterate, limited_blas, of_each
-from lucidae.sparsity.blocks import axes_of, entry_noise_of_groups
+from lucidae.sparsity.blocks import entry_noise_of_groups
 from lucidae.sparsity.dictionary import adjoint_times, column_squares
 from lucidae.sparsity.objectives import Energy, GroupCovariance
 from lucidae.sparsity.posterior import ActiveFactor
@@ -29,7 +29,7 @@ from lucidae.sparsity.solve import (
     model_of,
     repeat_update,
 )
-from lucidae.sparsity.state import State, evaluate, positive
+from lucidae.sparsity.state import State, axes_of, evaluate, positive
 from lucidae.validation import check_integer
 
 Shared: TypeAlias = tuple[Any, Problem]

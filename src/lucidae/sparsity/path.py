@@ -17,7 +17,6 @@ from lucidae.arrays import Array, as_double, diagonal, real_part, scalar, to_num
 from lucidae.cards import card, table
 from lucidae.iteration import limited_blas
 from lucidae.iteration.progress import elapsed
-from lucidae.sparsity.blocks import axes_of
 from lucidae.sparsity.estimator import SparseVAE
 from lucidae.sparsity.held_out import (
     Guide,
@@ -35,7 +34,7 @@ from lucidae.sparsity.objectives import Energy, GroupCovariance
 from lucidae.sparsity.problem import Problem, Rows, Units
 from lucidae.sparsity.solve import is_small, solve
 from lucidae.sparsity.sparse_rows import rows_of
-from lucidae.sparsity.state import State
+from lucidae.sparsity.state import State, axes_of
 from lucidae.sparsity.support import significant_columns
 from lucidae.sparsity.whitening import NoiseCovariance, prepared_rows
 from lucidae.validation import check_choice, check_integer, check_number

@@ -97,10 +97,8 @@ def given_covariance(wanted: Any) -> Any:
 
 def checked_spectrum(
     wanted: Any, rows: Rows, objective: Energy, posterior: str, solver: str
-) -> ResponseSpectrum | None:
-    """Return the covariance of the responses to start from; None for independent responses."""
-    if wanted is None:
-        return None
+) -> ResponseSpectrum:
+    """Return the covariance of the responses to start from."""
     count, name = int(rows.responses.shape[1]), "response_covariance"
     others = f"None, 'learn' or a covariance matrix of shape ({count}, {count})"
     if isinstance(wanted, str) and wanted != "learn":

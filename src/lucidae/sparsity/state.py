@@ -38,7 +38,7 @@ from lucidae.sparsity.dictionary import (
     quadratic_forms,
     selected_columns,
 )
-from lucidae.sparsity.prior import Groups
+from lucidae.sparsity.prior import Axes, Groups
 from lucidae.sparsity.problem import Problem, covariance, root_by_qr
 
 CANCELLING = 1e-5
@@ -149,6 +149,30 @@ class State(NamedTuple):
         """Whether all that `take` returns is stored; otherwise it computes products."""
         stored = self.inverse if is_sparse(self.dictionary) else self.whitened
         return bool(stored.shape[-1])
+
+
+class PrincipalState(State):
+    """The state of a problem in the principal axes of the covariances of its groups."""
+
+    axes: Axes  # the principal axes
+    groups: Groups  # the groups of columns
+
+    @classmethod
+    def at(cls, state: State, axes: Axes, groups: Groups) -> PrincipalState:
+        """Return a `PrincipalState` with the fields of `state`, and with these axes and groups."""
+        made = cls(*state)
+        made.axes, made.groups = axes, groups
+        return made
+
+    @property
+    def covariances(self) -> Array:
+        """The prior covariance of each group, of shape (g, m, m), padded with zeros."""
+        return self.axes.covariances(self.relevance, self.groups)
+
+
+def axes_of(state: State) -> Axes | None:
+    """Return the principal axes along which a state takes its columns; None for given columns."""
+    return state.axes if isinstance(state, PrincipalState) else None
 
 
 def factorise(problem: Problem, relevance: Array) -> tuple[Array, Array]:
