@@ -10,28 +10,25 @@ from __future__ import annotations
 import inspect
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from importlib import import_module
 from typing import Any
 
 import numpy as np
 
 import lucidae
-from lucidae.certificates.bounds import Ball
-from lucidae.certificates.claims import Certificate, undecided
-from lucidae.dropout.claims import CERTIFIED, claims, completion_certificate
+from lucidae.dropout.claims import CERTIFIED
 from lucidae.dropout.theory import dropout_of
-from lucidae.dropout.verify import DropoutFigures
-from lucidae.dropout.verify_completion import CompletionFigures
 from lucidae.iteration import Status
 from lucidae.linear.methods import Options
 from lucidae.models import built, check_part, check_row
-from lucidae.snapshots import CERTIFICATE, Values, restored, values_of
-from lucidae.sparsity.claims import certificate_of
-from lucidae.sparsity.theory import Uniqueness
-from lucidae.sparsity.verify import FINEST, Figures
+from lucidae.snapshots import Values, restored
 
 __all__ = ["loaded"]
+
+FORMER = (
+    "The estimator was saved by an earlier version of lucidae, whose verdicts are not repeated. "
+    "Call lucidae.certify with the estimator and its data."
+)
 
 SCIKIT = {
     "PCA": "sklearn.decomposition",
@@ -122,11 +119,17 @@ def _estimator(name: str, fields: _Fields) -> Any:
         solved = state.pop("outcome", None)
         state["tolerance"] = CERTIFIED if solved is None else 1e-2
         state["trained"] = results.get("outcome") or solved
-    values = ESTIMATORS[name](state, fields).flat()
+    values = ESTIMATORS[name](state, fields)
+    if name != "LinearAutoencoder":
+        for key in ("figures", "certificate", "_certificate"):
+            values.pop(key, None)
     former = {"verbose": False} if "verbose" in names else {}  # before there was the parameter
     parameters = former | {key: fields[key] for key in names if key in fields}
     attributes = {key: fields[key] for key in fields.keys() - names.keys() - {"cv_"}}
-    return built(name, parameters, attributes, values)
+    estimator = built(name, parameters, attributes, values.flat())
+    if name != "LinearAutoencoder":
+        estimator._state.doubt = FORMER
+    return estimator
 
 
 def _linear(state: _Fields, _: _Fields) -> _Fields:
@@ -169,71 +172,15 @@ def _method(method: _Fields, options: Values, k: int) -> _Fields:
 
 
 def _network(state: _Fields, _: _Fields) -> _Fields:
-    trained, figures = state["trained"], state.pop("figures", None)
     state["ref"] = str(state["ref"].dtype)
-    if trained is not None:
-        _rename(trained["optimum"])
-    if figures is not None:
-        state["judged"] = _judged("", figures, state["tolerance"])
-    state.pop("_certificate", None)
+    if state["trained"] is not None:
+        _rename(state["trained"]["optimum"])
     return state
 
 
 def _rename(optimum: _Fields) -> None:
     if "beyond" in optimum:
         optimum["next_singular_value"] = optimum.pop("beyond")
-
-
-def _judged(title: str, figures: Values, tolerance: float) -> _Fields:
-    """Return the certificate that follows from values measured by an earlier version."""
-    known, had = figures["optimum"] is not None, figures.get
-    part = had("explainable", figures["energy"]) or 1.0
-    excess = had("excess", figures["value"] - figures["optimum"] if known else 0.0)
-    error, band, worst = had("error", 0.0), had("rank_band"), had("attributes")
-    product, violation, noise = had("product_distance"), had("subgradient"), had("separated")
-    found = DropoutFigures(
-        gap=Ball(excess / part, had("gap_error", 0.0)),
-        missed=had("missed", 0.0),
-        lost=had("undecided", 0.0) - had("missed", 0.0),
-        decrease=(had("decrease") or 0.0) / part,
-        stationarity=Ball(figures["stationarity"], error),
-        equalized=Ball(figures["relative_variance"]),
-        path=Ball(figures["path_excess"]),
-        unequal=1.0,
-        product=None if product is None else Ball(product, error + had("optimum_error", 0.0)),
-        far=1.0,
-        subgradient=None if violation is None else Ball(violation, error),
-        rank_band=band if band and band[0] is not None else (figures["optimal_rank"] or 0,) * 2,
-        attributes=None if worst is None else Ball(worst, had("attributes_error", 0.0)),
-        attribute="a fitted attribute",
-        known=known,
-        white=had("white", True),
-        condition=had("condition", 1.0),
-        dropped=had("dropped", 0),
-        from_rows=had("from_rows", False),
-        unexplained=figures["energy"] / part,
-        precision=had("precision", 0.0),
-        spectrum=None,
-        residual=None,
-        n_inputs=0,
-        n_rows=None,
-        peaks=None,
-        evidence=had("evidence", {}),
-        **{name: figures[name] for name in ("strength", "width", "tied", "rank", "optimal_rank")},
-        **{name: figures[name] for name in ("curvature", "reason", "paper_bound")},
-    )
-    sampling = had("sampling", "This certificate was saved before sampling noise was measured.")
-    value = None if noise is None else float(noise)
-    judged = tuple(
-        replace(claim, value=value, advice=sampling) if claim.name == "sampling" else claim
-        for claim in claims(found, tolerance)
-        if claim.name != "leverage"
-    )
-    return _certificate(Certificate(title, judged, found.evidence))
-
-
-def _certificate(certificate: Certificate) -> _Fields:
-    return _Fields(values_of(CERTIFICATE, certificate))
 
 
 def _regressor(state: _Fields, estimator: _Fields) -> _Fields:
@@ -244,26 +191,12 @@ def _regressor(state: _Fields, estimator: _Fields) -> _Fields:
 
 
 def _factorization(state: _Fields, _: _Fields) -> _Fields:
-    figures, title = state.pop("figures"), "DropoutFactorization"
     state["ref"] = str(state["ref"].dtype)
     if "solution" in state:
         for name in ("tolerance", "trained"):  # of 0.1
             state.pop(name, None)
         _rename(state["solution"])
-        if figures is not None:
-            state["certificate"] = _judged(title, figures, CERTIFIED)
-    elif figures is not None:
-        found = CompletionFigures(**figures)
-        state["certificate"] = _certificate(
-            completion_certificate(title, found, state["tolerance"])
-        )
     return state
-
-
-FORMER = (
-    "The estimator was saved by an earlier version of lucidae, which did not measure this. Call "
-    "certify(estimator, X, y) to measure it."
-)
 
 
 def _sparse(state: _Fields, estimator: _Fields) -> _Fields:
@@ -271,65 +204,11 @@ def _sparse(state: _Fields, estimator: _Fields) -> _Fields:
     fitted = [name for name in estimator if name in SPARSE]  # as 0.1 kept them
     results = state.get("results") or {name: estimator.pop(name) for name in fitted}
     estimator |= state.pop("_attributes", None) or {}  # what a user had changed in place
-    certificate = _certificate(_sparse_certificate(figures))
-    state |= {"results": _Fields(results), "certificate": certificate}
+    state |= {"results": _Fields(results)}
     state |= {"stability": figures.get("path")}
     state |= {"noise_rule": figures.get("noise_rule", "").replace("floor", "learn")}
     state["parameters"] = _Fields(state.get("parameters") or {})
     return _Fields({"noise_level": 1.0} | state)
-
-
-def _sparse_certificate(values: Values) -> Certificate:
-    """Return the certificate that follows from values measured by an earlier version."""
-
-    def ball(name: str, error: str = "") -> Ball | None:
-        return None if values.get(name) is None else Ball(values[name], values.get(error, 0.0))
-
-    def count(name: str, unsure: str) -> Ball | None:
-        wrong = values.get(name)
-        return None if wrong is None else Ball(wrong, 0.0 if wrong else values.get(unsure, 0))
-
-    values = {"n_used": values["n_active"]} | values
-    proved = values.get("position") is True  # uniqueness was assumed once
-    evidence, rule = values.get("evidence", {}), values.get("noise_rule", "")
-    response = evidence.get("response_covariance_rule")
-    noise = values.get("noise_rank")
-    found = Figures(
-        values["n_columns"], values.get("rows", 0), values["n_active"],
-        np.arange(values["n_used"]), values["row_norms"],
-        values["relative_error"], "full", values.get("covariance_distance") is not None,
-        ball("violation", "violation_error"), values["tolerance"] or FINEST,
-        values.get("covariance_distance"), ball("mean_distance", "mean_error"),
-        values.get("mean_tolerance", FINEST), rule, ball("noise_distance"),
-        ball("energy_distance", "energy_error"), ball("variance_distance", "variance_error"),
-        count("support_wrong", "support_undecided"), (), count("unjustified", "undecided"), 0,
-        values.get("reach", 0.0),
-        None if noise is None else (noise, values["noise_rows"], values["noise_outside"] or 0.0),
-        values.get("path"),
-        response=None if response is None else (response, evidence["response_covariance"]),
-        evidence=evidence,
-    )  # fmt: skip
-    unique = Uniqueness(
-        values["exact_error"], values["rank"], values.get("spark") if proved else None, proved,
-        values["position_reason"] if proved else FORMER, values.get("coherence"),
-    )  # fmt: skip
-    title = f"SparseVAE, {values['title'].removeprefix('SparseVAE, ')}"
-    certificate = certificate_of(found, title, unique)
-    measured = {
-        "posterior_mean": found.mean, "noise_variance": found.noise, "energy": found.energy,
-        "predictive_variance": found.variance, "support": found.support,
-    }  # fmt: skip
-    estimated = ("predictive_variance", "support") if rule else ()
-    former = [
-        name for name, ball in measured.items() if ball is None
-        and (name in estimated or (not proved and found.violation is not None))
-    ]  # fmt: skip
-    claims = (
-        undecided(claim.name, claim.statement, claim.reference, FORMER)
-        if claim.name in former else claim
-        for claim in certificate if claim.name != "leverage"
-    )  # fmt: skip
-    return Certificate(title, tuple(claims), evidence)
 
 
 SPARSE = (
