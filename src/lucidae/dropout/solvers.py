@@ -25,6 +25,7 @@ from lucidae.arrays import (
     squared_norm,
     svd_thin,
     where_set,
+    zeros_like_shape,
 )
 from lucidae.arrays.eigen import column_signs, leading_eigenpairs
 from lucidae.arrays.krylov import krylov_eigenpairs
@@ -145,6 +146,34 @@ def solve(problem: LinearProblem, strength: float, width: int) -> ExactSolution:
     width = check_width(width, "width", max(problem.cross.shape))
     white = whiten(problem)
     return assemble(white, leading_svd(white.matrix, width + 1, strength), strength, width)
+
+
+def solve_reduced_rank(problem: LinearProblem, width: int) -> ExactSolution:
+    """Return the factors U and V of the least-squares coefficients of rank at most `width`.
+
+    The columns of U are orthonormal directions of the outputs, by descending singular values; those
+    of V are the least-squares coefficients along them, with uncorrelated values vᵢᵀx. Columns
+    beyond the rank of the least-squares map are zero.
+    """
+    width, white = check_width(width, "width", max(problem.cross.shape)), whiten(problem)
+    P, values, Qt = leading_svd(white.matrix, width + 1)
+    xp, rank = namespace(values), optimal_rank(values, 0.0, width)
+    signs = column_signs(P[:, :rank])
+    left, right = P[:, :rank] * signs, Qt[:rank, :].mT * (signs * values[:rank])
+    # M − PₖPₖᵀM is formed, because the difference of squared norms would cancel digits.
+    rest = white.matrix - left @ (left.mT @ white.matrix)
+    padded = [
+        xp.concat([part, zeros_like_shape((part.shape[0], width - rank), part)], axis=1)
+        for part in (left, right)
+    ]
+    return ExactSolution(
+        white.raise_weights(Weights(*padded)),
+        rank,
+        0.0,
+        values[:width],
+        white.floor + scalar(xp.sum(rest * rest)),
+        value_after(values, width),
+    )
 
 
 def assemble(
@@ -282,36 +311,6 @@ def _krylov_directions(matrix: Array, count: int) -> Array | None:
 def value_after(values: Array, width: int) -> float:
     """Return the singular value after the first `width` values; 0 if there are not more of them."""
     return scalar(values[width]) if values.shape[0] > width else 0.0
-
-
-def solve_reduced_rank(problem: LinearProblem, width: int) -> ExactSolution:
-    """Return the factors U and V of the least-squares coefficients of rank at most `width`.
-
-    The columns of U are orthonormal directions of the outputs, by descending singular values; those
-    of V are the least-squares coefficients along them, with uncorrelated values vᵢᵀx. Columns
-    beyond the rank of the least-squares map are zero.
-    """
-    width = check_width(width, "width", max(problem.cross.shape))
-    white = whiten(problem)
-    P, values, Qt = leading_svd(white.matrix, width + 1)
-    xp, rank = namespace(values), optimal_rank(values, 0.0, width)
-    signs = column_signs(P[:, :rank])
-    left, right = P[:, :rank] * signs, Qt[:rank, :].mT * (signs * values[:rank])
-    # M − PₖPₖᵀM is formed, because the difference of squared norms would cancel digits.
-    rest = white.matrix - left @ (left.mT @ white.matrix)
-    zeros = [xp.zeros_like(part[:, :1]) + 0.0 * values[:1] for part in (P, Qt.mT)]
-    padded = [
-        xp.concat([part, *([zero] * (width - rank))], axis=1)
-        for part, zero in zip((left, right), zeros, strict=True)
-    ]
-    return ExactSolution(
-        white.raise_weights(Weights(*padded)),
-        rank,
-        0.0,
-        values[:width],
-        white.floor + scalar(xp.sum(rest * rest)),
-        value_after(values, width),
-    )
 
 
 def solve_autoencoder(rows: RowOperator, strength: float, width: int) -> ExactSolution:

@@ -266,18 +266,18 @@ class DropoutAutoencoder(
         self
             The fitted estimator itself.
         """
-        solver, settings = self._chosen_solver, SgdSettings.of(self)
-        if not (in_memory(X, rows_drawn=solver.needs_rows) and in_memory(sample_weight)):
+        trains, settings = self._trains, SgdSettings.of(self)
+        if not (in_memory(X, rows_drawn=trains) and in_memory(sample_weight)):
             return self.fit_batches(X, sample_weight)
         X = validated_rows(self, X, reset=True)
         weights = check_weights(sample_weight, X)
         width = hidden_width(self.n_components, X.shape[1])
         rows = RowOperator.of(X, weights)
-        stored = solver.needs_rows or X.shape[1] <= STORED_FEATURES
+        stored = trains or X.shape[1] <= STORED_FEATURES
         stored = stored or scatter_is_cheapest(rows, width)
         moment = rows.scatter() if stored else mean_of(rows)
         state = self._unsolved(moment, reference_array(X))
-        if solver.needs_rows:
+        if trains:
             state.train(X, X, weights, settings)
         else:
             state.trained = state.from_rows(rows)
@@ -430,7 +430,7 @@ class DropoutAutoencoder(
         """
         width = hidden_width(self.n_components, moment.n_features)
         strength = strength_of(self.dropout)
-        tolerance = self._chosen_solver.allowed_gap(self.tol)
+        tolerance = self._allowed_gap
         return AutoencoderState(moment, strength, width, ref, tolerance, None)
 
     def _certify_on(self, X: Any, _y: Any, sample_weight: Any = None) -> Certificate:

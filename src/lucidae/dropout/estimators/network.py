@@ -145,31 +145,8 @@ def finite_output(values: Array, name: str) -> Array:
     return values
 
 
-@dataclass(frozen=True, slots=True)
-class SolverTraits:
-    """Whether a solver needs the rows themselves, and whether it stops at the tolerance `tol`.
-
-    The gap is the loss minus its minimum, divided by the part of the mean squared output that least
-    squares explains. A certificate allows a gap of `CERTIFIED` for rounding errors, and more for a
-    solver that stops early.
-    """
-
-    needs_rows: bool  # whether the solver draws rows
-    stops_at_tol: bool  # whether the solver stops at `tol`
-
-    def allowed_gap(self, tol: float) -> float:
-        """Return the largest gap that the certificate allows for a solver with tolerance `tol`.
-
-        The gap is the loss minus its minimum, divided by the part of the mean squared output that
-        least squares explains.
-        """
-        return min(max(float(tol), CERTIFIED), LARGEST_GAP) if self.stops_at_tol else CERTIFIED
-
-
-SOLVERS = {
-    "exact": SolverTraits(needs_rows=False, stops_at_tol=False),
-    "sgd": SolverTraits(needs_rows=True, stops_at_tol=True),
-}
+SOLVERS = ("exact", "sgd")
+"""The closed form, and stochastic gradient descent, which draws rows and stops at `tol`."""
 
 
 class TrainedNetwork(NamedTuple):
@@ -586,9 +563,18 @@ class NetworkMixin(CertifiedMixin):
             return Certificate(title, (_changed_claim(state, why),))
 
     @property
-    def _chosen_solver(self) -> SolverTraits:
-        """What the solver named by the parameter `solver` needs, and whether it stops at `tol`."""
-        return SOLVERS[check_choice(self.solver, "solver", SOLVERS)]
+    def _trains(self) -> bool:
+        """Whether the network is trained by SGD, which needs the rows themselves."""
+        return check_choice(self.solver, "solver", SOLVERS) == "sgd"
+
+    @property
+    def _allowed_gap(self) -> float:
+        """Largest gap that the certificate allows: for rounding errors, or where SGD stops.
+
+        The gap is the loss minus its minimum, divided by the part of the mean squared output that
+        least squares explains.
+        """
+        return min(max(float(self.tol), CERTIFIED), LARGEST_GAP) if self._trains else CERTIFIED
 
     def _attributes_now(self) -> dict[str, Any]:
         """Return the present fitted attributes by name, including values assigned by a user."""
@@ -617,7 +603,7 @@ class NetworkMixin(CertifiedMixin):
 
     def _warm_start(self) -> Weights | None:
         """Return the weights of the last fit if SGD is to start from them, otherwise None."""
-        wanted = check_flag(self.warm_start, "warm_start") and self._chosen_solver.needs_rows
+        wanted = check_flag(self.warm_start, "warm_start") and self._trains
         return self._state.network.weights if wanted and self.__sklearn_is_fitted__() else None
 
 
@@ -633,7 +619,7 @@ def merges_moments(estimator: Any) -> bool:
     need second moments only. It also does for an unknown solver, so that a call of `partial_fit`
     reports the wrong name.
     """
-    if any(name == estimator.solver and solver.needs_rows for name, solver in SOLVERS.items()):
+    if isinstance(estimator.solver, str) and estimator.solver == "sgd":
         raise AttributeError(
             f"partial_fit is not available for solver={estimator.solver!r}, which needs all rows "
             "at once: use solver='exact'."
@@ -658,7 +644,7 @@ def merges_regression(estimator: Any) -> bool:
 
 def _check_streamed(estimator: Any, data: Any, start: SecondMoment | None) -> None:
     """Raise an error for settings that need rows in random order or folds of rows."""
-    if estimator._chosen_solver.needs_rows:
+    if estimator._trains:
         raise ValueError(
             f"solver={estimator.solver!r} draws rows in random order, but X is read in blocks: use "
             "solver='exact', or give X as an array or a memory map."

@@ -143,9 +143,9 @@ class RegressionState(NetworkState):
 
         The loss is the expected dropout loss or, without shrinkage, the mean squared error.
         """
-        if not self.shrink:
-            return exact_network(solve_reduced_rank(self.problem, self.width))
-        return exact_network(solve(self.problem, self.strength, self.width))
+        if self.shrink:
+            return exact_network(solve(self.problem, self.strength, self.width))
+        return exact_network(solve_reduced_rank(self.problem, self.width))
 
     @property
     def context(self) -> Context:
@@ -533,15 +533,15 @@ class DropoutRegressor(
         self
             The fitted estimator itself.
         """
-        solver, settings = self._chosen_solver, SgdSettings.of(self)
+        trains, settings = self._trains, SgdSettings.of(self)
         self._check_settings()
-        drawn = solver.needs_rows or self._cross_validated is not None
+        drawn = trains or self._cross_validated is not None
         if not (in_memory(X, rows_drawn=drawn) and in_memory(y) and in_memory(sample_weight)):
             return self.fit_batches(X, y, sample_weight)
         store_targets(self, y)
         X, y, weights = self._checked_data(X, y, sample_weight, reset=True)
         centered = check_flag(self.fit_intercept, "fit_intercept")
-        products = not solver.needs_rows  # SGD draws rows in white coordinates
+        products = not trains  # SGD draws rows in white coordinates
         factor = few_rows(X, y, weights, centered=centered, products=products)
         mean = None if factor is None else factor[0]
         choice = self._choose_network(X, y, weights, settings.bars("cross-validation"), mean)
@@ -552,7 +552,7 @@ class DropoutRegressor(
             state.root = problem.root
         else:
             state.root = factor[1]
-        if solver.needs_rows:
+        if trains:
             state.train(X, columns, weights, settings)
         state.refer(X, columns, weights, type(self).__name__)
         self._keep(state)
@@ -645,7 +645,7 @@ class DropoutRegressor(
 
         They are defined for the exact solution only, with `coef_` and `intercept_` as fitted.
         """
-        if self._chosen_solver.needs_rows:
+        if self._trains:
             raise ValueError(
                 f"return_std=True was given with solver={self.solver!r}, whose weights also depend "
                 "on random numbers, so that their standard errors are not known: use "
@@ -727,7 +727,7 @@ class DropoutRegressor(
                 f"dropout={self.dropout!r} was given with shrink=False, which has no dropout: "
                 f"leave dropout={UNUSED_DROPOUT}, its default, or use shrink=True."
             )
-        if self._chosen_solver.needs_rows and not self.shrink:
+        if self._trains and not self.shrink:
             raise ValueError(
                 f"solver={self.solver!r} was given with shrink=False, but it trains with dropout: "
                 "use solver='exact'."
@@ -808,7 +808,7 @@ class DropoutRegressor(
             strength_of(choice.dropout),
             choice.width,
             ref,
-            self._chosen_solver.allowed_gap(self.tol),
+            self._allowed_gap,
             None,
             self.n_features_in_,
             check_flag(self.fit_intercept, "fit_intercept"),
