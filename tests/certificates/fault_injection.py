@@ -54,7 +54,6 @@ READING = {
     "checked_columns",
     "checked_noise",
     "dense_if_small",
-    "factorised_state",  # its result contains the certificate of the rows, which are not kept
     "like",
     "loaded_rows",
     "numeric_frame",
