@@ -392,7 +392,8 @@ class Data:
                 weight, rest, squares, _ = rows.total(Deviations(center, np.zeros((0, m))))
                 rest = rest / weight
                 variances = np.maximum(squares / weight - rest**2, 0.0)
-            near = (rest**2 <= LARGE_MEAN * variances) | (np.abs(rest) <= gamma(0) * np.abs(center))
+                small = np.abs(rest) <= gamma(0) * np.abs(center)
+                near = (rest**2 <= LARGE_MEAN * variances) | small
             if bool(np.all(near)) or not np.all(np.isfinite(rest)):
                 break
             center = center + rest
