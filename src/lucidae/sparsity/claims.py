@@ -215,13 +215,10 @@ JOINT_STATEMENTS = {
 """Statements about several dictionaries, where they differ from those about one."""
 
 
-def certificate_of(figures: Figures, title: str, unique: Uniqueness | None = None) -> Certificate:
+def certificate_of(figures: Figures, title: str) -> Certificate:
     """Return a certificate with all claims about a fit and the numbers from which to check them."""
-    if unique is None:
-        (rows,) = figures.rows
-        unique = uniqueness_of(
-            rows.dictionary, rows.responses, figures.used, figures.relative_error
-        )
+    (rows,) = figures.rows
+    unique = uniqueness_of(rows.dictionary, rows.responses, figures.used, figures.relative_error)
     first, last = _claims(figures), figures.response
     at = [claim.name for claim in first].index("row_scales")
     found = (
