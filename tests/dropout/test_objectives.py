@@ -189,13 +189,6 @@ def test_layers_need_the_same_hidden_units():
         check_hidden_units(np.ones((2, 3)), np.ones((3, 2)))
 
 
-@pytest.mark.parametrize(("error", "white"), [(0.0, True), (1e-8, True), (1.1e-8, False)])
-def test_inputs_are_white_up_to_their_tolerance(error, white):
-    inputs = np.eye(2) + error * np.array([[0.0, 1.0], [1.0, 0.0]])
-    assert LinearProblem(np.ones((1, 2)), inputs, 1.0).is_white is white
-    assert LinearProblem(np.ones((1, 2)), None, 1.0).is_white is True
-
-
 def test_second_moment_about_any_center():
     X = np.random.default_rng(0).standard_normal((9, 3)) + 1.0
     for center in (np.zeros(3), np.array([2.0, -1.0, 0.5])):
@@ -284,7 +277,6 @@ def test_few_rows_and_their_moment_are_the_same_problem():
     assert_allclose(found.outputs, second[5:, 5:])
     assert found.energy == pytest.approx(np.trace(second[5:, 5:]))
     assert found.n_rows == 4.0
-    assert not found.is_white
     given = LinearProblem(second[5:, :5], second[:5, :5], found.energy)
     for right in (rng.standard_normal((5, 3)), rng.standard_normal((2, 5, 3))):
         assert_allclose(found.through_inputs(right), given.through_inputs(right))

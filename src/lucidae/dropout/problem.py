@@ -21,7 +21,6 @@ from lucidae.arrays import (
     as_double,
     diagonal,
     eigh_descending,
-    eye_like,
     is_array,
     largest,
     like,
@@ -63,15 +62,6 @@ def check_hidden_units(left: Array, right: Array) -> None:
         )
 
 
-def check_features(X: Any, layer: Any) -> None:
-    """Raise an error unless rows and weights have the same number of features."""
-    if X.shape[1] != layer.shape[0]:
-        raise ValueError(
-            f"the data have {X.shape[1]} features, but the weights U or V have {layer.shape[0]} "
-            "rows: give the data to which these weights belong."
-        )
-
-
 SMALLEST_ENERGY = 1e-280
 """A sum of squares below this has lost digits to underflow."""
 
@@ -82,11 +72,6 @@ CONSTANT = 4 * float(np.finfo(np.float64).eps)
 
 SINGLE = 1e-10
 """A rounding unit above this value means single precision."""
-
-
-WHITE = 1e-8
-"""Inputs count as white if each entry of their second moment differs by at most this from the
-identity."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -217,13 +202,6 @@ class LinearProblem:
         """Return the problem whose output is its input x, from the second moment of x."""
         second = _second(moment, centered)
         return cls(second, second, scalar(trace(second)), n_rows=moment.weight - centered)
-
-    @property
-    def is_white(self) -> bool:
-        """Whether E[xxᵀ] is the identity, up to `WHITE`."""
-        if self.inputs is None:
-            return self.root is None and self.rows is None
-        return largest(self.inputs - eye_like(self.inputs.shape[0], self.inputs)) <= WHITE
 
     def through_inputs(self, right: Array) -> Array:
         """Return C V for incoming weights V."""
