@@ -241,6 +241,19 @@ def test_an_outlier_is_named_that_makes_a_component_below_those_of_the_answer():
     assert "--target g " in page  # not the constant column
 
 
+def test_a_number_that_rests_on_equal_noise_is_doubted():
+    rng = np.random.default_rng(4)
+    rates = rng.gamma(0.5, 2.0, 60) * np.exp(0.8 * rng.standard_normal((3, 60)))
+    values = np.log1p(rng.poisson(rates[rng.integers(3, size=400)]))
+    names = tuple(f"gene {at}" for at in range(60))
+    table = replace(random_table(values=values, columns=names), name="cells.csv")
+    page = chapters(Prepared(table, Preparation(ReadOptions())), "answer")
+    assert "there may be fewer components" in page
+    assert "lucidae report cells.csv --standardize" in page
+    page = chapters(Prepared(table, Preparation(ReadOptions(), standardize=True)), "answer")
+    assert "there may be fewer components" not in page
+
+
 def test_only_observed_values_are_called_far_from_the_median():
     rng = np.random.default_rng(2)
     values = np.outer(rng.normal(size=200), [2.0, 2, 2, 2]) + 0.1 * rng.normal(size=(200, 4))

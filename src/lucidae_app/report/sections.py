@@ -78,7 +78,7 @@ class Study:
             )
         self.spread = spread
         with clock("linear: exact fit"):
-            self.exact = fitted(table)
+            self.exact, self.is_doubtful = fitted(table)
         if np.isnan(table.values).any():  # the other sections need complete rows
             filled = self.exact.inverse_transform(self.exact.transform(table.values))
             table = replace(table, values=np.where(np.isnan(table.values), filled, table.values))
@@ -139,15 +139,20 @@ def scaled(prepared: Prepared) -> Table:
     return table
 
 
-def fitted(table: Table) -> Any:
-    """Return the exact linear autoencoder with as many components as stand out of noise."""
+def fitted(table: Table) -> tuple[Any, bool]:
+    """Return the exact linear autoencoder with as many components as stand out of noise.
+
+    The second result tells whether their number is doubtful, because the noise of columns differs.
+    """
     gaps = table.moment is None and bool(np.isnan(table.values).any())
     model = LinearAutoencoder("hard_threshold", handle_missing="em" if gaps else "error")
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", UserWarning)  # the page says that no component stands out
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always", UserWarning)  # the page says that no component stands out
         if table.moment is None:
-            return model.fit(table.values)
-        return model.fit_batches(None, start=table.moment)
+            model.fit(table.values)
+        else:
+            model.fit_batches(None, start=table.moment)
+    return model, any("noise of the same variance" in str(warning.message) for warning in caught)
 
 
 def _deviations(table: Table) -> Matrix:
@@ -285,6 +290,16 @@ def _advice(study: Study) -> list[tuple[str, str]]:
             "arbitrary, scale the columns:"
         )
         found.append((text, f"{study.command('report FILE')} --standardize"))
+    elif study.is_doubtful:
+        text = (
+            "The number of components assumes noise of the same variance in all columns, but it "
+            "differs, so that there may be fewer components than this"
+        )
+        is_scaled = prepared.preparation.standardize or not study.is_file
+        command = "" if is_scaled else f"{study.command('report FILE')} --standardize"
+        found.append(
+            (f"{text}." if is_scaled else f"{text}. Compare with scaled columns:", command)
+        )
     if rows := study.influential:
         named = some([str(prepared.row_number(row)) for row in rows], INFLUENTIAL)
         text = f"row {named}: it has" if len(rows) == 1 else f"rows {named}: each has"
@@ -447,7 +462,7 @@ def influence_section(study: Study) -> list[Block]:
     given = study.prepared.table
     left = replace(given, values=np.delete(given.values, rows, axis=0))
     with study.clock("linear: exact fit without rows of high leverage"):
-        without = fitted(scaled(replace(study.prepared, table=left)))
+        without, _ = fitted(scaled(replace(study.prepared, table=left)))
     cosines = (study.exact.components_ @ without.components_.T) ** 2
     similar = np.argmax(cosines, axis=0)
     compared = [
