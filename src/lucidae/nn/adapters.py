@@ -15,8 +15,7 @@ import torch
 
 from lucidae.certificates.claims import Certificate, at_most, does_not_apply, reported
 from lucidae.dropout.theory import strength_of
-from lucidae.nn.layers import Tensor, batches, check_tensor
-from lucidae.nn.low_rank import summed
+from lucidae.nn.layers import Tensor, batches, check_tensor, summed
 from lucidae.validation import check_integer, check_number
 
 __all__ = ["adapter", "certify_adapter"]

@@ -23,8 +23,8 @@ from typing import Any, NamedTuple
 import torch
 from torch import nn
 
-from lucidae.nn.layers import Tensor
-from lucidae.nn.low_rank import batches_of, call, observed, summed, unwrapped
+from lucidae.nn.layers import Tensor, summed
+from lucidae.nn.low_rank import batches_of, call, observed, unwrapped
 from lucidae.validation import check_flag, check_integer
 
 __all__ = ["LowRankAttention", "heads"]

@@ -29,7 +29,7 @@ from lucidae.certificates.claims import (
 from lucidae.dropout.theory import strength_of
 from lucidae.nn.adapters import adapter, certify_adapter
 from lucidae.nn.attention import LowRankAttention, heads
-from lucidae.nn.layers import Tensor, device_of
+from lucidae.nn.layers import Tensor, device_of, summed
 from lucidae.nn.low_rank import (
     CONVOLUTIONS,
     CalibrationSource,
@@ -48,7 +48,6 @@ from lucidae.nn.low_rank import (
     rows_of,
     samples_of,
     spectrum_of,
-    summed,
     unwrapped,
     with_factors,
 )

@@ -26,6 +26,7 @@ __all__ = [
     "device_of",
     "evaluation",
     "full_precision",
+    "summed",
     "without_autocast",
 ]
 
@@ -183,6 +184,15 @@ def device_of(module: Any) -> Any:
     for tensor in (*module.parameters(), *module.buffers()):
         return tensor.device
     return torch.device("cpu")
+
+
+def summed(values: Tensor) -> Tensor:
+    """Return the sum of a tensor over the processes of `torch.distributed`, if there are any."""
+    processes = torch.distributed
+    if processes.is_available() and processes.is_initialized():
+        values = values.clone()
+        processes.all_reduce(values)
+    return values
 
 
 FAR = 1024.0

@@ -31,7 +31,7 @@ from torch import nn
 from lucidae.arrays import to_numpy
 from lucidae.dropout.equalize import equalize
 from lucidae.dropout.theory import optimal_value, shrink
-from lucidae.nn.layers import Tensor, device_of, full_precision, without_autocast
+from lucidae.nn.layers import Tensor, device_of, full_precision, summed, without_autocast
 
 __all__ = [
     "CONVOLUTIONS",
@@ -53,7 +53,6 @@ __all__ = [
     "rows_of",
     "samples_of",
     "spectrum_of",
-    "summed",
     "unwrapped",
     "with_factors",
 ]
@@ -290,15 +289,6 @@ def _float32_products() -> Iterator[None]:
         yield
     finally:
         torch.set_float32_matmul_precision(before)
-
-
-def summed(values: Tensor) -> Tensor:
-    """Return the sum of a tensor over the processes of `torch.distributed`, if there are any."""
-    processes = torch.distributed
-    if processes.is_available() and processes.is_initialized():
-        values = values.clone()
-        processes.all_reduce(values)
-    return values
 
 
 # --- linear layers of all kinds -----------------------------------------------------------------

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from lucidae.linear.rules import rotation_generator
-from lucidae.nn.layers import Tensor, check_bottleneck, full_precision, without_autocast
+from lucidae.nn.layers import Tensor, check_bottleneck, full_precision, summed, without_autocast
 from lucidae.validation import check_number
 
 __all__ = ["RotationAugmented"]
@@ -277,18 +277,17 @@ class RotationAugmented(torch.optim.Optimizer):
 
     def _summed(self, values: Tensor) -> Tensor:
         """Return the sum of a tensor over all processes, if this training is distributed."""
+        if self.distributed is False:
+            return values
         processes = torch.distributed
-        if self.distributed is False or not processes.is_available():
-            return values
-        if not processes.is_initialized():
-            if self.distributed is True:
-                raise RuntimeError(
-                    "distributed=True was given, but torch.distributed is not initialized: call "
-                    "torch.distributed.init_process_group first."
-                )
-            return values
-        processes.all_reduce(values)
-        return values
+        if self.distributed is True and not (
+            processes.is_available() and processes.is_initialized()
+        ):
+            raise RuntimeError(
+                "distributed=True was given, but torch.distributed is not initialized: call "
+                "torch.distributed.init_process_group first."
+            )
+        return summed(values)
 
     def _augment(self) -> list[tuple[Any, Tensor]]:
         """Add the rotation to the gradients of the bottleneck."""

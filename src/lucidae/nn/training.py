@@ -8,7 +8,7 @@ import os
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -217,14 +217,7 @@ def train(
         )
     if writer is not None and solution.status is not Status.DIVERGED:
         writer.save(state)
-    return Solution(
-        state,
-        solution.status,
-        solution.n_iter,
-        solution.distance,
-        solution.tolerance,
-        state.history(),
-    )
+    return replace(solution, history=state.history())
 
 
 def _cuda(images: Tensor) -> list[Any]:
@@ -443,9 +436,7 @@ def fit_vae(
             f"the loss became NaN or infinite after {ended.n_iter} steps: train again with new "
             f"weights and a learning_rate below {learning_rate:g}."
         )
-    return Solution(
-        model, ended.status, ended.n_iter, ended.distance, ended.tolerance, ended.history
-    )
+    return replace(ended, value=model)
 
 
 def _samples(data: Any, name: str) -> Tensor:
