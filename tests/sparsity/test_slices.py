@@ -44,6 +44,7 @@ def test_energies_along_a_relevance_are_those_of_dense_formulas(kind, options):
     assert_allclose(model.energy(model.relevance_, X, y), model.energy_, rtol=1e-9)
     along = model.energy_slice(13)
     assert_allclose(along.fitted, model.relevance_[13])
+    assert repr(along) == "EnergySlice(column=13, 401 relevances)"
     for place in (0, 100, 250, 400):
         w = model.relevance_.copy()
         w[[12, 13] if "groups" in options else [13]] = along.relevance[place]

@@ -60,6 +60,9 @@ class EnergySlice:
     diagonal: Any
     point: Any
 
+    def __repr__(self) -> str:
+        return f"EnergySlice(column={self.column}, {len(self.relevance)} relevances)"
+
     def minima(self, posterior: str) -> Any:
         """Return the relevances at which an energy has a local minimum on the slice.
 
