@@ -23,11 +23,11 @@ from lucidae.validation import (
     explained_refusals,
     has_complex,
     in_given_precision,
+    missing_bytes,
     numeric_columns,
 )
 
 __all__ = [
-    "PROBED_ENTRIES",
     "CertifiedMixin",
     "Fitted",
     "FittedState",
@@ -47,11 +47,6 @@ Differences from the fitted attribute are divided by its largest entry if it is 
 by entry if it is a vector. The machine epsilon is that of the attribute's dtype."""
 
 Method = TypeVar("Method", bound=Callable[..., Any])
-
-PROBED_ENTRIES = 2_000_000
-"""Largest number of entries of the data for which `fit` compares its second moment with the rows.
-
-For more data, the comparison would take more than ten percent of the time of `fit`."""
 
 
 class FittedState(ABC):
@@ -352,6 +347,7 @@ def _needs_no_validation(estimator: Any, X: Any, least: int) -> bool:
         and X.shape[0] >= least
         and X.shape[1] == getattr(estimator, "n_features_in_", None)
         and not hasattr(estimator, "feature_names_in_")
+        and not missing_bytes(X)  # of a memory map whose file has become shorter
     )
 
 

@@ -53,7 +53,7 @@ def test_small_rows_and_rows_of_other_types_are_not_read_in_pieces():
 
 @pytest.mark.parametrize("threads", [1, 3])
 @pytest.mark.parametrize("weighted", [False, True])
-def test_few_wide_rows_are_multiplied_in_pieces_of_columns(monkeypatch, threads, weighted):
+def test_few_wide_rows_are_centred_in_double_precision(monkeypatch, threads, weighted):
     monkeypatch.setattr(row_products, "blas_threads", lambda: threads)
     monkeypatch.setattr(row_products, "THREADED_PASS", 0)
     monkeypatch.setattr(row_products, "CACHED_BYTES", 5000)

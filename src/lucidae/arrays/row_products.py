@@ -10,7 +10,6 @@ four vectors takes more time than the product.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -64,8 +63,6 @@ def moment_product(
     size = _piece(m, len(vectors), np.dtype(dtype).itemsize)
     threads = blas_threads() if n * m * len(vectors) >= THREADED_PASS else 1
     if size < FEWEST_ROWS:
-        if converted:
-            return _wide_product(vectors, X, mean, shares, threads)
         size = max(1, LARGE_PIECE // m)
 
     def summed(first: int, last: int) -> tuple[Vector, Vector]:
@@ -94,37 +91,6 @@ def moment_product(
         total -= spread[:, None] * mean
     if shares is None:
         total /= n
-    return np.asarray(total)
-
-
-def _wide_product(
-    vectors: Vector, X: Vector, mean: Vector, shares: Vector | None, threads: int
-) -> Vector:
-    """Return the product of vectors with the second moment of few wide rows, in double precision.
-
-    Some columns at a time are converted and centred: once for the codes of the rows, which are sums
-    over all columns, and once for their products with the columns.
-    """
-    (n, m), total = X.shape, np.empty(vectors.shape)
-    size = max(1, CACHED_BYTES // (32 * n))
-
-    def slices(first: int, last: int) -> Iterator[slice]:
-        return (slice(start, min(start + size, last)) for start in range(first, last, size))
-
-    def coded(first: int, last: int) -> Vector:
-        codes = np.zeros((len(vectors), n))
-        for part in slices(first, last):
-            codes += vectors[:, part] @ (X[:, part] - mean[part]).T
-        return codes
-
-    codes = sum(in_threads(coded, m, threads), np.zeros((len(vectors), n)))
-    codes *= 1.0 / n if shares is None else shares
-
-    def multiplied(first: int, last: int) -> None:
-        for part in slices(first, last):
-            total[:, part] = codes @ (X[:, part] - mean[part])
-
-    in_threads(multiplied, m, threads)
     return np.asarray(total)
 
 

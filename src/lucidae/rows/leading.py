@@ -161,9 +161,10 @@ def are_accurate(rows: RowOperator, values: Array, k: int) -> bool:
     """Tell whether `k` leading eigenpairs are accurate, or cannot be computed more accurately."""
     if not rows.can_factor:
         return True
-    products = rows.moment is not None and rows.moment.rounding > 0.0
-    allowed = ALLOWED_PRODUCTS if products else ALLOWED_SINGLE if rows.single else ALLOWED
-    found, error = to_numpy(values), rows.rounding
+    error, allowed = machine_epsilon(values), ALLOWED_SINGLE if rows.single else ALLOWED
+    if rows.moment is not None and rows.moment.rounding > 0.0:
+        error, allowed = max(error, rows.moment.rounding), ALLOWED_PRODUCTS
+    found = to_numpy(values)
     k = min(k, len(found))
     if k < 2 or not found[0] > 0.0 or error * found[0] <= allowed * CLOSE * found[k - 1]:
         return True  # as for most data, whatever the gaps are

@@ -11,7 +11,6 @@ of the rows.
 from __future__ import annotations
 
 import math
-from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from functools import cached_property, partial
 from typing import Any, NamedTuple, Self
@@ -26,14 +25,13 @@ from lucidae.arrays import (
     is_numpy,
     largest,
     like,
-    machine_epsilon,
     namespace,
     on_host,
     scalar,
     to_numpy,
     where_set,
 )
-from lucidae.arrays.row_products import has_fast_products, moment_product
+from lucidae.arrays.row_products import moment_product
 from lucidae.arrays.threads import blas_threads, in_threads
 from lucidae.data.passes import Passes, ReadInterrupted, fold, rows_differed
 from lucidae.moments import SMALLEST_SCATTER, SecondMoment, positive_rows
@@ -88,12 +86,14 @@ SAME_MEAN = 1e-9
 rows. It is far above rounding errors."""
 
 
-class RowOperator(ABC):
+class RowOperator:
     """Weighted rows with m features, as products of vectors with their second moment Σ.
 
     The second moment and the triangle, once they are computed, take the place of the rows.
     """
 
+    n_features: int  # number m of features
+    weight: float  # sum of the weights of the rows
     rows: Any = None  # (n, m): the rows, if they are in memory
     weights: Array | None = None  # (n,): weights of the rows; None for 1 each
     moment: SecondMoment | None = None  # the second moment, if it is known
@@ -107,19 +107,9 @@ class RowOperator(ABC):
         return (CsrRows if scipy.sparse.issparse(X) else DenseRows)(X, weights)
 
     @property
-    @abstractmethod
-    def n_features(self) -> int:
-        """Number m of features."""
-
-    @property
-    @abstractmethod
-    def weight(self) -> float:
-        """Sum of the weights of the rows."""
-
-    @property
-    @abstractmethod
     def _statistics(self) -> tuple[Array, Array]:
         """Mean (m,) of the rows and variance (m,) of each feature."""
+        raise NotImplementedError
 
     @property
     def mean(self) -> Array:
@@ -167,12 +157,6 @@ class RowOperator(ABC):
         """Whether the rows are float32 numbers, in any array library."""
         return self.rows is not None and str(self.rows.dtype).endswith("float32")
 
-    @property
-    def rounding(self) -> float:
-        """Error of Σ relative to its largest eigenvalue."""
-        eps = machine_epsilon(self.mean)
-        return eps if self.moment is None else max(eps, self.moment.rounding)
-
     def in_units(self, unit: float) -> Any:
         """Return the second moment after a division of all data by the number `unit`."""
         return self if unit == 1.0 else _Scaled(self, unit)
@@ -202,21 +186,7 @@ class MomentRows(RowOperator):
     """Data of which only the second moment is known."""
 
     def __init__(self, moment: SecondMoment) -> None:
-        self.moment = moment
-
-    @property
-    def n_features(self) -> int:
-        """Number m of features."""
-        return self.scatter().n_features
-
-    @property
-    def weight(self) -> float:
-        """Sum of the weights of the rows."""
-        return self.scatter().weight
-
-    @property
-    def _statistics(self) -> tuple[Array, Array]:
-        raise NotImplementedError
+        self.moment, self.n_features, self.weight = moment, moment.n_features, moment.weight
 
 
 class _RowsInMemory(RowOperator):
@@ -224,18 +194,10 @@ class _RowsInMemory(RowOperator):
 
     def __init__(self, X: Any, weights: Array | None) -> None:
         self.rows, self.weights = X, weights
-
-    @property
-    def n_features(self) -> int:
-        """Number m of features."""
-        return int(self.rows.shape[1])
-
-    @cached_property
-    def weight(self) -> float:
-        """Sum of the weights of the rows."""
-        if self.weights is None:
-            return float(self.rows.shape[0])
-        return scalar(namespace(self.weights).sum(self.weights))
+        self.n_features = int(X.shape[1])
+        self.weight = float(X.shape[0])
+        if weights is not None:
+            self.weight = scalar(namespace(weights).sum(weights))
 
     @cached_property
     def shares(self) -> Array:
@@ -389,11 +351,8 @@ class DenseRows(_RowsInMemory):
         return (X - center, mean - center) if X.shape[1] / SINGLE_RANGE < self.trace else None
 
     def _product(self, rows: Array) -> Array:
-        X, mean = self.products
-        if rows.ndim == 2 and has_fast_products(X, rows.shape[0]):
-            return moment_product(rows, X, mean, self.shares)
         total: Any = 0.0
-        for batch, share in self._batches(X, mean):
+        for batch, share in self._batches(*self.products):
             total = total + share * batch.apply(rows)
         return total
 
@@ -615,11 +574,7 @@ class BlockRows(RowOperator):
 
     def __init__(self, passes: Passes, moment: SecondMoment | None = None) -> None:
         self.passes, self.moment = passes, moment
-
-    @property
-    def n_features(self) -> int:
-        """Number m of features."""
-        return self.passes.data.rows.n_features
+        self.n_features = passes.data.rows.n_features
 
     @cached_property
     def _sums(self) -> _Sums:
@@ -629,7 +584,7 @@ class BlockRows(RowOperator):
         return sums
 
     @property
-    def weight(self) -> float:
+    def weight(self) -> float:  # type: ignore[override]
         """Sum of the weights of the rows."""
         return self._sums.weight if self.moment is None else self.moment.weight
 
