@@ -318,7 +318,7 @@ def _advice(study: Study) -> list[tuple[str, str]]:
         found.append((f"Constant, hence in no component: {some(constant, 8)}.", ""))
     command = study.command(f"fit linear FILE --components {max(study.n_components, 1)}")
     found.append(
-        (f"Save components, codes{' and filled rows' * study.prepared.has_gaps}:", command)
+        (f"Save components{', filled rows' * study.prepared.has_gaps} and codes:", command)
     )
     if table.target is None:
         last = int(np.flatnonzero(study.spread > 0)[-1])
