@@ -66,7 +66,7 @@ def of_rows(change):
 
         return broken
 
-    return lambda: replaced(SecondMoment, "of", changed)
+    return lambda: replaced(SecondMoment, "_of_rows", changed)
 
 
 def scaled_columns(X, weights):
@@ -105,7 +105,7 @@ FAULTS = {
     "weights forgotten": of_rows(lambda X, w: (X, None)),
     "weights squared": of_rows(lambda X, w: (X, None if w is None else w**2)),
     "permuted columns": of_rows(lambda X, w: (X[:, np.r_[1, 0, 2 : X.shape[1]]], w)),
-    "wrong mean": lambda: replaced(SecondMoment, "of", broken_mean),
+    "wrong mean": lambda: replaced(SecondMoment, "_of_rows", broken_mean),
     "merged weight": of_result(SecondMoment, "merge", lambda found: moved(found, weight=1.1)),
     "merged squares": of_result(SecondMoment, "merge", lambda found: moved(found, square=1.02)),
     "merged mean": of_result(SecondMoment, "merge", lambda found: moved(found, mean=0.3)),
