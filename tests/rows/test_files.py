@@ -448,8 +448,8 @@ def test_other_bad_files_get_one_sentence(write, tmp_path, monkeypatch):
     whole = write("whole.npz", {"X": NUMBERS}).read_bytes()
     assert "is not an NPZ file" in error_of(write("half.npz", whole[:150]))
     assert "is an NPZ archive" in error_of(write("a.npy", whole))
-    for path in (tmp_path / "none.csv", tmp_path):
-        assert "There is no file" in error_of(path)
+    assert "There is no file" in error_of(tmp_path / "none.csv")
+    assert "is a folder: give the path of a file in it" in error_of(tmp_path)
     with pytest.raises(ValueError, match=r"'one\.csv' contains 1 row; at least two rows"):
         files.read_table(write("one.csv", "a,b\n1,2\n"))
 
