@@ -176,9 +176,7 @@ def save_from(
         ) from error
     if source is not None:
         header["source"] = dataclasses.asdict(source)
-    # Without a digest, the certificates of what is loaded are undecided again.
-    doubted = any(part._state.doubt for part in own if "_state" in vars(part))
-    header["digest"] = None if doubted else digest(header, arrays)
+    header["digest"] = digest(header, arrays)
     save_arrays(path, {_HEADER: np.array(json.dumps(header)), **arrays})
 
 
@@ -236,7 +234,7 @@ def _reason(error: Exception) -> str:
 
 
 def _loaded(header: Values, arrays: Mapping[str, Any], doubt: str | None) -> Any:
-    """Return the estimator of a file of the present format, with a `doubt` about its content."""
+    """Return the estimator of a file of the present format, with a `doubt` about all of it."""
     own = []
     for snapshot in header["estimators"]:
         parts = [
@@ -245,7 +243,7 @@ def _loaded(header: Values, arrays: Mapping[str, Any], doubt: str | None) -> Any
         ]
         own.append(built(snapshot["estimator"], *parts))
         if snapshot["values"] is not None:
-            own[-1]._state.doubt = doubt
+            own[-1]._state.doubt = doubt or snapshot.get("doubt")
     found = _scikit_loaded(arrays[_SCIKIT].tobytes(), own) if _SCIKIT in arrays else own[0]
     check_is_fitted(found)
     return found
@@ -305,6 +303,7 @@ def _snapshot(estimator: Any, prefix: str, arrays: dict[str, Any]) -> Values:
         "parameters": stored(parameters, f"{name}."),
         "attributes": stored(rest, f"{name}."),
         "values": None if values is None else stored(values, ""),
+        "doubt": None if state is None else state.doubt,
     }
 
 

@@ -95,6 +95,16 @@ def test_a_model_of_an_earlier_version_gives_the_same(version, name, tmp_path):
         np.testing.assert_allclose(found, wanted, rtol=1e-10, atol=1e-10, err_msg=expression)
 
 
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize(("version", "name"), FILES)
+def test_a_model_that_is_saved_again_says_what_it_said_before(version, name, tmp_path):
+    with archive(version) as files:
+        model = lucidae.load(files.extract(f"{name}.npz", tmp_path))
+    lucidae.save(model, tmp_path / "again.npz")
+    again = last_of(lucidae.load(tmp_path / "again.npz"))
+    assert again.certificate_.summary() == last_of(model).certificate_.summary()
+
+
 def test_a_moment_of_an_earlier_version_loads(tmp_path):
     with archive("0.3.0") as files:
         moment = lucidae.SecondMoment.load(files.extract("moment.npz", tmp_path))
