@@ -214,33 +214,33 @@ def cross_validate(
     n_features: int,
     width: int,
     *,
-    centered: bool = True,
-    strengths: Vector | None = GRID,
-    alpha: float = 0.0,
+    centered: bool,
+    shrinks: bool,
+    alpha: float,
     callbacks: Sequence[Callable[..., Any]] = (),
     n_jobs: int | None = None,
 ) -> CrossValidation:
-    """Return the error on held-out rows for every strength of dropout, or for every rank.
+    """Return the error on held-out rows for every strength of `GRID` or, unless it shrinks, rank.
 
     After the second moments of the folds, one pass over the rows, each fold takes one
     decomposition.
     """
     errors = of_each(
         _fold_errors,
-        [(fold, n_features, width, centered, strengths, alpha) for fold in folds],
+        [(fold, n_features, width, centered, shrinks, alpha) for fold in folds],
         n_jobs=n_jobs,
         callbacks=callbacks,
     )
     weights = np.array([fold.held_out.weight for fold in folds])
-    return _compared(strengths, np.array(errors), weights)
+    return _compared(shrinks, np.array(errors), weights)
 
 
-def _compared(strengths: Vector | None, errors: Vector, weights: Vector) -> CrossValidation:
-    """Return the `CrossValidation` of errors for strengths of dropout, or for ranks 0, 1, …."""
-    if strengths is None:
-        ranks = np.arange(errors.shape[1])
-        return CrossValidation(np.zeros(len(ranks)), errors, weights, ranks)
-    return CrossValidation(strengths / (1.0 + strengths), errors, weights)
+def _compared(shrinks: bool, errors: Vector, weights: Vector) -> CrossValidation:
+    """Return the `CrossValidation` of errors for the strengths of `GRID`, or for ranks 0, 1, …."""
+    if shrinks:
+        return CrossValidation(GRID / (1.0 + GRID), errors, weights)
+    ranks = np.arange(errors.shape[1])
+    return CrossValidation(np.zeros(len(ranks)), errors, weights, ranks)
 
 
 def cross_validate_rows(
@@ -250,9 +250,9 @@ def cross_validate_rows(
     cv: Any,
     width: int,
     *,
-    centered: bool = True,
-    strengths: Vector | None = GRID,
-    alpha: float = 0.0,
+    centered: bool,
+    shrinks: bool,
+    alpha: float,
     callbacks: Sequence[Callable[..., Any]] = (),
     n_jobs: int | None = None,
 ) -> CrossValidation:
@@ -262,10 +262,10 @@ def cross_validate_rows(
     """
     splits = checked_splits(cv, X.shape[0], weights)
     parts = [tuple(_taken(X, Y, weights, rows) for rows in split) for split in splits]
-    items = [(*pair, width, centered, strengths, alpha) for pair in parts]
+    items = [(*pair, width, centered, shrinks, alpha) for pair in parts]
     found = of_each(_row_fold_errors, items, n_jobs=n_jobs, callbacks=callbacks)
     errors, held_out = zip(*found, strict=True)
-    return _compared(strengths, np.array(errors), np.array(held_out))
+    return _compared(shrinks, np.array(errors), np.array(held_out))
 
 
 def _row_fold_errors(
@@ -273,7 +273,7 @@ def _row_fold_errors(
     held_out: FoldRows,
     width: int,
     centered: bool,
-    strengths: Vector | None,
+    shrinks: bool,
     alpha: float,
 ) -> tuple[Vector, float]:
     """Return the errors on the held-out rows of a fold, and these rows' total weight.
@@ -299,7 +299,7 @@ def _row_fold_errors(
         share = share / total
         agreement, spread = share @ (codes * (targets @ P)), share @ (codes * codes)
         energy = scalar(xp.sum(share @ (targets * targets)))
-        found = _spectra(values, strengths, width)
+        found = _spectra(values, shrinks, width)
         errors = energy - 2 * (found @ agreement) + (found * found) @ spread
         return to_numpy(errors), total
 
@@ -335,11 +335,11 @@ def _taken(X: Any, Y: Array, weights: Array | None, rows: Vector) -> FoldRows:
     return FoldRows(take_rows(X, rows), take_rows(Y, rows), part)
 
 
-def _spectra(values: Array, strengths: Vector | None, width: int) -> Array:
+def _spectra(values: Array, shrinks: bool, width: int) -> Array:
     """Return the singular values of the coefficients for each strength of dropout, or each rank."""
     xp = namespace(values)
-    if strengths is not None:
-        return xp.stack([shrink(values, float(s), width).values for s in strengths])
+    if shrinks:
+        return xp.stack([shrink(values, float(s), width).values for s in GRID])
     numbers = arange_like(values)
     return xp.stack([xp.where(numbers < k, values, 0.0 * values) for k in range(width + 1)])
 
@@ -349,7 +349,7 @@ def _fold_errors(
     n_features: int,
     width: int,
     centered: bool,
-    strengths: Vector | None,
+    shrinks: bool,
     alpha: float,
 ) -> Vector:
     """Return mean squared errors on a fold's held-out rows, for each strength of dropout or rank.
@@ -366,7 +366,7 @@ def _fold_errors(
         held_out = LinearProblem.from_second(second_about(fold.held_out, center), n_features)
         agreement = diagonal(P.mT @ (held_out.cross @ directions))
         spread = diagonal(directions.mT @ held_out.through_inputs(directions))
-        found = _spectra(values, strengths, width)
+        found = _spectra(values, shrinks, width)
         return to_numpy(held_out.energy - 2 * (found @ agreement) + (found * found) @ spread)
 
 

@@ -362,10 +362,9 @@ def _rank_path(
     centered = check_flag(fit_intercept, "fit_intercept")
     alpha, jobs = check_number(alpha, "alpha", low=0.0), check_jobs(n_jobs)
     most = min(X.shape[1], Y.shape[1])
-    others = " or None"
     width = most
     if max_rank is not None:
-        width = check_integer(max_rank, "max_rank", low=1, high=most, others=others)
+        width = check_integer(max_rank, "max_rank", low=1, high=most, others=" or None")
     problem, moment = rows_problem(X, Y, weights, centered=centered)
     found = solve_reduced_rank(ridged(problem, alpha / moment.weight), width)
     left, right = found.weights
@@ -374,7 +373,7 @@ def _rank_path(
         float(plain.loss(Weights(left[:, :rank], right[:, :rank]))) for rank in range(width + 1)
     ]
     options: dict[str, Any] = {
-        "centered": centered, "strengths": None, "alpha": alpha, "n_jobs": jobs
+        "centered": centered, "shrinks": False, "alpha": alpha, "n_jobs": jobs
     }  # fmt: skip
     validated = None
     if cv is not None and is_wide(X):

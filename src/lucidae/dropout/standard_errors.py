@@ -28,7 +28,7 @@ import numpy as np
 from lucidae.arrays import eye_like, like
 from lucidae.dropout.problem import LinearProblem, host
 from lucidae.dropout.solvers import TIE
-from lucidae.dropout.theory import optimal_rank, shrink
+from lucidae.dropout.theory import shrink
 from lucidae.dropout.whitening import whiten
 from lucidae.validation import warn_user
 
@@ -150,11 +150,14 @@ def fitted_value_errors(
     plain: LinearProblem,
     weight: float,
     *,
-    strength: float | None,
+    strength: float,
     width: int,
     centered: bool,
 ) -> FittedValueErrors:
-    """Return the derivative from which the standard errors of fitted values are computed."""
+    """Return the derivative from which the standard errors of fitted values are computed.
+
+    The strength of dropout is zero in reduced-rank regression, which keeps values as they are.
+    """
     covariance, degrees = noise_covariance(plain, weight)
     noise, white = covariance / weight, whiten(problem)
     assert white.lift is not None
@@ -163,16 +166,12 @@ def fitted_value_errors(
     gram = None
     if problem is not plain:
         gram = lift.T @ host(plain.through_inputs(like(lift, white.matrix)))
-    if strength is None:
-        kept, threshold, coupling = optimal_rank(s, 0.0, width), 0.0, 0.0
-        f = np.where(np.arange(len(s)) < kept, s, 0.0)
-    else:
-        kept, threshold, f = shrink(s, strength, width)
-        coupling = strength / (width + strength * kept)
+    kept, threshold, f = shrink(s, strength, width)
+    coupling = strength / (width + strength * kept)
     spread = np.sqrt(np.clip(np.einsum("ai,ab,bi->i", P, noise, P), 0.0, None))
     if 0 < kept < len(s) and kept == width:
         _check_cut(s, kept, spread)
-    elif strength is not None:
+    else:
         _check_threshold(s, threshold, kept, spread)
     if degrees < FEW_DEGREES:
         warn_user(

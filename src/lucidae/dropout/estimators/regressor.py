@@ -52,7 +52,6 @@ from lucidae.dropout.estimators.network import (
     same_values,
 )
 from lucidae.dropout.held_out import (
-    GRID,
     SELECTIONS,
     CrossValidation,
     NetworkChoice,
@@ -266,7 +265,7 @@ class RegressionState(NetworkState):
             problem if self.alpha > 0 else plain,
             plain,
             float(self.moment.weight),
-            strength=self.strength if self.shrink else None,
+            strength=self.strength,
             width=self.width,
             centered=self.centered,
         )
@@ -298,8 +297,8 @@ def checked_targets(y: Any, X: Array) -> Array:
 LARGEST_ALPHA = 1e100
 """Largest ridge penalty that is accepted; products of much larger ones with the data overflow."""
 
-UNUSED_DROPOUT = 0.5
-"""The default of `dropout`, which is not used if ``shrink=False``."""
+DEFAULT_DROPOUT = 0.5
+"""With ``shrink=False`` there is no dropout, and another rate than this one or zero is an error."""
 
 
 class DropoutRegressor(
@@ -480,7 +479,7 @@ class DropoutRegressor(
         self,
         n_components: int | str | None = None,
         *,
-        dropout: float | str = 0.5,
+        dropout: float | str = DEFAULT_DROPOUT,
         shrink: bool = True,
         alpha: float = 0.0,
         solver: str = "exact",
@@ -722,10 +721,10 @@ class DropoutRegressor(
                 f"dropout={self.dropout!r} was given with shrink=False, which has no dropout: use "
                 f"n_components={self.dropout!r} to choose the rank, or shrink=True."
             )
-        elif checked_dropout(self.dropout) not in (0.0, UNUSED_DROPOUT):
+        elif checked_dropout(self.dropout) not in (0.0, DEFAULT_DROPOUT):
             raise ValueError(
                 f"dropout={self.dropout!r} was given with shrink=False, which has no dropout: "
-                f"leave dropout={UNUSED_DROPOUT}, its default, or use shrink=True."
+                f"leave dropout={DEFAULT_DROPOUT}, its default, or use shrink=True."
             )
         if self._trains and not self.shrink:
             raise ValueError(
@@ -777,23 +776,20 @@ class DropoutRegressor(
         width = self._width(X.shape[1], columns.shape[1])
         options: dict[str, Any] = {
             "centered": check_flag(self.fit_intercept, "fit_intercept"),
-            "strengths": GRID if self.shrink else None,
+            "shrinks": bool(self.shrink),
             "alpha": float(self.alpha),
             "callbacks": callbacks,
             "n_jobs": jobs,
         }
         if mean is not None:
+            moment: Any = mean
             found = cross_validate_rows(X, columns, weights, self.cv, width, **options)
-            return self._chosen_network(mean, found, width)
-        folds = fold_moments(X, columns, weights, self.cv, callbacks, jobs)
-        found = cross_validate(folds.folds, X.shape[1], width, **options)
-        # Folds that partition the rows have the moment of all rows already.
-        total = folds.total if folds.total is not None else joint_moment(X, columns, weights)
-        return self._chosen_network(total, found, width)
-
-    def _chosen_network(self, moment: Any, found: CrossValidation, width: int) -> NetworkChoice:
-        """Return the network's dropout rate and width, chosen by the errors on held-out rows."""
-        selected = SELECTIONS[str(self._cross_validated)](found)
+        else:
+            folds = fold_moments(X, columns, weights, self.cv, callbacks, jobs)
+            found = cross_validate(folds.folds, X.shape[1], width, **options)
+            # Folds that partition the rows have the moment of all rows already.
+            moment = folds.total or joint_moment(X, columns, weights)
+        selected = SELECTIONS[self._cross_validated](found)
         if self.shrink:
             return NetworkChoice(moment, selected, width, found)
         return NetworkChoice(moment, 0.0, int(selected), found)
