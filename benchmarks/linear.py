@@ -22,17 +22,15 @@ from threadpoolctl import threadpool_limits
 
 from benchmarks._tables import mnist_rows
 from lucidae import LinearAutoencoder, SecondMoment
-from lucidae.linear.methods import MethodSettings, make_method
+from lucidae.linear.methods import MethodSettings, geometric_prior, make_method
 from lucidae.linear.optimizers import DescentSettings
 from lucidae.linear.penalties import best_penalties
-from lucidae.linear.prefixes import geometric_prior
 from lucidae.linear.simulation import Plan, Run, simulate
 from lucidae.linear.solvers import solve_gradient
 from lucidae.linear.theory import AlignedPoint, hessian_eigenvalues
 from lucidae.linear.weights import TiedWeights, UntiedWeights
 from lucidae.metrics import axis_alignment_distance
-from lucidae.rows.covariances import DenseCovariance
-from lucidae.rows.spectrum import Spectrum
+from lucidae.rows.covariances import DenseCovariance, Spectrum
 
 K = 20
 RATE = 3e-3

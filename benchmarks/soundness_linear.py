@@ -24,7 +24,7 @@ import numpy as np
 
 from lucidae import LinearAutoencoder, certify
 from lucidae.linear import verify
-from lucidae.linear.prefixes import geometric_prior
+from lucidae.linear.methods import geometric_prior
 
 # As a script, `linear` would be the benchmark of that name.
 _PATH = Path(__file__).resolve().parents[1] / "tests" / "linear" / "brute_force.py"

@@ -21,8 +21,7 @@ from lucidae.dropout.problem import (
 from lucidae.linear.objectives import NonUniformL2
 from lucidae.linear.rules import RotationAugmentedRule
 from lucidae.linear.weights import TiedWeights, UntiedWeights
-from lucidae.rows.covariances import EigenbasisCovariance
-from lucidae.rows.spectrum import Spectrum
+from lucidae.rows.covariances import EigenbasisCovariance, Spectrum
 from lucidae.sparsity import landscape as slices
 from lucidae.sparsity.group_lasso import group_lasso
 from lucidae.sparsity.moves import best_change, coordinate_gains

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from numpy.testing import assert_allclose, assert_array_equal
 
 from extras import require
-from lucidae import SecondMoment, moments, row_sums
+from lucidae import SecondMoment, moments
 
 EPS = np.finfo(float).eps
 
@@ -121,8 +121,8 @@ def test_a_huge_mean_does_not_hide_the_deviation(xp, ratio):
 def test_a_probe_that_misleads_is_looked_through():
     """The few rows that are probed have mean zero, all others lie far away from it."""
     rng = np.random.default_rng(2)
-    X = 1e9 + rng.standard_normal((2 * row_sums.PROBED_ROWS, 2))
-    X[::2] = 1e-3 * rng.standard_normal((row_sums.PROBED_ROWS, 2))
+    X = 1e9 + rng.standard_normal((2 * moments.PROBED_ROWS, 2))
+    X[::2] = 1e-3 * rng.standard_normal((moments.PROBED_ROWS, 2))
     X[::2, 1] += 1e9
     assert_exact(SecondMoment.of(X), X)
 
@@ -149,7 +149,7 @@ def test_light_rows_do_not_choose_the_centre_of_heavy_ones():
 
 def test_rows_near_zero_are_squared_as_they_are():
     rng = np.random.default_rng(4)
-    X = 0.5 + rng.standard_normal((3 * row_sums.PROBED_ROWS, 4))
+    X = 0.5 + rng.standard_normal((3 * moments.PROBED_ROWS, 4))
     moment = SecondMoment.of(X).update(X)
     assert not moment.center.any()
     assert_allclose(np.tril(moment.squares), np.tril(2 * (X.T @ X)), rtol=1e-12)
@@ -160,14 +160,14 @@ def test_blocks_of_rows_do_not_show(monkeypatch):
     rng = np.random.default_rng(5)
     X, weights = rng.standard_normal((100, 5)) + 1e8, rng.random(100)
     whole = SecondMoment.of(X, weights)
-    monkeypatch.setattr(row_sums, "BLOCK_ROWS", 7)
+    monkeypatch.setattr(moments, "BLOCK_ROWS", 7)
     same(SecondMoment.of(X, weights), whole)
     assert_exact(SecondMoment.of(X, weights), X, weights)
 
 
 def test_a_block_without_weight_is_passed_over(monkeypatch):
     rng = np.random.default_rng(6)
-    monkeypatch.setattr(row_sums, "BLOCK_ROWS", 2)
+    monkeypatch.setattr(moments, "BLOCK_ROWS", 2)
     X = rng.standard_normal((6, 2))
     weights = np.array([0.0, 0.0, 1.0, 2.0, 0.0, 0.0])
     assert_exact(SecondMoment.of(X, weights), X, weights)
@@ -504,9 +504,9 @@ def test_the_scale_of_rows_does_not_choose_their_centre():
 
 
 def test_the_first_centre_is_chosen_from_some_rows():
-    X = np.full((8 * row_sums.PROBED_ROWS, 1), 1e9)
+    X = np.full((8 * moments.PROBED_ROWS, 1), 1e9)
     X[::16], X[8::16] = 1.0, -1.0
-    assert row_sums._first_center(X).tolist() == [0.0]
+    assert moments._first_center(X).tolist() == [0.0]
 
 
 @pytest.mark.parametrize(
@@ -525,7 +525,7 @@ def test_the_first_centre_is_chosen_from_some_rows():
 )
 def test_digits_are_kept_by_hand(total, square, center, offset, kept):
     arrays = np.array([[square]]), np.array([center]), np.array([offset])
-    assert row_sums.keeps_digits(total, *arrays) is kept
+    assert moments.keeps_digits(total, *arrays) is kept
 
 
 def test_underflow_is_that_of_the_weighted_squares():
@@ -559,14 +559,14 @@ def test_a_moment_of_little_weight_can_be_loaded(tmp_path):
 @pytest.mark.parametrize("mean", [0.0, 50.0])
 def test_blocks_on_a_device_have_a_fixed_number_of_entries(mean, monkeypatch):
     X = np.random.default_rng(0).standard_normal((40, 4)) + mean
-    sizes, gram = [], row_sums.add_gram_
+    sizes, gram = [], moments.add_gram_
     monkeypatch.setattr(
-        row_sums, "add_gram_", lambda A, rows: sizes.append(rows.shape[0]) or gram(A, rows)
+        moments, "add_gram_", lambda A, rows: sizes.append(rows.shape[0]) or gram(A, rows)
     )
-    monkeypatch.setattr(row_sums, "BLOCK_ROWS", 5)
-    monkeypatch.setattr(row_sums, "PLAIN_ROWS", 5)
-    monkeypatch.setattr(row_sums, "DEVICE_ENTRIES", 64)
-    monkeypatch.setattr(row_sums, "on_host", lambda _: False)
+    monkeypatch.setattr(moments, "BLOCK_ROWS", 5)
+    monkeypatch.setattr(moments, "PLAIN_ROWS", 5)
+    monkeypatch.setattr(moments, "DEVICE_ENTRIES", 64)
+    monkeypatch.setattr(moments, "on_host", lambda _: False)
     assert_allclose(SecondMoment.of(X).covariance, np.cov(X.T, bias=True), atol=1e-12)
     assert sizes == [16, 16, 8]
 
@@ -613,10 +613,10 @@ def test_threads_that_share_rows_give_the_same_moment(monkeypatch, dtype, weight
     X = (rng.standard_normal((3001, 20)) + 3.0 * rng.random(20)).astype(dtype)
     weights = rng.random(3001) if weighted else None
     alone = SecondMoment.of(X, weights)
-    monkeypatch.setattr(row_sums, "SHARED_PRODUCTS", 1)
-    monkeypatch.setattr(row_sums, "SHARED_ROWS", 1)
-    monkeypatch.setattr(row_sums, "SINGLE_ENTRIES", 1)
-    monkeypatch.setattr(row_sums, "blas_threads", lambda: 3)
+    monkeypatch.setattr(moments, "SHARED_PRODUCTS", 1)
+    monkeypatch.setattr(moments, "SHARED_ROWS", 1)
+    monkeypatch.setattr(moments, "SINGLE_ENTRIES", 1)
+    monkeypatch.setattr(moments, "blas_threads", lambda: 3)
     shared = SecondMoment.of(X, weights)
     close = 1e-6 if dtype == "float32" and not weighted else 1e-13
     assert_allclose(shared.mean, alone.mean, rtol=close)

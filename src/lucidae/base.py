@@ -16,12 +16,12 @@ from sklearn.utils.validation import check_array, check_is_fitted, check_X_y, va
 from lucidae.arrays import Array, is_array, is_numpy, to_numpy, zeros_like_shape
 from lucidae.certificates.claims import Certificate, undecided
 from lucidae.iteration.progress import TIMED_FEATURES, elapsed
-from lucidae.kinds import heading_of
 from lucidae.validation import (
     check_kind,
     check_rows,
     explained_refusals,
     has_complex,
+    heading_of,
     in_given_precision,
     missing_bytes,
     numeric_columns,

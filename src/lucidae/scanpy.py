@@ -11,9 +11,8 @@ from typing import Any
 import numpy as np
 
 from lucidae.data import blocks
-from lucidae.kinds import DataKind, is_dask, kind_of
 from lucidae.linear import LinearAutoencoder
-from lucidae.validation import check_flag
+from lucidae.validation import DataKind, check_flag, is_dask, kind_of
 
 __all__ = ["pca"]
 

@@ -15,7 +15,7 @@ from rich.text import Text
 from lucidae._version import __version__
 from lucidae.data.tables import Table
 from lucidae.datasets import load_digits
-from lucidae.linear.missing import IN_BLOCKS, IN_MEMORY
+from lucidae.linear.estimator import IN_BLOCKS, IN_MEMORY
 from lucidae_app import MISSING, is_extra
 from lucidae_app.console import errors, output, print_written, progress_bar
 from lucidae_app.files import Force, check_page

@@ -24,7 +24,7 @@ import numpy as np
 import pytest
 
 from linear.problems import centred_rows
-from lucidae import LinearAutoencoder, moments, row_sums
+from lucidae import LinearAutoencoder, moments
 from lucidae.arrays import eigen
 from lucidae.linear import model, solvers, weights
 from lucidae.linear.objectives import (
@@ -40,7 +40,7 @@ from lucidae.linear.rules import (
     reconstruction_gradient,
     rotation_generator,
 )
-from lucidae.rows import covariances, leading, operator, spectrum
+from lucidae.rows import covariances, leading, operator
 from mutants import broken, calls_of, is_among, mutants
 
 VALUES = np.array([4.0, 2.5, 1.5, 0.7, 0.3, 0.1])
@@ -83,9 +83,9 @@ CLOSED_FORMS = [
     ExpectedNestedDropout.minimizer,
     LinearVAE.minimizer,
     solvers.resolve_components,
-    spectrum.Spectrum.leading,
-    spectrum.Spectrum.noise,
-    spectrum.Spectrum.resolved,
+    covariances.Spectrum.leading,
+    covariances.Spectrum.noise,
+    covariances.Spectrum.resolved,
     leading._of_few_rows,
     leading._padded,
     leading._from_left,
@@ -102,9 +102,9 @@ CLOSED_FORMS = [
     eigen.all_eigenpairs,
     eigen.column_signs,
     moments.covariance_spectrum,
-    row_sums.sums_about,
-    row_sums.dense_sums,
-    row_sums._first_center,
+    moments.sums_about,
+    moments.dense_sums,
+    moments._first_center,
     moments.SecondMoment._absorb,
     moments.SecondMoment.update,
     moments._two_sum,
@@ -233,14 +233,14 @@ def shifted_spectrum(rows, k):
     values, vectors = np.linalg.eigh(rows.covariance)
     last = None if k is None else k + 1
     kept = slice(1, last)
-    return spectrum.Spectrum(values[::-1][kept], vectors[:, ::-1][:, kept], rows.trace)
+    return covariances.Spectrum(values[::-1][kept], vectors[:, ::-1][:, kept], rows.trace)
 
 
 def swapped_spectrum(rows, k):
     """Take component 4 for component 3: the off-by-one that is a saddle."""
     values, vectors = np.linalg.eigh(rows.covariance)
     order = np.array([0, 1, 3, 2, 4, 5])[:k]
-    return spectrum.Spectrum(values[::-1][order], vectors[:, ::-1][:, order], rows.trace)
+    return covariances.Spectrum(values[::-1][order], vectors[:, ::-1][:, order], rows.trace)
 
 
 @pytest.mark.parametrize("method", ["rag", "plain", "nonuniform_l2", "linear_vae"])
@@ -275,8 +275,8 @@ def test_a_wrong_shrinkage_gets_no_certificate(monkeypatch, lengths):
 
 
 def test_a_wrong_noise_variance_gets_no_certificate(monkeypatch):
-    healthy = spectrum.Spectrum.noise
-    monkeypatch.setattr(spectrum.Spectrum, "noise", lambda self, k: 0.9 * healthy(self, k))
+    healthy = covariances.Spectrum.noise
+    monkeypatch.setattr(covariances.Spectrum, "noise", lambda self, k: 0.9 * healthy(self, k))
     certificate = LinearAutoencoder(3, method="linear_vae").fit(TALL).certificate_
     assert certificate["gap"].holds is False
 

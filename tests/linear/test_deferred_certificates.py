@@ -24,7 +24,7 @@ def test_a_certificate_that_is_read_later_is_that_of_the_fit(monkeypatch, conver
     X = convert(WIDE)
     weights = np.random.default_rng(1).uniform(0.5, 2.0, 130) if weighted else None
     later = LinearAutoencoder(3).fit(X, sample_weight=weights)
-    monkeypatch.setattr("lucidae.rows.training_rows.REFERENCED_BYTES", 0)
+    monkeypatch.setattr("lucidae.rows.operator.REFERENCED_BYTES", 0)
     at_once = LinearAutoencoder(3).fit(X, sample_weight=weights)
     assert later.certificate_ == at_once.certificate_
     assert later.certificate_["subspace"].holds

@@ -87,7 +87,7 @@ def judge(monkeypatch, fault, way, shape):
         patch.setattr(Moment, "_add_rows", broken(fault, Moment._add_rows))
         patch.setattr(Moment, "_of_rows", broken(fault, Moment._of_rows))
         # Data in blocks are loaded if they are small.
-        patch.setattr("lucidae.linear.batches.loaded_rows", lambda *_, **__: None)
+        patch.setattr("lucidae.linear.estimator.loaded_rows", lambda *_, **__: None)
         model = fitted(way, X, weights)
         found = model.certificate_.holds
     settings = {"sample_weight": weights} if way == "weighted" else {}

@@ -511,7 +511,7 @@ def test_blocks_that_are_loaded_are_fitted():
 
 def test_blocks_that_are_not_loaded_are_refused(monkeypatch):
     X, _ = make_incomplete(seed=33)
-    monkeypatch.setattr("lucidae.linear.batches.loaded_rows", lambda data, missing, verbose: None)
+    monkeypatch.setattr("lucidae.linear.estimator.loaded_rows", lambda data, missing, verbose: None)
     with pytest.raises(ValueError, match=r"load all rows"):
         em().fit_batches([X[:25], X[25:]])
 

@@ -28,7 +28,7 @@ from lucidae.linear import (
     uniform_prior,
 )
 from lucidae.linear.model import build_model
-from lucidae.linear.prefixes import PrefixNumbers
+from lucidae.linear.rules import PrefixNumbers
 from lucidae.rows.covariances import rows_covariance
 from tape import Tape
 

@@ -27,8 +27,7 @@ from lucidae.linear import (
     geometric_prior,
 )
 from lucidae.linear.patterns import ObservedRows
-from lucidae.linear.prefixes import keep_probabilities
-from lucidae.linear.rules import brockett_ranks, rotation_generator
+from lucidae.linear.rules import brockett_ranks, keep_probabilities, rotation_generator
 
 seeds = st.integers(0, 2**32 - 1)
 

@@ -19,7 +19,6 @@ from lucidae import (
     certify,
 )
 from lucidae.data import row_blocks
-from lucidae.linear import batches as linear_batches
 
 
 def rows_of(n=4000, m=6):
@@ -89,8 +88,9 @@ def test_a_second_pass_over_such_data_is_refused_and_keeps_the_last_fit(kind, mo
     with pytest.raises(ValueError, match=once):
         model.fit_transform(ONCE[kind](rows_of()))
     # Of many features the data are read several times.
-    monkeypatch.setattr(linear_batches, "EXACT_FEATURES", 5)
-    monkeypatch.setattr(linear_batches, "LOADED_BYTES", 2**10)
+    monkeypatch.setattr("lucidae.linear.certify.EXACT_FEATURES", 5)
+    monkeypatch.setattr("lucidae.linear.estimator.EXACT_FEATURES", 5)
+    monkeypatch.setattr("lucidae.linear.certify.LOADED_BYTES", 2**10)
     with pytest.raises(ValueError, match=once) as caught:
         model.fit(ONCE[kind](rows_of()))
     assert "\n" not in str(caught.value)

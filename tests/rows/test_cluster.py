@@ -128,7 +128,7 @@ def test_a_worker_killed_in_mid_fit_costs_time_and_not_the_result(client, tmp_pa
 
 @pytest.mark.parametrize("columns", [2500, 10_000])
 def test_many_features_on_a_cluster_that_shows_its_progress(client, monkeypatch, capsys, columns):
-    monkeypatch.setattr("lucidae.linear.batches.LOADED_BYTES", 2**16)
+    monkeypatch.setattr("lucidae.linear.certify.LOADED_BYTES", 2**16)
     monkeypatch.setattr("lucidae.iteration.progress.DELAY", 0.0)
     rng = np.random.default_rng(0)
     rows = rng.standard_normal((200, 20)) * 2.0 ** -np.arange(20) + 1

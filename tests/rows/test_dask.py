@@ -23,7 +23,6 @@ from lucidae import (
 from lucidae.data import blocks
 from lucidae.data.dask_collections import dask_of_file
 from lucidae.data.tables import ReadOptions
-from lucidae.linear import batches as linear_batches
 
 da, dd, dask = require("dask.array"), require("dask.dataframe"), require("dask")
 pd = require("pandas")
@@ -151,8 +150,9 @@ def test_missing_entries_of_wide_dask_collections(at, monkeypatch):
     assert [claim.name for claim in found] == [claim.name for claim in expected]
     codes = whole.transform(collections(X)[0]).compute()
     assert_allclose(codes, whole.transform(X), atol=1e-9)
-    monkeypatch.setattr(linear_batches, "EXACT_FEATURES", 40)
-    monkeypatch.setattr(linear_batches, "LOADED_BYTES", 2**10)
+    monkeypatch.setattr("lucidae.linear.certify.EXACT_FEATURES", 40)
+    monkeypatch.setattr("lucidae.linear.estimator.EXACT_FEATURES", 40)
+    monkeypatch.setattr("lucidae.linear.certify.LOADED_BYTES", 2**10)
     with pytest.raises(ValueError, match=r"NaN in block 0, row 0, column 4 .*load all rows"):
         LinearAutoencoder(2, handle_missing="em").fit(collections(X)[0])
 

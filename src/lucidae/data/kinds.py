@@ -30,19 +30,17 @@ from lucidae.data.blocks import (
     stored_bytes,
 )
 from lucidae.data.files import blocks_of_file, blocks_of_map, warn_of_reading
-from lucidae.kinds import (
+from lucidae.validation import (
     ACCEPTED,
     DataKind,
     anndata_rows,
+    check_integer,
+    check_number,
+    check_weights,
     is_anndata_in_memory,
     is_dask,
     kind_of,
     named_sparse,
-)
-from lucidae.validation import (
-    check_integer,
-    check_number,
-    check_weights,
     numeric_columns,
     real_array,
 )

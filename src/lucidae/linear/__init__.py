@@ -7,8 +7,10 @@ from lucidae.linear.methods import (
     METHODS,
     Method,
     MethodSettings,
+    geometric_prior,
     make_method,
     register_method,
+    uniform_prior,
     unregister_method,
 )
 from lucidae.linear.objectives import (
@@ -24,7 +26,6 @@ from lucidae.linear.penalties import (
     paper_penalties,
     uniform_penalties,
 )
-from lucidae.linear.prefixes import geometric_prior, uniform_prior
 from lucidae.linear.rules import (
     BrockettRule,
     GeneralizedHebbianRule,
@@ -34,7 +35,7 @@ from lucidae.linear.rules import (
 )
 from lucidae.linear.simulation import Plan, Run, Trajectory, epochs_to_alignment, simulate
 from lucidae.linear.weights import TiedWeights, UntiedWeights, VariationalWeights
-from lucidae.rows.spectrum import Spectrum
+from lucidae.rows.covariances import Spectrum
 
 __all__ = [
     "METHODS",

@@ -10,7 +10,7 @@ import inspect
 import math
 from dataclasses import replace
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -19,11 +19,10 @@ from lucidae.certificates.bounds import TINY, epsilon
 from lucidae.certificates.certify import certifies, check_settings
 from lucidae.certificates.claims import Certificate, Claim
 from lucidae.certificates.sketch import Sketch
-from lucidae.data import aligned_blocks, in_memory
-from lucidae.data.kinds import AlignedBlocks
-from lucidae.data.passes import Passes, fold
+from lucidae.data import ReadInterrupted, aligned_blocks, in_memory
+from lucidae.data.kinds import AlignedBlocks, LoadedRows
+from lucidae.data.passes import Passes, fold, load_rows, no_moment, nothing_read
 from lucidae.linear import verify
-from lucidae.linear.batches import check_repeatable, loaded_rows, read_sketched
 from lucidae.linear.claims import certificate, claims, evidence, figures_of
 from lucidae.linear.methods import Method, Options
 from lucidae.linear.objectives import Reconstruction
@@ -39,6 +38,10 @@ from lucidae.validation import check_rows, check_weights
 __all__ = ["blocks_of", "certify_components", "certify_weights", "checked_data", "data_of"]
 
 Vector = np.ndarray[Any, Any]
+
+LOADED_BYTES = 2**28
+"""Size up to which data with more than 8192 features are loaded, because they would be read many
+times: 256 mebibytes."""
 
 # Names of those claims about a linear autoencoder that also apply to principal components.
 JUDGED = ("subspace", "alignment", "order", "gap", "eigengap", "sampling", "leverage")
@@ -392,3 +395,65 @@ def _finite(given: Any, shape: tuple[int, ...]) -> tuple[Vector, float] | None:
     if found.shape != shape or not np.all(np.isfinite(found)):
         return None
     return found, epsilon(host.dtype if host.dtype.kind == "f" else float)
+
+
+def check_repeatable(data: AlignedBlocks) -> None:
+    """Raise a ValueError if data with many features can be read only once."""
+    if not data.repeatable:
+        raise ValueError(
+            f"X has {data.rows.n_features} features. With so many, the data must be read several "
+            "times, but an iterator can be read only once: give a file, a list of batches (to "
+            "fit_batches), a memory map, or a function that returns a new iterator, or call "
+            "partial_fit with each batch."
+        )
+
+
+def loaded_rows(
+    data: AlignedBlocks, *, missing: bool = False, verbose: bool | str = "auto"
+) -> LoadedRows | None:
+    """Load data that are read in blocks into memory; return None if they are too large.
+
+    NaN raises an error unless `missing` is true; `verbose` decides whether progress is shown.
+    """
+    given: Any = {"missing": missing, "verbose": verbose}
+    if data.rows.n_features > EXACT_FEATURES:
+        return load_rows(data, no_moment, most_bytes=LOADED_BYTES, **given)
+    return load_rows(data, **given)
+
+
+class SketchedMoment(NamedTuple):
+    """The second moment of rows, and a sketch of the same rows, which tests it."""
+
+    moment: SecondMoment
+    sketch: Sketch
+
+    def merge(self, other: SketchedMoment) -> SketchedMoment:
+        """Return both for the rows of this and of `other` together."""
+        return SketchedMoment(self.moment.merge(other.moment), self.sketch.merge(other.sketch))
+
+
+def _sketched_rows(rows: Any, _targets: Any, weights: Any) -> SketchedMoment:
+    return SketchedMoment(SecondMoment.of(rows, weights), Sketch.of(rows, weights))
+
+
+def read_sketched(
+    data: AlignedBlocks, *, start: SecondMoment | None = None, verbose: bool | str = "auto"
+) -> SketchedMoment:
+    """Return the second moment of data and their sketch, from one pass over the blocks.
+
+    `start` is the moment of rows that were read before, which is taken as data.
+    """
+    try:
+        found: SketchedMoment | None
+        found = fold(data, _sketched_rows, SketchedMoment.merge, verbose=verbose)
+    except ReadInterrupted as stop:
+        kept = stop.moment
+        if start is not None:
+            kept = start if kept is None else start.merge(kept)
+        raise ReadInterrupted(kept, stop.n_rows) from None
+    if found is None:
+        raise nothing_read(data)
+    if start is None:
+        return found
+    given = Sketch.given(start.mean, start.covariance, start.weight)
+    return SketchedMoment(start, given).merge(found)

@@ -30,7 +30,7 @@ from lucidae.linear.verify import (
     WeightFigures,
 )
 from lucidae.linear.weights import map_fields
-from lucidae.rows.spectrum import Spectrum
+from lucidae.rows.covariances import Spectrum
 from lucidae.sampling import (
     TURNED,
     component_sampling_error,

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import inspect
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any, Self
 
 import numpy as np
@@ -24,26 +26,54 @@ from lucidae.base import (
 from lucidae.certificates.claims import Certificate
 from lucidae.certificates.sketch import Sketch
 from lucidae.counting import ComponentCount
-from lucidae.data import LazyOutputMixin, blocks, by_blocks, in_memory, loaded
+from lucidae.data import (
+    LazyOutputMixin,
+    aligned_blocks,
+    blocks,
+    by_blocks,
+    in_memory,
+    loaded,
+    store_features,
+)
 from lucidae.data.kinds import AlignedBlocks, by_chunks, check_batch
+from lucidae.data.passes import Passes, check_start, given_moment
 from lucidae.iteration.progress import timed_fit
-from lucidae.linear.batches import FitBatchesMixin, draws_rows, loaded_if_small
-from lucidae.linear.certify import checked_data, data_of
+from lucidae.linear.certify import (
+    check_repeatable,
+    checked_data,
+    data_of,
+    loaded_rows,
+    read_sketched,
+)
 from lucidae.linear.claims import with_changes
 from lucidae.linear.methods import Options
-from lucidae.linear.missing import comparable, observed_part, suggesting_em, unmasked
+from lucidae.linear.missing import comparable, observed_part, unmasked
 from lucidae.linear.observed_gaussian import gaussian_of, has_missing
 from lucidae.linear.state import LinearState
 from lucidae.moments import SecondMoment
-from lucidae.rows.operator import STORED_FEATURES, MomentRows, RowOperator
-from lucidae.validation import check_weights
+from lucidae.rows.operator import (
+    EXACT_FEATURES,
+    STORED_FEATURES,
+    BlockRows,
+    MomentRows,
+    RowOperator,
+)
+from lucidae.validation import check_weights, columns_with_gaps, kind_of
 
 __all__ = ["LinearAutoencoder"]
+
+IN_MEMORY = (
+    "To use the observed entries of rows with missing ones, set handle_missing='em'; otherwise "
+    "remove or impute the missing entries."
+)
+"""Advice for missing entries of rows in memory."""
+
+IN_BLOCKS = "Or set handle_missing='em', if all rows fit into memory."
+"""Advice for missing entries of rows that are read in blocks."""
 
 
 class LinearAutoencoder(
     LazyOutputMixin,
-    FitBatchesMixin,
     CertifiedMixin,
     ClassNamePrefixFeaturesOutMixin,
     TransformerMixin,
@@ -343,6 +373,65 @@ class LinearAutoencoder(
                 if stored and not options.draws_rows:
                     data.scatter()
                 self._fit_data(options, data, reference_array(rows))
+        return self
+
+    @restored_on_failure
+    @timed_fit
+    def fit_batches(
+        self, batches: Any, sample_weight: Any = None, *, start: SecondMoment | None = None
+    ) -> Self:
+        """Fit to data that are read in blocks of rows; the result equals `fit` on all rows.
+
+        Besides the second moment, only a few blocks are in memory at a time. Data that fit into
+        one block (32 MiB) are loaded. With more than 8192 features the second moment is
+        not formed, and the data are read once for each step of block Krylov iteration. Missing
+        entries (``handle_missing="em"``) are allowed only in data that are loaded.
+
+        Parameters
+        ----------
+        batches : iterable of batches, path, memory map, or data of any other kind
+            Each batch is an array, a data frame or a sparse matrix of rows, the path of a file, or
+            a tuple of rows, targets (which are ignored) and weights. See
+            `lucidae.data.row_blocks` for the other kinds. None if `start` is the moment of all
+            rows.
+        sample_weight : data of any kind, optional
+            Frequencies of the rows, unless the batches contain them.
+        start : SecondMoment, optional
+            Moment of rows that were read before, such as that of a
+            `lucidae.data.ReadInterrupted`.
+
+        Returns
+        -------
+        LinearAutoencoder
+            Itself.
+        """
+        options = self._options()
+        check_start(start)
+        if batches is None:
+            moment = given_moment(self, start)
+            check_streamed(options, moment.n_features, moment)
+            self._fit_moment(options, moment, moment.center[:0])
+            return self
+        with suggesting_em(self, batches):
+            data = aligned_blocks(batches, None, sample_weight)
+            missing = self.handle_missing == "em"
+            small = None
+            if start is None:
+                small = loaded_rows(data, missing=missing, verbose=self.verbose)
+            if small is not None:
+                self.fit(small.rows, sample_weight=small.weights)
+                return self
+            check_streamed(options, data.rows.n_features, start)
+            if data.rows.n_features > EXACT_FEATURES:
+                check_repeatable(data)
+                self._fit_data(options, BlockRows(Passes(data, self.verbose)), data.rows.reference)
+                store_features(self, data)
+                return self
+            moment, sketch = read_sketched(data, start=start, verbose=self.verbose)
+            store_features(self, data)
+            again = data.repeatable and start is None
+            rows = BlockRows(Passes(data, self.verbose), moment) if again else MomentRows(moment)
+            self._fit_data(options, rows, data.rows.reference, sketch)
         return self
 
     @restored_on_failure
@@ -695,3 +784,81 @@ def _check_weight(weight: float) -> None:
             f"sample_weight sums to {weight:g}, expected a sum above 1, because weights are "
             "frequencies. Multiply the weights so that they sum to the number of samples."
         )
+
+
+def draws_rows(options: Options, X: Any) -> bool:
+    """Tell whether a fit to `X` needs the rows themselves, not only their second moment."""
+    kind_of(X)  # which refuses a closed file
+    shape = getattr(X, "shape", None)
+    wide = isinstance(shape, tuple) and len(shape) == 2 and shape[1] > EXACT_FEATURES
+    return options.draws_rows or (wide and not isinstance(options.n_components, int))
+
+
+def loaded_if_small(X: Any, sample_weight: Any) -> tuple[Any, Any]:
+    """Return data of any kind as rows in memory, which may contain NaN, with their weights.
+
+    Data that are too large are returned as `AlignedBlocks`, which contain their weights.
+    """
+    if in_memory(X) and in_memory(sample_weight):
+        return X, sample_weight
+    data = aligned_blocks(X, None, sample_weight)
+    small = loaded_rows(data, missing=True)
+    return (data, None) if small is None else (small.rows, small.weights)
+
+
+def check_streamed(options: Options, n_features: int, start: SecondMoment | None) -> None:
+    """Raise an error for settings that do not work with data that are read in blocks."""
+    if options.draws_rows:
+        raise ValueError(
+            f"solver={options.solver!r} with method={options.method!r} draws rows in random order, "
+            "but X is read in blocks: use solver='exact', give X as an array or a memory map, or "
+            "call partial_fit with each batch."
+        )
+    if isinstance(options.n_components, int) and options.n_components > n_features:
+        raise ValueError(
+            f"n_components={options.n_components} was given, but X has {n_features} features: "
+            f"expected at most {n_features}."
+        )
+    if n_features > EXACT_FEATURES:
+        _check_wide(options, n_features, start)
+    elif start is not None and start.n_features != n_features:
+        raise ValueError(
+            f"start has {start.n_features} features, but X has {n_features}: start must be the "
+            "second moment of earlier rows of the same data."
+        )
+
+
+def _check_wide(options: Options, n_features: int, start: SecondMoment | None) -> None:
+    if start is not None:
+        raise ValueError(
+            f"start was given, but X has {n_features} features: of data that are read in blocks, "
+            f"the second moment is computed only up to {EXACT_FEATURES} features. Give all rows, "
+            "without start."
+        )
+    if not isinstance(options.n_components, int):
+        raise ValueError(
+            f"n_components={options.n_components!r} was given, which needs all eigenvalues of the "
+            f"covariance, but X has {n_features} features and is read in blocks, for which at most "
+            f"{EXACT_FEATURES} eigenvalues are computed. Give n_components as an integer."
+        )
+
+
+@contextmanager
+def suggesting_em(estimator: Any, X: Any) -> Iterator[None]:
+    """Let errors about NaN in the rows X of an estimator name ``handle_missing="em"``."""
+    try:
+        yield
+    except ValueError as error:
+        first, _, _ = str(error).partition("\n")
+        if "contains NaN" not in first or "handle_missing" in first or "sample_weight" in first:
+            raise
+        advice = IN_BLOCKS if " in block " in first else IN_MEMORY
+        if first == "Input X contains NaN.":
+            # The rows were converted to an array before the NaN was found in their squares.
+            first = f"Input X contains NaN{columns_with_gaps(X=X)}."
+        if estimator.handle_missing == "em":
+            advice = (
+                "Rows with missing entries are not fitted in blocks or batches "
+                "(handle_missing='em'): load all rows and call fit."
+            )
+        raise ValueError(f"{first} {advice}") from error

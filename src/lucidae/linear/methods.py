@@ -21,7 +21,6 @@ from lucidae.linear.objectives import (
 )
 from lucidae.linear.optimizers import OPTIMIZERS, DescentSettings
 from lucidae.linear.penalties import nonuniform_penalties, uniform_penalties
-from lucidae.linear.prefixes import geometric_prior, uniform_prior
 from lucidae.linear.rules import (
     BrockettRule,
     GeneralizedHebbianRule,
@@ -31,7 +30,7 @@ from lucidae.linear.rules import (
     brockett_ranks,
 )
 from lucidae.linear.weights import balanced_mean, frobenius
-from lucidae.rows.spectrum import Spectrum
+from lucidae.rows.covariances import Spectrum
 from lucidae.validation import (
     check_choice,
     check_flag,
@@ -335,6 +334,41 @@ def check_optimizer(name: str, rule: Rule, optimizer: str) -> None:
             f"optimizer={optimizer!r} was given with method={name!r}. {refused[optimizer]} Use one "
             f"of {others}."
         )
+
+
+def geometric_prior(k: int, ratio: float = 0.9) -> Vector:
+    """Return the probability of each number 1, …, k of latents that nested dropout keeps.
+
+    Number b < k has the probability ratio^(b−1) · (1 − ratio), and k has the remaining one.
+
+    Parameters
+    ----------
+    k : int
+        Number of latents.
+    ratio : float, default=0.9
+        Ratio of each probability to the previous one, between 0 and 1.
+
+    Returns
+    -------
+    ndarray of shape (k,)
+        The probabilities; their sum is 1.
+
+    Examples
+    --------
+    >>> geometric_prior(3, ratio=0.5)
+    array([0.5 , 0.25, 0.25])
+    """
+    k = check_integer(k, "k", low=1)
+    ratio = check_number(ratio, "ratio", low=0.0, high=1.0, open_low=True, open_high=True)
+    prior = (1 - ratio) * ratio ** np.arange(k, dtype=float)
+    prior[-1] = ratio ** (k - 1)
+    return prior
+
+
+def uniform_prior(k: int) -> Vector:
+    """Return the probability 1/k for each number 1, …, k of latents that nested dropout keeps."""
+    k = check_integer(k, "k", low=1)
+    return np.full(k, 1.0 / k)
 
 
 PRIORS = {"geometric": geometric_prior, "uniform": uniform_prior}

@@ -19,8 +19,6 @@ if no such step is found, an EM step is taken, which never lowers the likelihood
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
@@ -49,7 +47,7 @@ from lucidae.linear.observed_gaussian import ObservedGaussian
 from lucidae.linear.optimizers import DescentSettings
 from lucidae.linear.patterns import SMALLEST_NOISE, ObservedRows, Statistics
 from lucidae.moments import SMALLEST_SCATTER
-from lucidae.validation import columns_with_gaps, warn_user
+from lucidae.validation import warn_user
 
 Vector = np.ndarray[Any, Any]
 
@@ -75,36 +73,6 @@ estimated from n rows is 1/√n in the same units, so that this is accurate up t
 PATH_STEPS = 500
 """Largest number of steps of each of these fits. They need 10 to 100, unless so many latents are
 fitted that the noise variance tends to zero."""
-
-IN_MEMORY = (
-    "To use the observed entries of rows with missing ones, set handle_missing='em'; otherwise "
-    "remove or impute the missing entries."
-)
-"""Advice for missing entries of rows in memory."""
-
-IN_BLOCKS = "Or set handle_missing='em', if all rows fit into memory."
-"""Advice for missing entries of rows that are read in blocks."""
-
-
-@contextmanager
-def suggesting_em(estimator: Any, X: Any) -> Iterator[None]:
-    """Let errors about NaN in the rows X of an estimator name ``handle_missing="em"``."""
-    try:
-        yield
-    except ValueError as error:
-        first, _, _ = str(error).partition("\n")
-        if "contains NaN" not in first or "handle_missing" in first or "sample_weight" in first:
-            raise
-        advice = IN_BLOCKS if " in block " in first else IN_MEMORY
-        if first == "Input X contains NaN.":
-            # The rows were converted to an array before the NaN was found in their squares.
-            first = f"Input X contains NaN{columns_with_gaps(X=X)}."
-        if estimator.handle_missing == "em":
-            advice = (
-                "Rows with missing entries are not fitted in blocks or batches "
-                "(handle_missing='em'): load all rows and call fit."
-            )
-        raise ValueError(f"{first} {advice}") from error
 
 
 def unmasked(X: Any) -> Any:

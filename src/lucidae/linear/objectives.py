@@ -32,12 +32,10 @@ from lucidae.arrays import (
     zeros_like_shape,
 )
 from lucidae.arrays.graphs import concurrently
-from lucidae.linear.prefixes import keep_probabilities
-from lucidae.linear.rules import Rule, reconstruction_gradient
+from lucidae.linear.rules import Rule, keep_probabilities, reconstruction_gradient
 from lucidae.linear.theory import AlignedPoint, hessian_eigenvalues, zero_latents
 from lucidae.linear.weights import AnyWeights, Products, UntiedWeights, VariationalWeights, products
-from lucidae.rows.covariances import Covariance
-from lucidae.rows.spectrum import TINY, Spectrum
+from lucidae.rows.covariances import TINY, Covariance, Spectrum
 from lucidae.validation import check_number
 
 Vector = np.ndarray[Any, Any]

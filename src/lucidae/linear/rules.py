@@ -26,7 +26,6 @@ from lucidae.arrays import (
     zeros_like_shape,
 )
 from lucidae.arrays.eigen import orthonormal_rows
-from lucidae.linear.prefixes import PrefixNumbers, prefix_thresholds
 from lucidae.linear.theory import inner_gap, outer_gap
 from lucidae.linear.weights import (
     AnyWeights,
@@ -35,10 +34,16 @@ from lucidae.linear.weights import (
     UntiedWeights,
     products,
 )
-from lucidae.rows.covariances import Covariance, RowsCovariance
-from lucidae.rows.spectrum import Spectrum
+from lucidae.rows.covariances import Covariance, RowsCovariance, Spectrum
 
 Vector = np.ndarray[Any, Any]
+
+WIDTHS = 32
+"""The number of latents whose gradients are computed is rounded up to a multiple of this number, so
+that few different CUDA graphs have to be recorded."""
+
+SLACK = 1e-12
+"""Largest rounding difference between a GPU and NumPy in the probability of a prefix length."""
 
 NO_ADAM: Mapping[str, str] = {
     "adam": (
@@ -588,3 +593,62 @@ def _lengthened(rows: Array, k: int) -> Array:
         return rows
     zeros = zeros_like_shape((*rows.shape[:-2], missing, rows.shape[-1]), rows)
     return namespace(rows).concat([rows, zeros], axis=-2)
+
+
+def keep_probabilities(prior: Array) -> Array:
+    """Return, for each of the k latents, the probability that nested dropout keeps it.
+
+    `prior` has the probabilities of the prefix lengths 1 … k: latent i is kept if the prefix length
+    is at least i (Bao et al. 2020, Appendix C).
+    """
+    xp = namespace(prior)
+    return xp.flip(xp.cumulative_sum(xp.flip(prior)))
+
+
+def prefix_thresholds(prior: Array) -> Array:
+    """Return, for i = 1 … k, the probability that nested dropout keeps fewer than i latents.
+
+    It keeps the first b of k latents, where b is the prefix length.
+    """
+    keep = keep_probabilities(prior)
+    return 1 - keep / keep[0]
+
+
+class PrefixNumbers:
+    """Draws the uniform random numbers of nested dropout: one per epoch, run and row.
+
+    A number determines the prefix length b of its row: the first b latents are kept. NumPy draws
+    the numbers in the order in which the epochs need them. A seed therefore gives the same
+    trajectory on every device, however many epochs are computed at once.
+    """
+
+    def __init__(self, prior: Array, rng: np.random.Generator, n_rows: int) -> None:
+        self.thresholds = prefix_thresholds(to_numpy(prior))
+        self.rng, self.n_rows = rng, n_rows
+        self.ahead: Vector | None = None
+
+    def __call__(self, epochs: int, runs: int) -> tuple[Vector, int]:
+        """Return random numbers of shape (epochs, runs, rows), and a bound on the prefix lengths.
+
+        Each number determines how many latents its row keeps, the prefix length; none of these
+        exceeds the bound.
+        """
+        shape = (epochs, runs, self.n_rows)
+        if self.ahead is None or self.ahead.shape != shape:
+            self.ahead = self.rng.random(shape)
+        drawn, self.ahead = self.ahead, None
+        return drawn, self.width(float(drawn.max()))
+
+    def prepare(self, epochs: int, runs: int) -> None:
+        """Draw and store the random numbers of the next call, while a GPU computes."""
+        self.ahead = self.rng.random((epochs, runs, self.n_rows))
+
+    def width(self, largest: float) -> int:
+        """Return a bound on the number of latents that random numbers up to `largest` keep.
+
+        A row keeps its first b latents, where the prefix length b follows from its uniform random
+        number and increases with it. The bound is the prefix length that `largest` gives, rounded
+        up to a multiple of `WIDTHS`, but at most the number of latents.
+        """
+        longest = int(np.searchsorted(self.thresholds, largest + SLACK, side="right"))
+        return min(len(self.thresholds), -(-longest // WIDTHS) * WIDTHS)

@@ -19,17 +19,23 @@ import numpy as np
 from lucidae.arrays import Array, eye_like, like, namespace, to_numpy, where_set
 from lucidae.arrays.graphs import keeper, leaves, replayable
 from lucidae.iteration import Below, Callback, iterate, iterate_batch, log_grid
-from lucidae.linear.methods import Method, MethodSettings, check_optimizer, make_method
+from lucidae.linear.methods import (
+    Method,
+    MethodSettings,
+    check_optimizer,
+    geometric_prior,
+    make_method,
+)
 from lucidae.linear.optimizers import OPTIMIZERS
-from lucidae.linear.prefixes import PrefixNumbers, geometric_prior
+from lucidae.linear.rules import PrefixNumbers
 from lucidae.metrics import alignment_of, imbalance, subspace_distance
 from lucidae.rows.covariances import (
     Covariance,
     DenseCovariance,
     EigenbasisCovariance,
+    Spectrum,
     rows_covariance,
 )
-from lucidae.rows.spectrum import Spectrum
 from lucidae.validation import check_choice
 
 __all__ = ["Plan", "Run", "Trajectory", "epochs_to_alignment", "simulate"]

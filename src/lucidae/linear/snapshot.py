@@ -15,7 +15,7 @@ from lucidae.linear.state import LinearState
 from lucidae.linear.stream import StreamFit
 from lucidae.linear.weights import TiedWeights, UntiedWeights, VariationalWeights
 from lucidae.moments import SecondMoment
-from lucidae.rows.spectrum import Spectrum
+from lucidae.rows.covariances import Spectrum
 from lucidae.snapshots import DTYPE, HISTORY, STATUS, Record, Snapshot
 
 __all__ = ["SNAPSHOTS", "STATE"]

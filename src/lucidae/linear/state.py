@@ -35,16 +35,17 @@ from lucidae.linear.verified_missing import (
 )
 from lucidae.linear.verify import FEW_ROWS, SMALL_ROWS, Data, GivenRows, RereadRows
 from lucidae.moments import SecondMoment, positive_rows
+from lucidae.rows.covariances import Spectrum
 from lucidae.rows.leading import leading
 from lucidae.rows.operator import (
+    CHANGED_ROWS,
     EXACT_FEATURES,
     STORED_FEATURES,
     BlockRows,
     MomentRows,
     RowOperator,
+    TrainingRows,
 )
-from lucidae.rows.spectrum import Spectrum
-from lucidae.rows.training_rows import CHANGED_ROWS, TrainingRows
 
 __all__ = ["LinearState"]
 

@@ -22,9 +22,8 @@ from lucidae.linear.solvers import (
     resolve_components,
     stiffness,
 )
-from lucidae.rows.covariances import Covariance, ritz_spectrum, rows_covariance
+from lucidae.rows.covariances import Covariance, Spectrum, ritz_spectrum, rows_covariance
 from lucidae.rows.operator import RowOperator
-from lucidae.rows.spectrum import Spectrum
 
 HORIZON = 200.0
 """Number of batches after which the step size has halved."""

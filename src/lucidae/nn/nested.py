@@ -11,7 +11,7 @@ from torch import nn
 
 from lucidae.arrays import eigh_descending
 from lucidae.arrays.eigen import fix_signs
-from lucidae.linear.prefixes import geometric_prior, uniform_prior
+from lucidae.linear.methods import geometric_prior, uniform_prior
 from lucidae.moments import SecondMoment
 from lucidae.nn.layers import (
     Tensor,

@@ -1,7 +1,7 @@
-"""Products of row vectors with the second moment Σ of the data.
+"""Products of row vectors with the second moment Σ of the data, and its leading eigenpairs.
 
 The classes ending in ``Covariance`` compute these products from a matrix, from its eigenvalues or
-from rows.
+from rows; `Spectrum` contains eigenvalues and eigenvectors.
 """
 
 from __future__ import annotations
@@ -17,13 +17,40 @@ from lucidae.arrays import (
     Array,
     as_double,
     eigh_descending,
+    fields_beside,
+    is_numpy,
+    machine_epsilon,
     namespace,
     normal,
     scalar,
+    to_numpy,
     trace,
 )
-from lucidae.arrays.row_products import has_fast_products, moment_product
-from lucidae.rows.spectrum import Spectrum
+from lucidae.arrays.threads import blas_threads, in_threads
+
+TINY = float(np.finfo(float).tiny)
+"""The smallest normal float64 number, used in place of zero if one would divide by zero."""
+
+Vector = np.ndarray[Any, Any]
+
+SMALL_PRODUCT = 10**6
+"""Largest number of multiplications of a product that OpenBLAS computes without copying."""
+
+CACHED_BYTES = 2**20
+"""Largest size of the rows that are multiplied at a time, so that they stay in the cache."""
+
+FEWEST_ROWS = 4
+"""Smallest number of rows at a time; with fewer, calling BLAS takes too much of the time."""
+
+LARGE_PIECE = 2**22
+"""Number of entries of the rows that are multiplied at a time if pieces for the cache would have
+too few rows."""
+
+SMALLEST_PASS = 2**19
+"""Smallest number of entries of the rows for which they are read in pieces."""
+
+THREADED_PASS = 2**25
+"""Smallest number of multiplications for which several threads are started."""
 
 
 class Covariance(Protocol):
@@ -184,3 +211,144 @@ def ritz_spectrum(covariance: Covariance, k: int, like: Array, *, n_iter: int = 
     # Rayleigh–Ritz: the eigenpairs of Σ restricted to the span of the basis.
     values, rotation = eigh_descending((rows @ basis + (rows @ basis).mT) / 2)
     return Spectrum(values[:k], (basis @ rotation)[:, :k], float(covariance.trace))
+
+
+@dataclass(frozen=True, slots=True)
+class Spectrum:
+    """Leading eigenvalues and eigenvectors of the second moment of data.
+
+    Parameters
+    ----------
+    values : array of shape (q,)
+        The q leading eigenvalues, descending; q is at most the number of features m.
+    vectors : array of shape (m, q)
+        Their eigenvectors, one per column.
+    trace : float
+        Sum of all m eigenvalues.
+    beyond : float or None
+        Sum of the m − q other eigenvalues if it was computed from the rows
+        (`lucidae.rows.leading`), so that it is accurate even if it is tiny compared with
+        `trace`, and so are all eigenvalues. None if it is known as a difference alone.
+    """
+
+    values: Array
+    vectors: Array
+    trace: float
+    beyond: float | None = None
+
+    @property
+    def n_features(self) -> int:
+        """Number of features m."""
+        return int(self.vectors.shape[0])
+
+    def leading(self, k: int) -> Spectrum:
+        """Return the spectrum with its first `k` eigenvalues and eigenvectors alone."""
+        beyond = self.beyond
+        if beyond is not None:
+            beyond += float(namespace(self.values).sum(self.values[k:]))
+        return Spectrum(self.values[:k], self.vectors[:, :k], self.trace, beyond)
+
+    def beside(self, ref: Array) -> Spectrum:
+        """Return the spectrum in the library and on the device of the array `ref`."""
+        moved: Spectrum = fields_beside(self, ref)
+        return moved
+
+    def noise(self, k: int) -> float:
+        """Return the mean of all eigenvalues after the first `k`; 0 if there are none.
+
+        This is the noise variance of probabilistic PCA with `k` components.
+        """
+        m = self.n_features
+        if k >= m:
+            return 0.0
+        if self.beyond is not None and k <= self.values.shape[0]:
+            rest = float(namespace(self.values).sum(self.values[k:]))
+            return max(0.0, rest + self.beyond) / (m - k)
+        leading = float(namespace(self.values).sum(self.values[:k]))
+        return max(0.0, self.trace - leading) / (m - k)
+
+    def rank(self) -> int:
+        """Return the numerical rank: the number of eigenvalues above their rounding error.
+
+        The error is m·ε times the largest eigenvalue, for m features and the machine epsilon ε.
+        """
+        return int(np.sum(self.resolved(int(self.values.shape[0])) > 0.0))
+
+    def resolved(self, q: int) -> np.ndarray[Any, Any]:
+        """Return the first `q` eigenvalues; those below their rounding error are set to zero.
+
+        The error is m·ε times the largest eigenvalue, for m features and the machine epsilon ε.
+        Eigenvalues that were not computed, because there are fewer rows than features, are zero as
+        well. The result is therefore the same for eigenvalues from rows and from a second moment.
+        """
+        values = to_numpy(self.values)
+        floor = machine_epsilon(self.values) * self.n_features * float(values.max(initial=0.0))
+        padded = np.append(values, np.zeros(max(0, min(q, self.n_features) - len(values))))
+        return np.where(padded > floor, padded, 0.0)[:q]
+
+
+def has_fast_products(X: Any, width: int) -> bool:
+    """Tell whether `moment_product` is the fastest way to multiply `width` vectors by rows X.
+
+    X must be a NumPy array of float32 or float64 numbers that is neither small nor too wide.
+    """
+    if not is_numpy(X) or X.dtype.char not in "fd" or X.size < SMALLEST_PASS:
+        return False
+    return _piece(X.shape[1], width, 8) >= FEWEST_ROWS
+
+
+def moment_product(
+    vectors: Vector, X: Vector, mean: Vector, shares: Vector | None, *, single: bool = False
+) -> Vector:
+    """Return the product of vectors with the second moment of weighted rows, in float64.
+
+    For rows X (n × m) with weights p of sum 1 and mean μ, the product of vectors V (b × m) with the
+    second moment is C(X − 1μᵀ) with the codes C = (V(X − 1μᵀ)ᵀ)diag(p), so that X is needed twice.
+    Here it is read once: some rows at a time are multiplied twice while they are in the cache.
+    Products with few vectors are limited by the memory bandwidth, and so take half of the time.
+    There is a second reason for small pieces: OpenBLAS multiplies small matrices without first
+    copying them, which for four vectors takes more time than the product.
+    """
+    (n, m), dtype = X.shape, np.float32 if single and X.dtype == np.float32 else np.float64
+    vectors, converted = np.ascontiguousarray(vectors, dtype=dtype), X.dtype != dtype
+    if shares is not None and np.all(shares == 1.0 / n):
+        shares = None
+    shift = (vectors @ mean)[:, None].astype(dtype)
+    size = _piece(m, len(vectors), np.dtype(dtype).itemsize)
+    threads = blas_threads() if n * m * len(vectors) >= THREADED_PASS else 1
+    if size < FEWEST_ROWS:
+        size = max(1, LARGE_PIECE // m)
+
+    def summed(first: int, last: int) -> tuple[Vector, Vector]:
+        total, spread = np.zeros((len(vectors), m)), np.zeros(len(vectors))
+        buffer = np.empty((min(size, last - first), m), dtype=dtype)
+        for start in range(first, last, size):
+            rows = X[start : min(start + size, last)]
+            # A copy reads memory faster than BLAS does; BLAS then reads from the cache.
+            if converted:
+                rows = np.subtract(rows, mean, out=buffer[: len(rows)])
+            elif threads > 1:
+                buffer[: len(rows)] = rows
+                rows = buffer[: len(rows)]
+            codes = vectors @ rows.T
+            if not converted:
+                codes -= shift
+            if shares is not None:
+                codes *= shares[start : start + len(rows)].astype(dtype, copy=False)
+            spread += codes.sum(axis=1)
+            total += codes @ rows
+        return total, spread
+
+    parts = in_threads(summed, n, threads)
+    total, spread = (sum(terms[1:], terms[0]) for terms in zip(*parts, strict=True))
+    if not converted:
+        total -= spread[:, None] * mean
+    if shares is None:
+        total /= n
+    return np.asarray(total)
+
+
+def _piece(m: int, width: int, itemsize: int) -> int:
+    """Return the number of rows of m features that are multiplied with `width` vectors at once."""
+    cached = max(CACHED_BYTES // (m * itemsize), FEWEST_ROWS)
+    return min(SMALL_PRODUCT // (m * width), cached)

@@ -51,11 +51,10 @@ from lucidae.arrays.eigen import (
     orthonormal_rows,
 )
 from lucidae.arrays.krylov import EXTRA, WIDEST, krylov_eigenpairs
-from lucidae.arrays.row_products import has_fast_products
 from lucidae.arrays.threads import one_thread
 from lucidae.moments import covariance_spectrum
+from lucidae.rows.covariances import Spectrum, has_fast_products
 from lucidae.rows.operator import EXACT_FEATURES, BlockRows, CsrRows, DenseRows, RowOperator
-from lucidae.rows.spectrum import Spectrum
 
 __all__ = ["are_accurate", "costs", "leading", "refined"]
 

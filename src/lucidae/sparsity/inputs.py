@@ -17,7 +17,6 @@ from lucidae.arrays import (
     to_numpy,
 )
 from lucidae.base import validate_named, validated_rows
-from lucidae.kinds import is_dask
 from lucidae.sparsity import dictionary
 from lucidae.validation import (
     check_kind,
@@ -26,6 +25,7 @@ from lucidae.validation import (
     explained_refusals,
     has_complex,
     in_given_precision,
+    is_dask,
     numeric_columns,
     real_array,
 )

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 import scipy.optimize
 
+from lucidae.linear.methods import geometric_prior, uniform_prior
 from lucidae.linear.penalties import rotation_bound
-from lucidae.linear.prefixes import geometric_prior, uniform_prior
 from lucidae.linear.theory import (
     AlignedPoint,
     condition_number,

@@ -61,7 +61,7 @@ from lucidae.dropout.theory import checked_dropout, code_map, dropout_of, streng
 from lucidae.dropout.verify import ATTRIBUTES, FittedArrays, GivenMatrix, Judged
 from lucidae.dropout.verify_completion import ZERO, measure_completion
 from lucidae.iteration.progress import timed_fit
-from lucidae.rows.training_rows import CHANGED_ROWS, TrainingRows
+from lucidae.rows.operator import CHANGED_ROWS, TrainingRows
 from lucidae.validation import (
     check_choice,
     check_integer,

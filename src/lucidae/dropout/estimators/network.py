@@ -52,8 +52,7 @@ from lucidae.dropout.whitening import Whitened, whiten
 from lucidae.iteration import History, Status, progress_bars
 from lucidae.iteration.progress import timed_fit
 from lucidae.moments import SecondMoment
-from lucidae.rows.operator import BlockRows
-from lucidae.rows.training_rows import CHANGED_ROWS, TrainingRows
+from lucidae.rows.operator import CHANGED_ROWS, BlockRows, TrainingRows
 from lucidae.validation import (
     check_choice,
     check_flag,

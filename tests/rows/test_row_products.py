@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 from numpy.testing import assert_allclose
 
-from lucidae.arrays import row_products
-from lucidae.arrays.row_products import has_fast_products, moment_product
+from lucidae.rows import covariances
+from lucidae.rows.covariances import has_fast_products, moment_product
 
 
 def naive(vectors, X, weights):
@@ -20,9 +20,9 @@ def naive(vectors, X, weights):
 @pytest.mark.parametrize("weighted", [False, True])
 @pytest.mark.parametrize(("shape", "width"), [((301, 40), 4), ((50, 70), 1), ((7, 90_000), 12)])
 def test_the_product_is_that_of_the_centred_rows(monkeypatch, threads, weighted, shape, width):
-    monkeypatch.setattr(row_products, "blas_threads", lambda: threads)
-    monkeypatch.setattr(row_products, "THREADED_PASS", 0)
-    monkeypatch.setattr(row_products, "SMALL_PRODUCT", 10_000)
+    monkeypatch.setattr(covariances, "blas_threads", lambda: threads)
+    monkeypatch.setattr(covariances, "THREADED_PASS", 0)
+    monkeypatch.setattr(covariances, "SMALL_PRODUCT", 10_000)
     rng = np.random.default_rng(0)
     X = rng.standard_normal(shape) + 0.5
     weights = rng.uniform(0.5, 2.0, shape[0]) if weighted else np.ones(shape[0])
@@ -54,9 +54,9 @@ def test_small_rows_and_rows_of_other_types_are_not_read_in_pieces():
 @pytest.mark.parametrize("threads", [1, 3])
 @pytest.mark.parametrize("weighted", [False, True])
 def test_few_wide_rows_are_centred_in_double_precision(monkeypatch, threads, weighted):
-    monkeypatch.setattr(row_products, "blas_threads", lambda: threads)
-    monkeypatch.setattr(row_products, "THREADED_PASS", 0)
-    monkeypatch.setattr(row_products, "CACHED_BYTES", 5000)
+    monkeypatch.setattr(covariances, "blas_threads", lambda: threads)
+    monkeypatch.setattr(covariances, "THREADED_PASS", 0)
+    monkeypatch.setattr(covariances, "CACHED_BYTES", 5000)
     rng = np.random.default_rng(3)
     X = (rng.standard_normal((7, 2001)) + 5).astype(np.float32)
     vectors, shares = rng.standard_normal((3, 2001)), rng.random(7)
@@ -71,7 +71,7 @@ def test_few_wide_rows_are_centred_in_double_precision(monkeypatch, threads, wei
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 @pytest.mark.parametrize("shape", [(301, 40), (7, 90_000)])
 def test_any_vector_may_be_subtracted_from_the_rows(monkeypatch, shape, dtype):
-    monkeypatch.setattr(row_products, "SMALL_PRODUCT", 10_000)
+    monkeypatch.setattr(covariances, "SMALL_PRODUCT", 10_000)
     rng = np.random.default_rng(4)
     X = rng.standard_normal(shape).astype(dtype)
     vectors, other = rng.standard_normal((2, shape[1])), rng.standard_normal(shape[1])
