@@ -14,7 +14,7 @@ import pytest
 import scipy.sparse
 
 from lucidae import DropoutAutoencoder, DropoutFactorization, DropoutRegressor, certify
-from lucidae.dropout import problem, rows, solvers, theory, verify, whitening
+from lucidae.dropout import autoencoder, problem, rows, solvers, theory, verify
 from lucidae.dropout.claims import certificate_of
 from lucidae.dropout.equalize import (
     _plane_rotation,
@@ -22,10 +22,9 @@ from lucidae.dropout.equalize import (
     equalized_factors,
     level_diagonal,
 )
-from lucidae.dropout.estimators import autoencoder
-from lucidae.dropout.estimators.network import NetworkState
-from lucidae.dropout.estimators.regressor import RegressionState
+from lucidae.dropout.network import NetworkState
 from lucidae.dropout.problem import WideRows
+from lucidae.dropout.regressor import RegressionState
 from lucidae.dropout.verify import FittedArrays, GivenMatrix, Judged
 from mutants import broken, calls_of, is_among, mutants
 
@@ -202,16 +201,16 @@ FUNCTIONS = {
         solvers.value_after,
     ),
     "tied solver": (solvers.solve_tied,),
-    "reduced rank": (solvers.solve_reduced_rank, whitening.ridged),
+    "reduced rank": (solvers.solve_reduced_rank, problem.ridged),
     "whitening": (
-        whitening.whiten,
-        whitening._whiten_standardised,
-        whitening._whiten_rows,
-        whitening._in_range,
-        whitening.input_range,
-        whitening._nonzero,
-        whitening._floor,
-        whitening._is_graded,
+        problem.whiten,
+        problem._whiten_standardised,
+        problem._whiten_rows,
+        problem._in_range,
+        problem.input_range,
+        problem._nonzero,
+        problem._floor,
+        problem._is_graded,
     ),
     "factorised rows": (
         rows.rows_problem,
@@ -226,7 +225,7 @@ FUNCTIONS = {
         problem.LinearProblem.from_root.__func__,
     ),
     "products with rows": (
-        whitening._whiten_wide,
+        problem._whiten_wide,
         WideRows.times,
         WideRows.back,
         WideRows.gram,

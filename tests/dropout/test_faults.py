@@ -15,8 +15,7 @@ import pytest
 import scipy.sparse
 
 from lucidae import DropoutAutoencoder, DropoutFactorization, DropoutRegressor, certify
-from lucidae.dropout import rows, solvers, theory, whitening
-from lucidae.dropout.estimators import autoencoder, network, regressor
+from lucidae.dropout import autoencoder, network, problem, regressor, rows, solvers, theory
 from lucidae.moments import SecondMoment
 
 SIZES = {"80 x 6": (80, 6), "400 x 60": (400, 60)}
@@ -126,7 +125,7 @@ FAULTS = {
         "shrink",
         lambda found: theory.Shrinkage(found.rank, 0.9 * found.threshold, 1.01 * found.values),
     ),
-    "floor": of_result(whitening, "_floor", lambda found: 1.1 * found + 0.01),
+    "floor": of_result(problem, "_floor", lambda found: 1.1 * found + 0.01),
     "centers": of_result(
         regressor.RegressionState, "centers", lambda found: (found[0] + 0.1, found[1])
     ),
@@ -134,7 +133,7 @@ FAULTS = {
         solvers, "equalized_factors", lambda found: (1.1 * found[0], found[1])
     ),
     "range of inputs": of_result(
-        whitening, "input_range", lambda found: (found[0] * 1.05, found[1])
+        problem, "input_range", lambda found: (found[0] * 1.05, found[1])
     ),
 }  # fmt: skip
 

@@ -6,15 +6,11 @@ landscape, training by stochastic gradient descent (SGD), certificates and estim
 Mianjy et al. 2018, but allow inputs of any covariance.
 """
 
+from lucidae.dropout.autoencoder import DropoutAutoencoder
 from lucidae.dropout.claims import certify_weights
 from lucidae.dropout.completion import CompletionPath, completion_path
 from lucidae.dropout.equalize import equalize, equalize_pair
-from lucidae.dropout.estimators import (
-    DropoutAutoencoder,
-    DropoutFactorization,
-    DropoutRegressor,
-)
-from lucidae.dropout.held_out import CrossValidation
+from lucidae.dropout.factorization import DropoutFactorization
 from lucidae.dropout.landscape import (
     classify,
     equalized_critical_points,
@@ -22,12 +18,14 @@ from lucidae.dropout.landscape import (
     smallest_curvature,
 )
 from lucidae.dropout.path import (
+    CrossValidation,
     RankPath,
     RegularizationPath,
     rank_path,
     regularization_path,
 )
 from lucidae.dropout.problem import DropoutObjective, LinearProblem, Weights
+from lucidae.dropout.regressor import DropoutRegressor
 from lucidae.dropout.sgd import GaussianSource, SampleSource, descend
 from lucidae.dropout.solvers import ExactSolution, solve, solve_tied
 

@@ -53,8 +53,7 @@ from sklearn.model_selection import KFold
 from lucidae.arrays import to_numpy
 from lucidae.arrays.eigen import column_signs
 from lucidae.dropout.equalize import check_width
-from lucidae.dropout.held_out import CrossValidation, checked_splits
-from lucidae.dropout.path import PathOfRates
+from lucidae.dropout.path import CrossValidation, PathOfRates, checked_splits
 from lucidae.dropout.theory import code_map, dropout_of, strength_of
 from lucidae.dropout.verify_completion import ZERO
 from lucidae.iteration import Below, Solution, Status, iterate, limited_blas

@@ -1,32 +1,59 @@
-"""The optimal network for many dropout rates, and reduced-rank least squares for all ranks.
+"""The optimum for many dropout rates or ranks, with errors on training and held-out rows.
 
 The least-squares map and its singular value decomposition depend neither on the rate nor on the
-rank. The results for many rates or ranks therefore cost one decomposition.
+rank. The results for many rates or ranks, and the errors of a fold of cross-validation, therefore
+cost one decomposition.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from itertools import accumulate
+from typing import Any, NamedTuple
 
 import numpy as np
+import scipy.sparse
+from scipy.stats import rankdata
+from sklearn.model_selection import check_cv
 
-from lucidae.arrays import Array, is_array, namespace, scalar, squared_norm, to_numpy
-from lucidae.cards import card, table
-from lucidae.dropout.held_out import (
-    GRID,
-    CrossValidation,
-    cross_validate,
-    cross_validate_rows,
-    fold_moments,
+from lucidae.arrays import (
+    Array,
+    arange_like,
+    diagonal,
+    is_array,
+    like,
+    namespace,
+    scalar,
+    squared_norm,
+    to_numpy,
 )
-from lucidae.dropout.problem import DropoutObjective, LinearProblem, Weights, host
-from lucidae.dropout.rows import checked_columns, is_wide, rows_problem
+from lucidae.cards import card, table
+from lucidae.dropout.problem import (
+    DropoutObjective,
+    LinearProblem,
+    Weights,
+    host,
+    ridged,
+    second_about,
+    whiten,
+)
+from lucidae.dropout.rows import (
+    RowMean,
+    checked_columns,
+    few_rows,
+    is_wide,
+    joined_rows,
+    joint_moment,
+    row_factor,
+    rows_problem,
+    take_rows,
+)
 from lucidae.dropout.solvers import leading_svd, solve_reduced_rank
 from lucidae.dropout.theory import breakpoints, dropout_of, optimal_value, shrink, strength_of
-from lucidae.dropout.whitening import ridged, whiten
+from lucidae.iteration import limited_blas, of_each
 from lucidae.iteration.progress import elapsed_on
+from lucidae.moments import SecondMoment
 from lucidae.validation import (
     check_flag,
     check_integer,
@@ -37,9 +64,26 @@ from lucidae.validation import (
     check_weights,
 )
 
-__all__ = ["RankPath", "RegularizationPath", "rank_path", "regularization_path"]
+__all__ = [
+    "GRID",
+    "SELECTIONS",
+    "CrossValidation",
+    "NetworkChoice",
+    "RankPath",
+    "RegularizationPath",
+    "checked_splits",
+    "cross_validate",
+    "cross_validate_rows",
+    "fold_moments",
+    "rank_path",
+    "regularization_path",
+]
 
 Vector = np.ndarray[Any, Any]
+
+GRID = np.concatenate([[0.0], np.geomspace(1e-4, 1e4, 161)])
+"""Strengths dropout/(1 − dropout) that cross-validation compares: 0, and twenty per decade from
+1e-4 to 1e4."""
 
 
 class PathOfRates:
@@ -403,3 +447,446 @@ def _columns(y: Any) -> Any:
     if y.ndim != 1:
         return y
     return y[:, None] if is_array(y) else np.asarray(y)[:, None]
+
+
+class MomentFold(NamedTuple):
+    """Second moments of the rows [x | y] that a fold trains on and holds out."""
+
+    training: SecondMoment
+    held_out: SecondMoment
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class CrossValidation:
+    """Prediction error on held-out rows for every dropout rate, or for every rank.
+
+    Parameters
+    ----------
+    dropout : ndarray of shape (n,)
+        The dropout rates that were compared; zeros if ranks were compared.
+    errors : ndarray of shape (n_folds, n)
+        Mean squared error over the rows that each fold held out, summed over targets.
+    weights : ndarray of shape (n_folds,)
+        Total weight (or number) of the rows that each fold held out.
+    n_components : ndarray of int of shape (n,), optional
+        The ranks 0, 1, … that were compared without shrinkage. Rank 0 predicts the mean of the
+        targets; it is not chosen. None if dropout rates were compared.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> errors = np.array([[4.0, 2.0, 1.9], [5.0, 2.2, 2.1]])
+    >>> found = CrossValidation(np.zeros(3), errors, np.ones(2), np.arange(3))
+    >>> found.best, found.one_se
+    (2, 1)
+    """
+
+    dropout: Vector
+    errors: Vector
+    weights: Vector
+    n_components: Vector | None = None
+
+    @property
+    def mean(self) -> Vector:
+        """Mean squared error on held-out rows at every rate or rank.
+
+        Each fold counts with the total weight of the rows that it held out.
+        """
+        share = self.weights / self.weights.sum()
+        return np.asarray(np.sum(share[:, None] * self.errors, axis=0))
+
+    @property
+    def standard_error(self) -> Vector:
+        """Standard error of `mean`, from the differences between folds; NaN for a single fold.
+
+        For folds of equal weight it is their standard deviation divided by the square root of
+        their number. Folds share training rows, so that it is usually too small.
+        """
+        count = len(self.weights)
+        if count < 2:
+            return np.full(self.errors.shape[1], np.nan)
+        share = self.weights / self.weights.sum()
+        return np.asarray(self._root_sum(share**2) * (count / (count - 1)) ** 0.5)
+
+    def _root_sum(self, weights: Vector) -> Vector:
+        """Return √Σ wᵢ(eᵢ − mean)² over the folds i, with their errors eᵢ."""
+        size = max(float(np.abs(self.errors).max()), np.finfo(float).tiny)
+        differences = self.errors / size - self.mean / size  # squares of errors may overflow
+        return np.asarray(size * np.sqrt(weights @ differences**2))
+
+    @property
+    def best(self) -> float:
+        """The rate or rank with the smallest mean error; of equals, the simplest.
+
+        The simplest is the largest rate, or the smallest rank.
+        """
+        return self._setting(self._best_index)
+
+    @property
+    def one_se(self) -> float:
+        """The simplest rate or rank whose mean error is within one standard error of the smallest.
+
+        The simplest is the largest rate, or the smallest rank. The standard error is that at the
+        smallest error (Breiman et al. 1984, section 3.4.3).
+        """
+        index = self._best_index
+        error = float(self.standard_error[index])
+        if np.isnan(error):
+            raise ValueError(
+                "cv has a single fold, expected at least two for the rule of one standard error: "
+                "give cv=5, or use 'cv' in place of 'cv_1se'."
+            )
+        return self._setting(self._simplest(float(self.mean[index]) + error))
+
+    def _repr_html_(self) -> str:
+        ranked = self.n_components is not None
+        columns: dict[str, Any] = {
+            "rank" if ranked else "dropout": self.n_components if ranked else self.dropout,
+            "held-out error": self.mean,
+            "standard error": self.standard_error,
+        }
+        best = f"{'Rank' if ranked else 'Dropout'} {self.best:.4g} has the smallest error."
+        return card(f"Cross-validation with {len(self.weights)} folds", table(columns), best)
+
+    def results(self) -> dict[str, Any]:
+        """Return the errors under the names of scikit-learn's ``GridSearchCV.cv_results_``.
+
+        The scores are negative mean squared errors, summed over targets. As in `mean`, folds are
+        weighted by their rows.
+        """
+        mean = self.mean
+        spread = self._root_sum(self.weights / self.weights.sum())
+        name, settings = "dropout", self.dropout
+        if self.n_components is not None:
+            name, settings = "n_components", self.n_components
+        found = {
+            f"param_{name}": settings,
+            "params": [{name: setting} for setting in settings.tolist()],
+        }
+        found |= {f"split{i}_test_score": -errors for i, errors in enumerate(self.errors)}
+        found |= {"mean_test_score": -mean, "std_test_score": spread}
+        return found | {"rank_test_score": rankdata(mean, method="min").astype(int)}
+
+    @property
+    def _best_index(self) -> int:
+        """Index of the rate or rank with the smallest mean error, `best`."""
+        mean = self.mean[self._first :]
+        return self._simplest(float(mean.min()) + 1e-12 * float(np.abs(mean).max()))
+
+    @property
+    def _first(self) -> int:
+        """Index of the first setting that may be chosen: rank 0 may not."""
+        return 0 if self.n_components is None else int(np.searchsorted(self.n_components, 1))
+
+    def _simplest(self, limit: float) -> int:
+        """Return the index of the simplest setting whose mean error is at most `limit`."""
+        allowed = self._first + np.flatnonzero(self.mean[self._first :] <= limit)
+        return int(allowed[-1] if self.n_components is None else allowed[0])
+
+    def _setting(self, index: int) -> float:
+        """Return the rate (a float) or the rank (an int) with the given index."""
+        if self.n_components is None:
+            return float(self.dropout[index])
+        return int(self.n_components[index])
+
+
+SELECTIONS: dict[str, Callable[[CrossValidation], float]] = {
+    "cv": lambda found: found.best,
+    "cv_1se": lambda found: found.one_se,
+}
+"""Rules that choose the dropout rate or the rank from the held-out errors, by name."""
+
+
+class NetworkChoice(NamedTuple):
+    """Moment or mean of all rows [x | y], the settings of the network, and how they were chosen."""
+
+    moment: SecondMoment | RowMean
+    dropout: float
+    width: int
+    cv: CrossValidation | None = None
+
+
+def cross_validate(
+    folds: Sequence[MomentFold],
+    n_features: int,
+    width: int,
+    *,
+    centered: bool,
+    shrinks: bool,
+    alpha: float,
+    callbacks: Sequence[Callable[..., Any]] = (),
+    n_jobs: int | None = None,
+) -> CrossValidation:
+    """Return the error on held-out rows for every strength of `GRID` or, unless it shrinks, rank.
+
+    After the second moments of the folds, one pass over the rows, each fold takes one
+    decomposition.
+    """
+    errors = of_each(
+        _fold_errors,
+        [(fold, n_features, width, centered, shrinks, alpha) for fold in folds],
+        n_jobs=n_jobs,
+        callbacks=callbacks,
+    )
+    weights = np.array([fold.held_out.weight for fold in folds])
+    return _compared(shrinks, np.array(errors), weights)
+
+
+def _compared(shrinks: bool, errors: Vector, weights: Vector) -> CrossValidation:
+    """Return the `CrossValidation` of errors for the strengths of `GRID`, or for ranks 0, 1, …."""
+    if shrinks:
+        return CrossValidation(GRID / (1.0 + GRID), errors, weights)
+    ranks = np.arange(errors.shape[1])
+    return CrossValidation(np.zeros(len(ranks)), errors, weights, ranks)
+
+
+def cross_validate_rows(
+    X: Any,
+    Y: Array,
+    weights: Array | None,
+    cv: Any,
+    width: int,
+    *,
+    centered: bool,
+    shrinks: bool,
+    alpha: float,
+    callbacks: Sequence[Callable[..., Any]] = (),
+    n_jobs: int | None = None,
+) -> CrossValidation:
+    """Return held-out errors for every strength or rank, without forming second moments.
+
+    The result equals that of `cross_validate`; each fold works on its training rows.
+    """
+    splits = checked_splits(cv, X.shape[0], weights)
+    parts = [tuple(_taken(X, Y, weights, rows) for rows in split) for split in splits]
+    items = [(*pair, width, centered, shrinks, alpha) for pair in parts]
+    found = of_each(_row_fold_errors, items, n_jobs=n_jobs, callbacks=callbacks)
+    errors, held_out = zip(*found, strict=True)
+    return _compared(shrinks, np.array(errors), np.array(held_out))
+
+
+def _row_fold_errors(
+    training: FoldRows,
+    held_out: FoldRows,
+    width: int,
+    centered: bool,
+    shrinks: bool,
+    alpha: float,
+) -> tuple[Vector, float]:
+    """Return the errors on the held-out rows of a fold, and these rows' total weight.
+
+    The network is x ↦ P diag(ŝ) Q'ᵀx, with the singular vectors P and Q' of the least-squares map
+    of the training rows and its shrunk singular values ŝ. As P has orthonormal columns, its error
+    is E‖y‖² − 2 Σᵢ ŝᵢ E[pᵢᵀy q'ᵢᵀx] + Σᵢ ŝᵢ² E[(q'ᵢᵀx)²].
+    """
+    X, Y, weights = training
+    with limited_blas(X.shape[0]):
+        few = few_rows(X, Y, weights, centered=centered)
+        mean, rows = few or row_factor(X, Y, weights, centered=centered)
+        problem = LinearProblem.from_rows(rows, X.shape[1])
+        white = whiten(ridged(problem, alpha / mean.weight))
+        P, values, Qt = leading_svd(white.matrix, width)
+        directions = Qt.mT if white.lift is None else white.lift @ Qt.mT
+        xp = namespace(values)
+        codes, targets = _held_out_codes(held_out, mean, directions, centered)
+        share = xp.ones_like(targets[:, 0])
+        if held_out.weights is not None:
+            share = like(held_out.weights, values)
+        total = scalar(xp.sum(share))
+        share = share / total
+        agreement, spread = share @ (codes * (targets @ P)), share @ (codes * codes)
+        energy = scalar(xp.sum(share @ (targets * targets)))
+        found = _spectra(values, shrinks, width)
+        errors = energy - 2 * (found @ agreement) + (found * found) @ spread
+        return to_numpy(errors), total
+
+
+def _held_out_codes(
+    held_out: FoldRows, mean: Any, directions: Array, centered: bool
+) -> tuple[Array, Array]:
+    """Return the products of held-out inputs with `directions`, and the outputs."""
+    X, Y, n_features = held_out.inputs, held_out.outputs, held_out.inputs.shape[1]
+    if scipy.sparse.issparse(X):
+        codes, targets = X @ directions, like(Y, directions)
+        if centered:
+            codes = codes - mean.mean[:n_features] @ directions
+            targets = (targets - mean.center[n_features:]) - mean.offset[n_features:]
+        return codes, targets
+    rows = joined_rows(X, Y, slice(0, X.shape[0]), directions)
+    if centered:
+        rows = (rows - mean.center) - mean.offset
+    return rows[:, :n_features] @ directions, rows[:, n_features:]
+
+
+class FoldRows(NamedTuple):
+    """Inputs, outputs and weights of some rows; the weights are None if all rows count once."""
+
+    inputs: Any
+    outputs: Array
+    weights: Array | None
+
+
+def _taken(X: Any, Y: Array, weights: Array | None, rows: Vector) -> FoldRows:
+    """Return inputs, outputs and weights of the rows with the given indices."""
+    part = None if weights is None else take_rows(weights, rows)
+    return FoldRows(take_rows(X, rows), take_rows(Y, rows), part)
+
+
+def _spectra(values: Array, shrinks: bool, width: int) -> Array:
+    """Return the singular values of the coefficients for each strength of dropout, or each rank."""
+    xp = namespace(values)
+    if shrinks:
+        return xp.stack([shrink(values, float(s), width).values for s in GRID])
+    numbers = arange_like(values)
+    return xp.stack([xp.where(numbers < k, values, 0.0 * values) for k in range(width + 1)])
+
+
+def _fold_errors(
+    fold: MomentFold,
+    n_features: int,
+    width: int,
+    centered: bool,
+    shrinks: bool,
+    alpha: float,
+) -> Vector:
+    """Return mean squared errors on a fold's held-out rows, for each strength of dropout or rank.
+
+    They are those of `_row_fold_errors`, with E[yxᵀ] and E[xxᵀ] of the held-out rows.
+    """
+    with limited_blas(n_features):
+        problem = LinearProblem.from_moment(fold.training, n_features, centered=centered)
+        white = whiten(ridged(problem, alpha / fold.training.weight))
+        P, values, Qt = leading_svd(white.matrix, width)
+        directions = Qt.mT if white.lift is None else white.lift @ Qt.mT
+        # The intercept is part of the fit: held-out rows are centred at the means of training rows.
+        center = fold.training.mean if centered else 0.0
+        held_out = LinearProblem.from_second(second_about(fold.held_out, center), n_features)
+        agreement = diagonal(P.mT @ (held_out.cross @ directions))
+        spread = diagonal(directions.mT @ held_out.through_inputs(directions))
+        found = _spectra(values, shrinks, width)
+        return to_numpy(held_out.energy - 2 * (found @ agreement) + (found * found) @ spread)
+
+
+class Folds(NamedTuple):
+    """Second moments of every fold, and of all rows if each is held out exactly once."""
+
+    folds: list[MomentFold]
+    total: SecondMoment | None
+
+
+def fold_moments(
+    X: Any,
+    Y: Array,
+    weights: Array | None,
+    cv: Any,
+    callbacks: Sequence[Callable[..., Any]] = (),
+    n_jobs: int | None = None,
+) -> Folds:
+    """Return the second moments of every fold's training rows and held-out rows.
+
+    If every row is held out exactly once, one pass over the rows is enough: the moment of the
+    training rows of a fold is the merge of the other folds' moments.
+    """
+    n_rows = X.shape[0]
+    splits = checked_splits(cv, n_rows, weights)
+    partition = _is_partition(splits, n_rows)
+    if len(splits) < 2 and partition:
+        raise ValueError(f"cv={cv!r} was given, expected at least two folds, such as cv=5.")
+
+    def moments(parts: list[Vector]) -> list[SecondMoment]:
+        given = [(X, Y, weights, rows) for rows in parts]
+        return of_each(_moment, given, n_jobs=n_jobs, callbacks=callbacks)
+
+    held_out = moments([test for _, test in splits])
+    if partition:
+        folds = _complementary_folds(held_out)
+        return Folds(folds, folds[0].held_out.merge(folds[0].training))
+    training = moments([train for train, _ in splits])
+    return Folds([MomentFold(*pair) for pair in zip(training, held_out, strict=True)], None)
+
+
+def checked_splits(cv: Any, n_rows: int, weights: Array | None) -> list[tuple[Vector, Vector]]:
+    """Return the folds of `cv` as pairs of row indices (training rows, held-out rows).
+
+    A fold that trains on, or holds out, only rows of weight zero is an error.
+    """
+    # scikit-learn would unpack a list of folds itself, with an error that does not name cv.
+    # A zero-dimensional array is an instance of Iterable, but cannot be iterated over.
+    scalar_array = isinstance(cv, np.ndarray) and cv.ndim == 0
+    listed = isinstance(cv, Iterable) and not scalar_array and not hasattr(cv, "split")
+    if not listed and not hasattr(cv, "split"):
+        others = ", a splitter of scikit-learn, a list of folds or None"
+        cv = 5 if cv is None else check_integer(cv, "cv", low=2, others=others)
+        if cv > n_rows:
+            raise ValueError(
+                f"cv={cv} folds were given, but X has n_samples={n_rows}, and every fold needs a "
+                "row: give more rows, a smaller cv, or a number instead of 'cv' and 'cv_1se'."
+            )
+    given = cv if listed else check_cv(cv, classifier=False).split(np.empty((n_rows, 1)))
+    splits = [_pair_of_rows(split, n_rows, number) for number, split in enumerate(given)]
+    if not splits:
+        raise ValueError(f"cv={cv!r} was given, expected at least one fold, such as cv=5.")
+    for number, (train, test) in enumerate(splits):
+        for rows, use in ((train, "trains on"), (test, "holds out")):
+            heavy = len(rows) if weights is None else to_numpy(weights)[rows].sum()
+            if not heavy > 0:
+                why = "no rows" if len(rows) == 0 else "only rows of weight zero"
+                raise ValueError(
+                    f"fold {number} of cv={cv!r} {use} {why}. Remove the rows of weight zero, or "
+                    "shuffle: cv=KFold(5, shuffle=True)."
+                )
+    return splits
+
+
+def _pair_of_rows(split: Any, n_rows: int, number: int) -> tuple[Vector, Vector]:
+    """Return the row indices of both parts of a fold."""
+    parts = list(split) if isinstance(split, Iterable) else []
+    if len(parts) != 2:
+        raise ValueError(
+            f"fold {number} of cv is {split!r}, expected two arrays of row indices: the rows to "
+            "train "
+            "on, and those to hold out."
+        )
+    return _row_numbers(parts[0], n_rows, number), _row_numbers(parts[1], n_rows, number)
+
+
+def _row_numbers(rows: Any, n_rows: int, number: int) -> Vector:
+    """Return the row indices of one part of a fold, given as integers or as a boolean mask."""
+    rows = np.asarray(rows)
+    if rows.dtype == bool and rows.shape == (n_rows,):
+        return np.flatnonzero(rows)
+    if rows.size == 0:
+        return np.empty(0, dtype=int)
+    whole = rows.ndim == 1 and rows.dtype.kind in "iu"
+    if not whole or rows.min() < -n_rows or rows.max() >= n_rows:
+        raise ValueError(
+            f"fold {number} of cv contains {rows!r}, expected row indices (integers from 0 to "
+            f"{n_rows - 1})."
+        )
+    return np.asarray(rows % n_rows)
+
+
+def _is_partition(splits: list[tuple[Vector, Vector]], n_rows: int) -> bool:
+    """Tell whether every row is held out in exactly one fold, which trains on all other rows."""
+    tests = np.sort(np.concatenate([test for _, test in splits]))
+    complete = all(len(train) + len(test) == n_rows for train, test in splits)
+    return complete and np.array_equal(tests, np.arange(n_rows))
+
+
+def _moment(X: Any, Y: Array, weights: Array | None, rows: Vector) -> SecondMoment:
+    """Return the second moment of the given rows of [X | Y]."""
+    with limited_blas(X.shape[1]):
+        return joint_moment(*_taken(X, Y, weights, rows))
+
+
+def _complementary_folds(held_out: Sequence[SecondMoment]) -> list[MomentFold]:
+    """Return one fold for each second moment, which trains on the merge of all other moments.
+
+    Fold i trains on before[i − 1] merged with after[i + 1], the running merges from both ends, so
+    that the cost is linear. Subtracting a fold from the total would cancel digits.
+    """
+    before: list[SecondMoment] = list(accumulate(held_out, SecondMoment.merge))
+    after: list[SecondMoment] = list(accumulate(reversed(held_out), SecondMoment.merge))[::-1]
+    middle = [a.merge(b) for a, b in zip(before[:-2], after[2:], strict=True)]
+    training = [after[1], *middle, before[-2]]
+    return [MomentFold(*pair) for pair in zip(training, held_out, strict=True)]

@@ -36,17 +36,15 @@ from lucidae.certificates.sketch import Sketch, column_scales, sketch_pairs
 from lucidae.data.kinds import AlignedBlocks
 from lucidae.data.passes import fold, nothing_read
 from lucidae.dropout.problem import (
-    SMALLEST_ENERGY,
-    LinearProblem,
-    WideRows,
-    varying,
-)
-from lucidae.dropout.whitening import (
     CONDITION,
     GRAM_CONDITION,
     RANGE_FACTOR,
+    SMALLEST_ENERGY,
+    LinearProblem,
+    WideRows,
     resolved,
     triangle,
+    varying,
 )
 from lucidae.moments import SecondMoment
 from lucidae.rows.operator import STORED_FEATURES, RowOperator

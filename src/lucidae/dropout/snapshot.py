@@ -6,12 +6,12 @@ from functools import partial
 from typing import Any
 
 from lucidae.certificates.sketch import Sketch
-from lucidae.dropout.estimators.autoencoder import AutoencoderState
-from lucidae.dropout.estimators.factorization import CompletionState, FactorizationState
-from lucidae.dropout.estimators.network import TrainedNetwork
-from lucidae.dropout.estimators.regressor import RegressionState
-from lucidae.dropout.held_out import CrossValidation
+from lucidae.dropout.autoencoder import AutoencoderState
+from lucidae.dropout.factorization import CompletionState, FactorizationState
+from lucidae.dropout.network import TrainedNetwork
+from lucidae.dropout.path import CrossValidation
 from lucidae.dropout.problem import Weights, WideRows
+from lucidae.dropout.regressor import RegressionState
 from lucidae.dropout.rows import RowMean
 from lucidae.dropout.solvers import ExactSolution
 from lucidae.moments import SecondMoment

@@ -32,16 +32,14 @@ from lucidae.arrays.krylov import krylov_eigenpairs
 from lucidae.dropout.equalize import check_width, equalized_factors
 from lucidae.dropout.problem import (
     CONSTANT,
+    RANGE_FACTOR,
     LinearProblem,
     Weights,
-    varying,
-)
-from lucidae.dropout.theory import optimal_rank, optimal_value, shrink
-from lucidae.dropout.whitening import (
-    RANGE_FACTOR,
     Whitened,
+    varying,
     whiten,
 )
+from lucidae.dropout.theory import optimal_rank, optimal_value, shrink
 from lucidae.rows.leading import costs, leading, refined
 from lucidae.rows.operator import CsrRows, DenseRows, RowOperator
 from lucidae.validation import check_number, check_rows

@@ -26,10 +26,9 @@ from typing import Any
 import numpy as np
 
 from lucidae.arrays import eye_like, like
-from lucidae.dropout.problem import LinearProblem, host
+from lucidae.dropout.problem import LinearProblem, host, whiten
 from lucidae.dropout.solvers import TIE
 from lucidae.dropout.theory import shrink
-from lucidae.dropout.whitening import whiten
 from lucidae.validation import warn_user
 
 __all__ = ["FittedValueErrors", "fitted_value_errors", "noise_covariance"]

@@ -37,7 +37,7 @@ from lucidae.certificates.sketch import Sketch, column_scales, sketch_pairs
 from lucidae.data import by_blocks, in_memory, loaded, store_targets
 from lucidae.data.kinds import by_chunks, check_batch
 from lucidae.dropout.claims import Context, given_rows
-from lucidae.dropout.estimators.network import (
+from lucidae.dropout.network import (
     NetworkMixin,
     NetworkState,
     RegressorBatchesMixin,
@@ -51,7 +51,7 @@ from lucidae.dropout.estimators.network import (
     representable,
     same_values,
 )
-from lucidae.dropout.held_out import (
+from lucidae.dropout.path import (
     SELECTIONS,
     CrossValidation,
     NetworkChoice,
@@ -59,7 +59,7 @@ from lucidae.dropout.held_out import (
     cross_validate_rows,
     fold_moments,
 )
-from lucidae.dropout.problem import LinearProblem, WideRows, host
+from lucidae.dropout.problem import LinearProblem, WideRows, host, resolved, ridged
 from lucidae.dropout.rows import (
     RowMean,
     as_columns,
@@ -71,7 +71,6 @@ from lucidae.dropout.solvers import solve, solve_reduced_rank
 from lucidae.dropout.standard_errors import fitted_value_errors
 from lucidae.dropout.theory import checked_dropout, strength_of
 from lucidae.dropout.verify import FittedArrays
-from lucidae.dropout.whitening import resolved, ridged
 from lucidae.iteration.progress import timed_fit
 from lucidae.validation import (
     check_flag,
@@ -132,7 +131,7 @@ class RegressionState(NetworkState):
         """Return a problem with ridge penalty, and with the size of its inputs' rounding errors.
 
         Inputs of data type float32 have larger rounding errors than the computation, which is done
-        in float64 (see `lucidae.dropout.whitening.resolved`).
+        in float64 (see `lucidae.dropout.problem.resolved`).
         """
         problem = ridged(problem, self.alpha / moment.weight)
         return resolved(problem, moment, machine_epsilon(self.ref), centered=self.centered)

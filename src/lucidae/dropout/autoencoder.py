@@ -27,7 +27,7 @@ from lucidae.certificates.sketch import Sketch
 from lucidae.data import LazyOutputMixin, by_blocks, in_memory
 from lucidae.data.kinds import by_chunks, check_batch
 from lucidae.dropout.claims import given_rows
-from lucidae.dropout.estimators.network import (
+from lucidae.dropout.network import (
     AutoencoderBatchesMixin,
     NetworkMixin,
     NetworkState,

@@ -46,7 +46,7 @@ from lucidae.dropout.completion import (
     observed_codes,
 )
 from lucidae.dropout.equalize import equalized_factors, product_svd
-from lucidae.dropout.estimators.network import (
+from lucidae.dropout.network import (
     finite_output,
     hidden_width,
     representable,
@@ -54,7 +54,7 @@ from lucidae.dropout.estimators.network import (
     shown,
     weights_of,
 )
-from lucidae.dropout.held_out import SELECTIONS, CrossValidation
+from lucidae.dropout.path import SELECTIONS, CrossValidation
 from lucidae.dropout.problem import DropoutObjective, LinearProblem, Weights, host
 from lucidae.dropout.solvers import ExactSolution, solve
 from lucidae.dropout.theory import checked_dropout, code_map, dropout_of, strength_of

@@ -41,14 +41,13 @@ from lucidae.dropout.claims import (
     given_rows,
 )
 from lucidae.dropout.equalize import check_width
-from lucidae.dropout.held_out import SELECTIONS
-from lucidae.dropout.problem import DropoutObjective, LinearProblem, Weights, host
+from lucidae.dropout.path import SELECTIONS
+from lucidae.dropout.problem import DropoutObjective, LinearProblem, Weights, Whitened, host, whiten
 from lucidae.dropout.rows import joint_moment, read_passed, read_problem
 from lucidae.dropout.sgd import SCHEDULES, SampleSource, checked_rate, descend
 from lucidae.dropout.solvers import ExactSolution, assemble, leading_svd
 from lucidae.dropout.theory import dropout_of
 from lucidae.dropout.verify import ATTRIBUTES, Data, FittedArrays, Judged, JudgedRows, TestedMoment
-from lucidae.dropout.whitening import Whitened, whiten
 from lucidae.iteration import History, Status, progress_bars
 from lucidae.iteration.progress import timed_fit
 from lucidae.moments import SecondMoment
