@@ -22,13 +22,12 @@ from lucidae.linear.objectives import NonUniformL2
 from lucidae.linear.rules import RotationAugmentedRule
 from lucidae.linear.weights import TiedWeights, UntiedWeights
 from lucidae.rows.covariances import EigenbasisCovariance, Spectrum
-from lucidae.sparsity import landscape as slices
+from lucidae.sparsity import objectives as slices
 from lucidae.sparsity.group_lasso import group_lasso
 from lucidae.sparsity.moves import best_change, coordinate_gains
-from lucidae.sparsity.objectives import DiagonalCovariance, FullCovariance
+from lucidae.sparsity.objectives import UPDATES, DiagonalCovariance, FullCovariance
 from lucidae.sparsity.problem import Problem
 from lucidae.sparsity.state import evaluate
-from lucidae.sparsity.updates import UPDATES
 from lucidae_papers.linear.landscape import TURN, Plane
 
 

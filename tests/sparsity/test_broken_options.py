@@ -25,12 +25,12 @@ import pytest
 from lucidae import SparseVAE
 from lucidae.sparsity import (
     blocks,
+    columns,
     moves,
     newton,
+    noise,
     prior,
     response_covariance,
-    row_noise,
-    screening,
     whitening,
 )
 from mutants import mutants
@@ -111,11 +111,11 @@ PROBLEMS = {
 SERVED = {
     blocks: ("full", "full, intercept", "full, mm", "spherical", "complex, full"),
     newton: ("full", "full, intercept", "complex, full"),
-    screening: ("full", "spherical", "complex, full"),
+    columns: ("full", "spherical", "complex, full"),
     moves: ("full", "spherical", "complex, full"),
     prior: ("full", "spherical", "low rank"),
     whitening: ("coloured", "coloured, intercept", "low rank", "variances"),
-    row_noise: ("learned rows",),
+    noise: ("learned rows",),
     response_covariance: ("given responses", "learned responses"),
 }
 """The modules whose functions are broken, with the problems that use them."""
@@ -283,7 +283,7 @@ OWN = {
     "coef_": list(PROBLEMS),
     "relevance_": list(PROBLEMS),
     "group_covariances_": [name for name in PROBLEMS if "full" in name],
-    "noise_variances_": [*SERVED[whitening], *SERVED[row_noise]],
+    "noise_variances_": [*SERVED[whitening], *SERVED[noise]],
     "response_covariance_": [name for name in PROBLEMS if "responses" in name],
 }
 

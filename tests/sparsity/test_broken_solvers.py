@@ -42,7 +42,6 @@ from lucidae.sparsity import (
     solve,
     state,
     support,
-    updates,
 )
 from mutants import mutants
 from sparsity.broken_fits import lines_of, outcome, sampled, surveyed
@@ -99,7 +98,7 @@ METHODS = {
     objectives.DiagonalCovariance: ("_update", "volume", "pressure", "concavity"),
 }
 FUNCTIONS = {
-    updates: ("expectation_maximization", "majorize_minimize", "mackay", "learned_noise"),
+    objectives: ("expectation_maximization", "majorize_minimize", "mackay", "learned_noise"),
     moves: ("best_change", "gain_of", "coordinate_gains"),
     columns: (
         "candidates", "move_coordinate_", "best_coordinate_step", "open_workspace",

@@ -3,7 +3,7 @@
 Every function of the sparse family that a fit calls returns wrong numbers: a factor, two entries
 exchanged, one entry left out, or one column in another unit. If the certificate of such a fit
 holds, then `certify` of the fitted attributes on the data, by code without the fault, does not
-fail. Reading and checking the input (`inputs.py`, `NoiseCovariance.of`) is left out: it returns the
+fail. Reading and checking the input (`CHECKS`, `NoiseCovariance.of`) is left out: it returns the
 data. Every run draws a tenth of the faults; the slow test injects all of them.
 """
 
@@ -23,10 +23,15 @@ from lucidae import SparseVAE, certify
 from lucidae.sparsity import solve_joint
 from mutants import calls_of
 
-READ = ("verify", "claims", "theory", "inputs", "snapshot")
-"""Modules of the verifier, and those that read the data."""
+READ = ("verify", "claims", "theory", "snapshot")
+"""Modules of the verifier, and the one that reads files."""
 
-CHECKS = ("of_data", "of_real_data", "_check_matrix", "_check_variances")
+CHECKS = (
+    "of_data", "of_real_data", "_check_matrix", "_check_variances", "validated_pair",
+    "validated_data", "validated_weights", "_column_peaks", "dense_if_small", "checked_attributes",
+    "_as_number", "_as_indices",
+)  # fmt: skip
+"""Functions that check the data or assigned attributes, and return them."""
 
 
 def drawn(d, kappa, n, seed, kind=float):

@@ -12,13 +12,18 @@ from numpy.testing import assert_allclose, assert_array_equal
 from scipy.optimize import approx_fprime, minimize, minimize_scalar
 
 from lucidae.datasets import make_sparse_regression
-from lucidae.sparsity.objectives import Autoencoder, DiagonalCovariance, FullCovariance
-from lucidae.sparsity.penalties import (
+from lucidae.sparsity.objectives import (
     SMALLEST,
+    SMALLEST_LEARNED,
+    UPDATES,
     ArctanPenalty,
+    Autoencoder,
+    DiagonalCovariance,
+    FullCovariance,
     LogPenalty,
     PowerPenalty,
     as_penalty,
+    learned_noise,
     penalty_value,
     ridge_relevance,
 )
@@ -30,7 +35,6 @@ from lucidae.sparsity.support import (
     evidence_ratios,
     group_evidence,
 )
-from lucidae.sparsity.updates import SMALLEST_LEARNED, UPDATES, learned_noise
 from unreduced_vae import optimal_encoder, optimal_posterior, unreduced_loss
 
 SHAPES = [(6, 10, 3), (6, 10, 40), (12, 5, 3), (12, 5, 40), (4, 1, 1), (1, 3, 2)]

@@ -166,7 +166,7 @@ def test_scikit_learn_checks_of_sparse_input(check):
 
 def test_too_many_rows_are_refused(monkeypatch):
     full, y = problem(7)
-    monkeypatch.setattr("lucidae.sparsity.sparse_rows.LARGEST_SIDE", 20)
+    monkeypatch.setattr("lucidae.sparsity.problem.LARGEST_SIDE", 20)
     with pytest.raises(ValueError, match="at most 20 rows"):
         SparseVAE().fit(sp.csr_array(full), y)
 

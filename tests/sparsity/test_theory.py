@@ -11,7 +11,13 @@ from scipy.optimize import minimize
 
 from lucidae import certify
 from lucidae.sparsity import theory
-from lucidae.sparsity.landscape import (
+from lucidae.sparsity.objectives import (
+    ArctanPenalty,
+    Autoencoder,
+    DiagonalCovariance,
+    FullCovariance,
+    LogPenalty,
+    PowerPenalty,
     autoencoder_slice,
     diagonal_slice,
     diagonal_slice_minima,
@@ -20,8 +26,6 @@ from lucidae.sparsity.landscape import (
     scan_minima,
     slice_parameters,
 )
-from lucidae.sparsity.objectives import Autoencoder, DiagonalCovariance, FullCovariance
-from lucidae.sparsity.penalties import ArctanPenalty, LogPenalty, PowerPenalty
 from lucidae.sparsity.problem import normalise
 from lucidae.sparsity.state import evaluate
 

@@ -41,12 +41,19 @@ from lucidae.iteration import (
     of_each,
 )
 from lucidae.iteration.progress import elapsed
-from lucidae.sparsity.inputs import refuse_extremes, refuse_zero_problem
 from lucidae.sparsity.moves import best_change
 from lucidae.sparsity.newton import FIRST_DAMPING, newton_step
 from lucidae.sparsity.noise import FALLBACK, check_learnable, learn_noise
-from lucidae.sparsity.objectives import Energy, GroupCovariance, Marginal, make_objective
-from lucidae.sparsity.penalties import as_penalty
+from lucidae.sparsity.objectives import (
+    SMALLEST_LEARNED,
+    UPDATES,
+    Energy,
+    GroupCovariance,
+    Marginal,
+    as_penalty,
+    learned_noise,
+    make_objective,
+)
 from lucidae.sparsity.posterior import ILL_CONDITIONED, ActiveFactor, check_kept, narrowed
 from lucidae.sparsity.prior import Groups
 from lucidae.sparsity.problem import (
@@ -54,6 +61,8 @@ from lucidae.sparsity.problem import (
     Units,
     covariance,
     normalise,
+    refuse_extremes,
+    refuse_zero_problem,
     root_by_qr,
     rounding_distance,
     takes_dictionary_and_responses,
@@ -75,7 +84,6 @@ from lucidae.sparsity.state import (
     flat_start,
     positive,
 )
-from lucidae.sparsity.updates import SMALLEST_LEARNED, UPDATES, learned_noise
 from lucidae.validation import (
     check_choice,
     check_integer,

@@ -23,7 +23,7 @@ from lucidae.arrays import (
     to_numpy,
     zeros_like_shape,
 )
-from lucidae.sparsity.columns import POLISHED, candidates
+from lucidae.sparsity.columns import POLISHED, Blocks, DictionaryProducts, candidates, exact_blocks
 from lucidae.sparsity.dictionary import adjoint_times, dense_columns
 from lucidae.sparsity.moves import (
     Matrices,
@@ -44,7 +44,6 @@ from lucidae.sparsity.prior import (
     principal_axes,
 )
 from lucidae.sparsity.problem import Problem, rounding_distance
-from lucidae.sparsity.screening import Blocks, DictionaryProducts, exact_blocks
 from lucidae.sparsity.state import Factor, PrincipalState, State, evaluate, factor_of
 
 GROUP_CANDIDATES = 60

@@ -21,7 +21,7 @@ from lucidae.certificates.claims import (
     reported,
     undecided,
 )
-from lucidae.sparsity.inputs import dense_if_small
+from lucidae.sparsity.dictionary import dense_if_small
 from lucidae.sparsity.problem import takes_dictionary_and_responses
 from lucidae.sparsity.theory import (
     EXACT,

@@ -277,3 +277,12 @@ def _reduced_by_blocks(dictionary: SparseDictionary, responses: Any) -> tuple[An
         triangle = np.linalg.qr(stacked, mode="r")
     outside = np.asarray((triangle[count:, count:] ** 2).sum())
     return triangle[:count, :count], triangle[:count, count:], outside
+
+
+def dense_if_small(X: Any) -> Any:
+    """Return a sparse matrix as a dense array if it is small, and as a CSR array otherwise."""
+    if not scipy.sparse.issparse(X):
+        return X
+    if X.shape[0] * X.shape[1] <= DENSE_ENTRIES:
+        return X.toarray()
+    return canonical_entries(X)

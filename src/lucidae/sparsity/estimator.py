@@ -44,7 +44,13 @@ from lucidae.certificates.claims import Certificate
 from lucidae.iteration import Callback, Solution, Status, limited_blas, progress_bars
 from lucidae.iteration.progress import timed_fit
 from lucidae.sparsity.claims import certificate_of, plain, with_changes
-from lucidae.sparsity.fitted import CERTIFIED_PARAMETERS, SparseState
+from lucidae.sparsity.dictionary import dense_if_small
+from lucidae.sparsity.fitted import (
+    CERTIFIED_PARAMETERS,
+    SparseState,
+    checked_attributes,
+    is_covariance,
+)
 from lucidae.sparsity.held_out import (
     RULES,
     Guide,
@@ -54,31 +60,40 @@ from lucidae.sparsity.held_out import (
     held_out_errors,
     path_stability,
 )
-from lucidae.sparsity.inputs import (
-    checked_attributes,
-    dense_if_small,
-    is_covariance,
+from lucidae.sparsity.noise import (
+    FALLBACK,
+    advice_on_learning,
+    check_learnable_rows,
+    checked_noise,
+    first_noise,
+    learn_noise,
+    learn_row_noise,
+    noise_rule,
+    warn_if_collapsed,
+)
+from lucidae.sparsity.objectives import (
+    Energy,
+    EnergySlice,
+    GroupCovariance,
+    as_penalty,
+    energy_slice,
+    make_objective,
+    stored_penalty,
+)
+from lucidae.sparsity.posterior import ActiveFactor, check_kept, determination, narrowed
+from lucidae.sparsity.prior import Groups
+from lucidae.sparsity.problem import (
+    Problem,
+    Rows,
+    SparseRows,
+    Units,
     refuse_nothing_left,
     refuse_zero,
+    rows_of,
     validated_data,
     validated_pair,
     validated_weights,
 )
-from lucidae.sparsity.landscape import EnergySlice, energy_slice
-from lucidae.sparsity.noise import (
-    FALLBACK,
-    advice_on_learning,
-    checked_noise,
-    first_noise,
-    learn_noise,
-    noise_rule,
-    warn_if_collapsed,
-)
-from lucidae.sparsity.objectives import Energy, GroupCovariance, make_objective
-from lucidae.sparsity.penalties import as_penalty, stored_penalty
-from lucidae.sparsity.posterior import ActiveFactor, check_kept, determination, narrowed
-from lucidae.sparsity.prior import Groups
-from lucidae.sparsity.problem import Problem, Rows, Units
 from lucidae.sparsity.response_covariance import (
     ResponseSpectrum,
     checked_spectrum,
@@ -86,9 +101,7 @@ from lucidae.sparsity.response_covariance import (
     given_covariance,
     solve_correlated,
 )
-from lucidae.sparsity.row_noise import check_learnable_rows, learn_row_noise
 from lucidae.sparsity.solve import advice_on, check_suited, solve
-from lucidae.sparsity.sparse_rows import SparseRows, rows_of
 from lucidae.sparsity.state import State, axes_of, evaluate, flat_start
 from lucidae.sparsity.support import significant_columns
 from lucidae.sparsity.verify import EnergyKind, Fit, Sample, group_numbers, measure

@@ -1,4 +1,4 @@
-"""The fitted state of `SparseVAE`, stored apart from what it shows, to notice changes."""
+"""The fitted state of `SparseVAE`, stored apart from what it shows, to notice and check changes."""
 
 from __future__ import annotations
 
@@ -23,6 +23,7 @@ from lucidae.base import FittedState, changed_attributes
 from lucidae.certificates.claims import Certificate
 from lucidae.sparsity.posterior import Posterior, level_at_center
 from lucidae.sparsity.whitening import NoiseCovariance
+from lucidae.validation import real_array
 
 CERTIFIED_PARAMETERS = (
     "posterior",
@@ -171,3 +172,83 @@ def _copied(value: Any) -> Any:
     """Return a copy of an array, and any other value as it is."""
     mutable = is_array(value) and value.ndim > 0
     return namespace(value).asarray(value, copy=True) if mutable else value
+
+
+def checked_attributes(fitted: dict[str, Any], n_columns: int, n_outputs: int) -> dict[str, Any]:
+    """Return fitted attributes after checking shapes and types; users may have assigned them."""
+    flat = np.ndim(to_numpy(real_array(fitted["coef_"], "coef_", accept_complex=True))) == 1
+    shapes = {
+        "coef_": (n_columns,) if flat and n_outputs == 1 else (n_outputs, n_columns),
+        "relevance_": (n_columns,),
+    }
+    checked = dict(fitted)
+    for name, shape in shapes.items():
+        values = real_array(fitted[name], name, accept_complex=name == "coef_")
+        if tuple(values.shape) != shape:
+            raise ValueError(
+                f"the fitted attribute {name} was overwritten with an array of shape "
+                f"{tuple(values.shape)}, expected {shape}: fit again, or assign an array of this "
+                "shape."
+            )
+        checked[name] = values
+    if "group_covariances_" in checked:
+        given = to_numpy(fitted["group_covariances_"])
+        if given.ndim != 3 or given.dtype.kind not in "iufc":
+            raise ValueError(
+                "the fitted attribute group_covariances_ was overwritten with an array of shape "
+                f"{given.shape} and dtype {given.dtype}, expected numbers of shape (n_groups, m, "
+                "m), for groups of at most m columns: fit again."
+            )
+        checked["group_covariances_"] = given
+    checked["coef_"] = checked["coef_"][None, :] if flat else checked["coef_"]
+    intercept = real_array(fitted["intercept_"], "intercept_", accept_complex=True)
+    if tuple(intercept.shape) not in ((), (n_outputs,)):
+        raise ValueError(
+            "the fitted attribute intercept_ was overwritten with an array of shape "
+            f"{tuple(intercept.shape)}, expected ({n_outputs},) or a number: fit again, or assign "
+            "an array of this shape."
+        )
+    checked["intercept_"] = intercept
+    for name in ("noise_variance_", "energy_"):
+        checked[name] = _as_number(fitted[name], name)
+    checked["support_"] = _as_indices(fitted["support_"], n_columns)
+    if "response_covariance_" in fitted:
+        given = to_numpy(real_array(fitted["response_covariance_"], "response_covariance_"))
+        checked["response_covariance_"] = given.astype(np.float64)
+    return checked
+
+
+def _as_number(value: Any, name: str) -> float:
+    """Return `value` as a float; NaN and infinity pass, so that a certificate can refute them."""
+    try:
+        return float(value)
+    except (TypeError, ValueError) as error:
+        raise ValueError(
+            f"the fitted attribute {name} was overwritten with {value!r}, expected a real number: "
+            "fit again, or assign a number."
+        ) from error
+
+
+def _as_indices(values: Any, n_columns: int) -> Any:
+    """Return column indices as an integer array; raise an error if some are invalid or repeated."""
+    given = np.asarray(to_numpy(values) if is_array(values) else values)
+    whole = given.ndim == 1 and (given.dtype.kind in "iu" or not given.size)
+    given = given.astype(int) if whole else given
+    inside = whole and (not given.size or (given.min() >= 0 and given.max() < n_columns))
+    if not inside or np.unique(given).size != given.size:
+        raise ValueError(
+            f"the fitted attribute support_ was overwritten with {values!r}, expected different "
+            f"integers in [0, {n_columns - 1}], the indices of columns: fit again, or assign such "
+            "indices."
+        )
+    return given
+
+
+def is_covariance(matrices: Any) -> bool:
+    """Tell whether all matrices of a stack are finite, symmetric and positive semi-definite."""
+    if not np.isfinite(matrices).all():
+        return False
+    scale = np.abs(matrices).max(axis=(1, 2), initial=0.0)
+    gap = np.abs(matrices - np.swapaxes(matrices, 1, 2).conj()).max(axis=(1, 2), initial=0.0)
+    values = np.linalg.eigvalsh(matrices)
+    return bool((gap <= 1e-10 * scale).all() and (values[:, 0] >= -1e-10 * scale).all())

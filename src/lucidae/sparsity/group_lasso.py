@@ -9,8 +9,7 @@ import numpy as np
 from sklearn.linear_model import Lasso, MultiTaskLasso
 
 from lucidae.arrays import Array, scalar
-from lucidae.sparsity.objectives import Autoencoder
-from lucidae.sparsity.penalties import PowerPenalty
+from lucidae.sparsity.objectives import Autoencoder, PowerPenalty
 from lucidae.sparsity.posterior import posterior_mean
 from lucidae.sparsity.problem import normalise, takes_dictionary_and_responses
 from lucidae.sparsity.solve import repeat_update

@@ -31,22 +31,23 @@ from lucidae.iteration import Below, Solution, iterate, limited_blas
 from lucidae.iteration.progress import elapsed
 from lucidae.sparsity.claims import joint_certificate
 from lucidae.sparsity.columns import ColumnModel, ColumnPoint
-from lucidae.sparsity.inputs import check_row_count, refuse_extremes, refuse_zero_problem
 from lucidae.sparsity.newton import average
 from lucidae.sparsity.noise import first_noise
-from lucidae.sparsity.objectives import FullCovariance
+from lucidae.sparsity.objectives import UPDATES, FullCovariance, learned_noise
 from lucidae.sparsity.posterior import posterior_mean
 from lucidae.sparsity.problem import (
     Problem,
     Rows,
     Units,
+    check_row_count,
     compressed,
+    refuse_extremes,
+    refuse_zero_problem,
     takes_dictionary_and_responses,
 )
 from lucidae.sparsity.solve import BASIN, BASIN_LIMIT, FEW_RESPONSES, Limits, descend, finished
 from lucidae.sparsity.state import flat_start
 from lucidae.sparsity.support import merged_relevance, significance_threshold
-from lucidae.sparsity.updates import UPDATES, learned_noise
 from lucidae.sparsity.verify import EnergyKind, Fit, Sample, measure
 from lucidae.validation import (
     check_choice,

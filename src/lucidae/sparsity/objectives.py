@@ -3,24 +3,208 @@
 They are per response and in the units of the canonical problem; `problem` defines the terms. The
 VAEs share the data term tr(XXᵀΣ⁻¹) and differ in their log-volume, which does not depend on X. The
 deterministic autoencoder has a penalty on its coefficients instead.
+
+Update rules are written with the alignment Q and not with the mean square a = w²Q of the
+coefficients, which would give 0/0 if a relevance is zero; none raises the energy.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from functools import partial
-from typing import Any, ClassVar, TypeAlias
+from typing import Any, ClassVar, Protocol, TypeAlias, runtime_checkable
 
-from lucidae.arrays import Array, eye_like, namespace, squared_moduli
+import numpy as np
+
+from lucidae.arrays import Array, eye_like, like, namespace, scalar, squared_moduli, to_numpy
 from lucidae.sparsity.dictionary import column_squares
-from lucidae.sparsity.penalties import LogPenalty, Penalty, penalty_value, ridge_relevance
 from lucidae.sparsity.prior import BlockPrior, Groups
-from lucidae.sparsity.problem import Units
-from lucidae.sparsity.state import State, complementarity, positive
-from lucidae.sparsity.updates import UPDATES
-from lucidae.validation import check_choice
+from lucidae.sparsity.problem import Problem, Units
+from lucidae.sparsity.state import State, complementarity, evaluate, leave_one_out, positive
+from lucidae.validation import check_choice, check_number
+
+SMALLEST = 1e-300
+"""Mean square of a column's coefficients below which they count as zero."""
+
+
+@runtime_checkable
+class Penalty(Protocol):
+    """A concave, non-decreasing function of the mean square of a column's coefficients."""
+
+    def value(self, power: Array) -> Array:
+        """Return the penalty at each of the positive mean squares `power` of coefficients."""
+        ...
+
+    def supergradient(self, power: Array) -> Array:
+        """Return the derivative of the penalty at the mean squares `power` of coefficients."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class LogPenalty:
+    """h(a) = log a, the limit of the diagonal VAE as γ → 0 (Wipf 2023, Lemma 4.3)."""
+
+    def value(self, power: Array) -> Array:
+        """Return the penalty, the logarithm of the mean squares `power` of coefficients."""
+        return namespace(power).log(power)
+
+    def supergradient(self, power: Array) -> Array:
+        """Return the derivative of the penalty, 1 divided by the mean squares `power`."""
+        return 1.0 / power
+
+
+@dataclass(frozen=True, slots=True)
+class PowerPenalty:
+    """h(a) = a^p / p with 0 < p ≤ 1; p = ½ gives the penalty of the group lasso."""
+
+    exponent: float = 0.25
+
+    def __post_init__(self) -> None:
+        check_number(self.exponent, "exponent", low=0.0, high=1.0, open_low=True)
+
+    def value(self, power: Array) -> Array:
+        """Return the penalty a^p / p at the mean squares a = `power`, with the exponent p."""
+        return power**self.exponent / self.exponent
+
+    def supergradient(self, power: Array) -> Array:
+        """Return h′(a) = a^(p−1) at the mean squares a = `power`."""
+        return power ** (self.exponent - 1.0)
+
+
+@dataclass(frozen=True, slots=True)
+class ArctanPenalty:
+    """h(a) = arctan(a/ε) with ε = `width`, bounded: nearly a count of the columns in use."""
+
+    width: float = 1e-2
+
+    def __post_init__(self) -> None:
+        check_number(self.width, "width", low=0.0, open_low=True)
+
+    def value(self, power: Array) -> Array:
+        """Return the penalty: the arctangent of the mean squares `power` divided by the width."""
+        return namespace(power).atan(power / self.width)
+
+    def supergradient(self, power: Array) -> Array:
+        """Return h′(a) = ε/(ε² + a²) at the mean squares a = `power`."""
+        return self.width / (self.width**2 + power**2)
+
+
+PENALTIES: dict[str, Penalty] = {
+    "log": LogPenalty(),
+    "power": PowerPenalty(),
+    "arctan": ArctanPenalty(),
+}
+
+
+def stored_penalty(penalty: Any) -> Any:
+    """Return a penalty of this module as its name and constants, anything else as it is."""
+    names = {type(known): name for name, known in PENALTIES.items()}
+    known = type(penalty) in names
+    return {"name": names[type(penalty)], **asdict(penalty)} if known else penalty
+
+
+def penalty_of(stored: Any) -> Any:
+    """Return the penalty that `stored_penalty` has converted."""
+    if not isinstance(stored, dict):
+        return stored
+    constants = dict(stored)
+    kind: Any = type(PENALTIES[constants.pop("name")])
+    return kind(**constants)
+
+
+def penalty_value(penalty: Penalty, power: Array) -> Array:
+    """Return the penalty at the mean squares `power`, but at least `SMALLEST`, of coefficients."""
+    xp = namespace(power)
+    return penalty.value(xp.maximum(power, xp.full_like(power, SMALLEST)))
+
+
+def ridge_relevance(penalty: Penalty, power: Array) -> Array:
+    """Return 1/h′(a), zero if h′(a) is infinite.
+
+    Ridge regression with it bounds the penalised problem and is equal to it at a.
+    """
+    xp = namespace(power)
+    # h(a) ≤ h(a₀) + h′(a₀)(a − a₀): the tangent of a concave h majorises it, and is the ridge
+    # penalty a/w with w = 1/h′(a₀). At the floor, w is SMALLEST for h = log: the row stays zero.
+    weights = 1.0 / penalty.supergradient(xp.maximum(power, xp.full_like(power, SMALLEST)))
+    return xp.where(weights > 2.0 * SMALLEST, weights, 0.0 * weights)
+
+
+def as_penalty(penalty: Any) -> Penalty:
+    """Return the penalty of that name, or `penalty` if it has `value` and `supergradient`."""
+    if isinstance(penalty, str) and penalty in PENALTIES:
+        return PENALTIES[penalty]
+    if isinstance(penalty, Penalty) and not isinstance(penalty, type | str):
+        return penalty
+    named = ", ".join(map(repr, PENALTIES))
+    raise ValueError(
+        f"penalty={penalty!r} was given, expected one of {named}, or an object with the methods "
+        "value(power) and supergradient(power)."
+    )
+
+
+Update: TypeAlias = Callable[[State, Groups | None], Array]
+
+SMALLEST_LEARNED = 1e-10
+"""Smallest value of a learned noise variance, relative to the mean square response."""
+
+
+def _totals(state: State, groups: Groups | None) -> tuple[Array, Array]:
+    """Return the alignment and the curvature of each column, or of its group if it has one."""
+    if groups is None:
+        return state.alignment, state.curvature
+    return groups.share(state.alignment), groups.share(state.curvature)
+
+
+def expectation_maximization(state: State, groups: Groups | None = None) -> Array:
+    """Return w + w²(Q − z), the posterior second moment: one EM step (Wipf & Rao 2007)."""
+    alignment, curvature = _totals(state, groups)
+    slope = alignment - curvature
+    if groups is not None:
+        slope = slope / groups.share(namespace(slope).ones_like(slope))
+    grown = state.relevance * (1.0 + state.relevance * slope)
+    return namespace(grown).maximum(grown, 0.0 * grown)
+
+
+def majorize_minimize(state: State, groups: Groups | None = None) -> Array:
+    """Return w √(Q/z), one step of majorise–minimise (Wipf 2023, eq. 21).
+
+    It minimises an upper bound of the energy that is equal to it at w.
+    """
+    # log|Σ| is concave in w, with gradient z; the data term is the minimum over U of
+    # ‖X − ΦU‖²/γ + Σ a/w. So a/w + zw majorises the energy, and is minimal at w = √(a/z).
+    alignment, curvature = _totals(state, groups)
+    return state.relevance * namespace(alignment).sqrt(alignment / positive(curvature))
+
+
+def mackay(state: State, groups: Groups | None = None) -> Array:
+    """Return w Q/z, one step of MacKay's rule (MacKay 1992).
+
+    The bound of `majorize_minimize` has the same value before and after it, so that the energy does
+    not rise.
+    """
+    alignment, curvature = _totals(state, groups)
+    return state.relevance * (alignment / positive(curvature))
+
+
+UPDATES: dict[str, Update] = {
+    "em": expectation_maximization,
+    "mm": majorize_minimize,
+    "mackay": mackay,
+}
+"""The update rules, by name, for the loss of the VAE with full posterior covariance."""
+
+
+def learned_noise(state: State, degrees_of_freedom: Array) -> Array:
+    """Return (‖X − ΦU‖²/n + γ f)/d, at least `SMALLEST_LEARNED`: one EM step of γ.
+
+    f are the effective parameters, `degrees_of_freedom`.
+    """
+    xp = namespace(state.noise)
+    noise = (state.residual + state.noise * degrees_of_freedom) / positive(state.dimension)
+    return xp.maximum(noise, xp.full_like(noise, SMALLEST_LEARNED))
 
 
 class Energy(ABC):
@@ -372,3 +556,184 @@ def make_objective(
             "given."
         )
     return GroupCovariance(groups)
+
+
+SLICE_POINTS = 400
+"""Number of relevances at which a slice is evaluated."""
+
+SLICE_RANGE = 1e-4, 1e2
+"""Smallest and largest positive relevance of a slice, relative to its scale."""
+
+
+@dataclass(frozen=True, eq=False)
+class EnergySlice:
+    """Energies (losses) along one relevance, with all others fixed (Wipf 2023, Figure 1).
+
+    `SparseVAE.energy_slice` computes one.
+
+    Parameters
+    ----------
+    column : int
+        The column, or a column of the group, whose relevance (prior variance) is varied.
+    fitted : float
+        Its fitted relevance.
+    relevance : ndarray of shape (m,)
+        The relevances, ascending; the first is zero.
+    full, diagonal, point : ndarray of shape (m,)
+        Energies of the VAE with a full and with a diagonal posterior covariance, and of the
+        deterministic autoencoder, summed over the outputs. The last one tends to −∞ with the
+        relevance if its penalty is the logarithm; at zero it is NaN.
+
+    Examples
+    --------
+    >>> rng = np.random.default_rng(0)
+    >>> X = rng.standard_normal((20, 30))
+    >>> y = X[:, [4]] @ rng.standard_normal((1, 5)) + 0.1 * rng.standard_normal((20, 5))
+    >>> from lucidae import SparseVAE
+    >>> model = SparseVAE(noise_variance=0.01).fit(X, y)
+    >>> along = model.energy_slice(4)
+    >>> [len(along.minima(name)) for name in ("full", "diagonal")]
+    [1, 1]
+    """
+
+    column: int
+    fitted: float
+    relevance: Any
+    full: Any
+    diagonal: Any
+    point: Any
+
+    def __repr__(self) -> str:
+        return f"EnergySlice(column={self.column}, {len(self.relevance)} relevances)"
+
+    def minima(self, posterior: str) -> Any:
+        """Return the relevances at which an energy has a local minimum on the slice.
+
+        Parameters
+        ----------
+        posterior : {"full", "diagonal", "point"}
+            Which of the three energies.
+
+        Returns
+        -------
+        ndarray of float
+            The relevances, ascending. The point estimate has no minimum at zero where its energy is
+            −∞.
+        """
+        name = check_choice(posterior, "posterior", ("full", "diagonal", "point"))
+        values = getattr(self, name)
+        # The ends are minima only at zero: beyond the others the energies continue.
+        found = scan_minima(self.relevance[np.isfinite(values)], values[np.isfinite(values)])
+        ends = [self.relevance[-1], self.relevance[1]] if name == "point" else [self.relevance[-1]]
+        return np.array([w for w in found if w not in ends], dtype=float)
+
+    def plot(self, *, ax: Any = None, **line: Any) -> Any:
+        """Draw the three energies; see `lucidae.displays.EnergySliceDisplay`.
+
+        Parameters
+        ----------
+        ax : matplotlib axes, optional
+            Axes to draw on; by default a new figure is made.
+        **line
+            Keyword arguments of ``ax.plot``.
+
+        Returns
+        -------
+        EnergySliceDisplay
+            The display, already drawn.
+        """
+        from lucidae.displays import EnergySliceDisplay
+
+        return EnergySliceDisplay(self).plot(ax=ax, **line)
+
+
+def energy_slice(
+    problem: Problem, units: Units, relevance: Array, column: int, penalty: Penalty,
+    groups: Groups | None, volume: float,
+) -> EnergySlice:  # fmt: skip
+    """Return the energies along the relevance of one column (or its group) of a problem."""
+    moving = np.array([column])
+    if groups is not None:
+        moving = np.flatnonzero(groups.labels == groups.labels[column])
+    # Columns of relevance zero add constants alone, so that they are left out.
+    index = np.union1d(np.flatnonzero(to_numpy(relevance)), moving)
+    part = problem.restricted(index)
+    inside = None if groups is None else groups.restricted(index)
+    weights, chosen = to_numpy(relevance)[index], np.isin(index, moving)
+    state = evaluate(part, like(np.where(chosen, 0.0, weights), problem.noise))
+    z, Q = (to_numpy(values)[chosen].sum() for values in (state.curvature, state.alignment))
+    scale = max(float(weights[chosen].max()), chosen.sum() / z, Q / z**2) if z > 0 else 1.0
+    grid = np.concatenate([[0.0], scale * np.geomspace(*SLICE_RANGE, SLICE_POINTS)])
+    energies = {
+        "full": FullCovariance(inside),
+        "diagonal": DiagonalCovariance(inside),
+        "point": Autoencoder(penalty, inside),
+    }
+    found: dict[str, list[float]] = {name: [] for name in energies}
+    for value in grid:
+        at = evaluate(part, like(np.where(chosen, value, weights), problem.noise))
+        for name, energy in energies.items():
+            extra = units.n_responses * volume if energy.has_posterior else 0.0
+            found[name].append(scalar(energy.in_units(energy.value(at), units)) + extra)
+    arrays = {name: np.array(values) for name, values in found.items()}
+    arrays["point"][0] = np.nan
+    given = to_numpy(units.relevance(like(np.ones(problem.columns), problem.noise)))[column]
+    fitted = float(weights[chosen][0] * given)
+    return EnergySlice(column, fitted, grid * given, **arrays)
+
+
+def full_slice(weight: Array, power: float, inner: float) -> Array:
+    """Return a/(w + γ') + log(w + γ'): the full energy in one relevance w (Wipf 2023, eq. 54).
+
+    a (`power`) is the mean square of the coefficients that fit the column to the residual of the
+    others, and γ' (`inner`) their variance; `slice_parameters` computes them.
+    """
+    return power / (weight + inner) + namespace(weight).log(weight + inner)
+
+
+def diagonal_slice(weight: Array, power: float, inner: float, outer: float) -> Array:
+    """Return a/(w + γ') + log(w + γ''): the diagonal energy in one w (Wipf 2023, eq. 55)."""
+    return power / (weight + inner) + namespace(weight).log(weight + outer)
+
+
+def autoencoder_slice(
+    value: Array, target: float, noise: float, penalty: Penalty | None = None
+) -> Array:
+    """Return u² − 2au + γh(u²): the autoencoder's energy in one u (Wipf 2023, eq. 63)."""
+    chosen = LogPenalty() if penalty is None else penalty
+    return value**2 - 2.0 * target * value + noise * penalty_value(chosen, value**2)
+
+
+def full_slice_minima(power: float, inner: float) -> list[float]:
+    """Return the only local minimum of `full_slice`, max(a − γ', 0) (Wipf 2023, Theorem 4.4)."""
+    return [max(0.0, power - inner)]
+
+
+def diagonal_slice_minima(power: float, inner: float, outer: float) -> list[float]:
+    """Return the one or two local minima of `diagonal_slice` (Wipf 2023, Corollary 4.5).
+
+    Stationary points are (a − 2γ' ± √(a² + 4a(γ'' − γ')))/2. The larger one is a minimum, the
+    smaller one a maximum. If the maximum is positive, there is a second minimum at zero.
+    """
+    discriminant = power**2 + 4.0 * power * (outer - inner)
+    rises_at_zero = power / inner**2 < 1.0 / outer
+    edge = [0.0] if rises_at_zero else []
+    if discriminant <= 0.0:
+        return [0.0]
+    far = (power - 2.0 * inner + discriminant**0.5) / 2.0
+    return edge + ([far] if far > 0.0 else []) or [0.0]
+
+
+def scan_minima(grid: Any, values: Any) -> list[float]:
+    """Return the grid points at which sampled values have a strict local minimum, ends included."""
+    heights = np.concatenate([[np.inf], to_numpy(values), [np.inf]])
+    below = (heights[1:-1] < heights[:-2]) & (heights[1:-1] < heights[2:])
+    return [float(point) for point in to_numpy(grid)[below]]
+
+
+def slice_parameters(state: State, index: int) -> tuple[float, float, float]:
+    """Return (a, γ', γ'') of the slices: q²/s², 1/s and γ/‖φ‖² (`leave_one_out`); γ'' ≤ γ'."""
+    sparsities, qualities = leave_one_out(state)
+    sparsity, quality = float(sparsities[index]), float(qualities[index])
+    norm = float(namespace(state.noise).sum(squared_moduli(state.dictionary[:, index])))
+    return quality / sparsity**2, 1.0 / sparsity, float(state.noise) / norm

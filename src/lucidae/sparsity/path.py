@@ -29,11 +29,17 @@ from lucidae.sparsity.held_out import (
     held_out_errors,
     in_use,
 )
-from lucidae.sparsity.inputs import refuse_nothing_left, validated_pair, validated_weights
 from lucidae.sparsity.objectives import Energy, GroupCovariance
-from lucidae.sparsity.problem import Problem, Rows, Units
+from lucidae.sparsity.problem import (
+    Problem,
+    Rows,
+    Units,
+    refuse_nothing_left,
+    rows_of,
+    validated_pair,
+    validated_weights,
+)
 from lucidae.sparsity.solve import is_small, solve
-from lucidae.sparsity.sparse_rows import rows_of
 from lucidae.sparsity.state import State, axes_of
 from lucidae.sparsity.support import significant_columns
 from lucidae.sparsity.whitening import NoiseCovariance, prepared_rows

@@ -1,4 +1,4 @@
-"""Rows of data, and the canonical problem that every sparse solver works on.
+"""Checked rows of data, and the canonical problem that every sparse solver works on.
 
 Terms of this subpackage: Φ is the dictionary (d, κ) with columns φ, and X are the n responses (d,
 n); public functions call them ``X`` and ``y``, as scikit-learn does. The *relevance* wⱼ of a column
@@ -21,18 +21,21 @@ from functools import cached_property, wraps
 from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
+import scipy.sparse
 
 from lucidae.arrays import (
     Array,
     add_diagonal,
     adjoint,
     as_complex,
+    as_double,
     conjugate,
     device,
     diagonal,
     eye_like,
     is_array,
     is_complex,
+    is_numpy,
     like,
     machine_epsilon,
     namespace,
@@ -42,16 +45,33 @@ from lucidae.arrays import (
     to_numpy,
     where_set,
 )
+from lucidae.base import validate_named, validated_rows
 from lucidae.sparsity.dictionary import (
+    BLOCK_ENTRIES,
+    LARGEST_SIDE,
     Dictionary,
+    SparseDictionary,
+    canonical_entries,
     column_squares,
     dense_columns,
+    dense_if_small,
     divided,
     is_sparse,
     reduced_to_span,
     weighted_gram,
 )
 from lucidae.sparsity.prior import Groups
+from lucidae.validation import (
+    check_kind,
+    check_rows,
+    check_weights,
+    explained_refusals,
+    has_complex,
+    in_given_precision,
+    is_dask,
+    numeric_columns,
+    real_array,
+)
 
 NOISE_FLOOR = 1e-14
 """Smallest noise variance that float64 can resolve, relative to the mean square response."""
@@ -508,3 +528,318 @@ def sortable(values: Any) -> Any:
     bits = np.ascontiguousarray(values, dtype=kind).view(np.uint64)
     sign = np.uint64(1) << np.uint64(63)
     return np.where(bits & sign, ~bits, bits | sign).astype(">u8")
+
+
+def rows_of(X: Any, responses: Array, weights: Array | None, intercept: bool) -> Rows:
+    """Return the rows of a dictionary, dense or sparse, with their responses and weights."""
+    if not scipy.sparse.issparse(X):
+        return Rows(as_double(X), responses, weights, intercept)
+    if min(X.shape) > LARGEST_SIDE:
+        raise ValueError(
+            f"X is a sparse matrix of shape {tuple(X.shape)}, expected at most {LARGEST_SIDE} rows "
+            f"or at most {LARGEST_SIDE} columns, because a dense square matrix of the smaller size "
+            "is factorised. Leave out rows or columns."
+        )
+    matrix = scipy.sparse.csr_array(canonical_entries(X), dtype=np.float64)
+    return SparseRows(matrix, responses, weights, intercept)
+
+
+def distinct_rows(given: Rows) -> Rows:
+    """Return the distinct rows of positive weight, sorted, with the total weight of each."""
+    if isinstance(given, SparseRows):
+        return _distinct_sparse(given)
+    return canonical(given.dictionary, given.responses, given.frequencies, given.intercept)
+
+
+class RowSubset(NamedTuple):
+    """Some rows of a CSR matrix, copied only while they are needed, so that folds share memory."""
+
+    matrix: Any
+    index: Any
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """Number of rows and of columns of the subset."""
+        return len(self.index), int(self.matrix.shape[1])
+
+    @property
+    def dtype(self) -> Any:
+        """Type of the entries of the subset, float64."""
+        return self.matrix.dtype
+
+
+class SparseRows(Rows):
+    """Rows of a sparse dictionary with their responses and weights; see `Rows`."""
+
+    @property
+    def matrix(self) -> Any:
+        """The dictionary as a CSR matrix."""
+        part = self.dictionary
+        if isinstance(part, RowSubset):
+            return scipy.sparse.csr_array(part.matrix[part.index])
+        return part
+
+    @property
+    def weights(self) -> Array:
+        """Weights of the rows; all are 1 if none were given."""
+        return np.ones(self.count) if self.frequencies is None else self.frequencies
+
+    @property
+    def indexable(self) -> Any:
+        """The dictionary as a matrix that scikit-learn's splitters can index by rows."""
+        return self.matrix
+
+    @cached_property
+    def offsets(self) -> tuple[Mean, Mean]:
+        """Weighted means of the dictionary and of the responses; zeros without an intercept."""
+        return self._column_means(), self._offset(self.responses)
+
+    def _column_means(self) -> Mean:
+        """Return the weighted means of the columns of the dictionary, in two parts (see `Mean`)."""
+        A = self.matrix
+        if not self.intercept:
+            return Mean(np.zeros(A.shape[1]), np.zeros(A.shape[1]))
+        shares = to_numpy(self.weights) / self.total_weight
+        center = shares @ A
+        center = center + _mean_of_differences(A, center, shares)
+        return Mean(center, _mean_of_differences(A, center, shares))
+
+    @cached_property
+    def weighted(self) -> tuple[Any, Array]:
+        """Centred dictionary and responses, each row times the square root of its weight."""
+        A, mean = self.matrix, self.offsets[0]
+        roots = np.sqrt(to_numpy(self.weights))
+        row = np.repeat(roots, np.diff(A.indptr))
+        # A column with a zero varies at least as much as its mean, divided by √d: nothing cancels
+        # when its mean is removed implicitly. The mean of a column without zeros is removed from
+        # its entries, which is accurate even if the column is far from zero.
+        filled = _filled(A) & self.intercept
+        data = np.where(filled[A.indices], mean.removed_from_entries(A), A.data)
+        peaks, spread = (np.zeros(A.shape[1]) for _ in range(2))
+        np.maximum.at(peaks, A.indices, np.abs(A.data))
+        np.maximum.at(spread, A.indices, np.abs(data))
+        constant = filled & (spread <= CONSTANT * np.finfo(float).eps * peaks)
+        data[constant[A.indices]] = 0.0
+        matrix = scipy.sparse.csr_array((data * row, A.indices, A.indptr), shape=A.shape)
+        center = np.where(filled, 0.0, mean.rounded + mean.rest)
+        columns = scipy.sparse.csc_array(matrix)
+        dictionary = SparseDictionary(columns, roots, center, np.ones(center.size))
+        return dictionary, self.centred_responses() * roots[:, None]
+
+    def take(self, index: Any) -> SparseRows:
+        """Return the rows with the integer indices `index`."""
+        chosen = np.asarray(index)
+        subset = RowSubset(self.matrix, chosen)
+        return SparseRows(subset, self.responses[chosen], self.weights[chosen], self.intercept)
+
+    def columns(self, index: Any) -> Array:
+        """Return the columns `index` as a dense array, neither centred nor weighted."""
+        return self.matrix[:, index].toarray()
+
+
+def _mean_of_differences(A: Any, center: Any, shares: Any) -> Any:
+    """Return the weighted mean of A − `center`, accurate for these differences."""
+    row = np.repeat(shares, np.diff(A.indptr))
+    inside = np.bincount(A.indices, row * (A.data - center[A.indices]), minlength=A.shape[1])
+    present = np.bincount(A.indices, row, minlength=A.shape[1])
+    zeros = np.where(_filled(A), 0.0, np.maximum(shares.sum() - present, 0.0))
+    return inside - zeros * center
+
+
+def _filled(A: Any) -> Any:
+    """Return a mask of the columns of a CSR matrix that have no zero."""
+    return np.bincount(A.indices, minlength=A.shape[1]) == A.shape[0]
+
+
+def _distinct_sparse(given: SparseRows) -> SparseRows:
+    """Return the distinct rows of positive weight, sorted as `canonical` sorts dense rows."""
+    frequencies = to_numpy(given.weights)
+    matrix = given.matrix
+    keys = _row_keys(matrix, given.responses)
+    totals: dict[bytes, float] = {}
+    places: dict[bytes, int] = {}
+    for place in np.flatnonzero(frequencies > 0):
+        key = keys[place]
+        places.setdefault(key, int(place))
+        totals[key] = totals.get(key, 0.0) + float(frequencies[place])
+    order = sorted(places)
+    index = np.array([places[key] for key in order])
+    merged = np.array([totals[key] for key in order])
+    dictionary = scipy.sparse.csr_array(matrix[index])
+    return SparseRows(dictionary, given.responses[index], merged, given.intercept)
+
+
+def _row_keys(A: Any, responses: Array) -> list[bytes]:
+    """Return byte strings that sort as `canonical` sorts the dense rows [responses | A].
+
+    Among negative entries an earlier one makes the row smaller, among positive ones larger.
+    """
+    entry = np.dtype([("sign", "u1"), ("index", ">u8"), ("value", ">u8")])
+    begins = sortable(np.concatenate([row_sizes(responses), to_numpy(responses) + 0.0], axis=1))
+    keys: list[bytes] = []
+    rows_a_time = max(1, BLOCK_ENTRIES * A.shape[0] // max(A.nnz, 1))
+    for start in range(0, A.shape[0], rows_a_time):
+        pointers = A.indptr[start : start + rows_a_time + 1]
+        part = slice(pointers[0], pointers[-1])
+        values, index = A.data[part], A.indices[part].astype(np.uint64)
+        written = np.empty(values.size, dtype=entry)
+        written["sign"] = np.where(values < 0, 0, 2)
+        written["index"] = np.where(values < 0, index, np.uint64(A.shape[1]) - index)
+        written["value"] = sortable(values)
+        keys += [
+            begins[start + place].tobytes() + written[a:b].tobytes() + b"\x01"
+            for place, (a, b) in enumerate(np.lib.stride_tricks.sliding_window_view(
+                pointers - pointers[0], 2
+            ))
+        ]  # fmt: skip
+    return keys
+
+
+LARGEST = 1e75
+"""Largest absolute value in X and y; columns below its inverse are refused, unless zero."""
+
+LARGEST_WEIGHT = 1e150
+"""Largest sum of weights, of which the energy is a multiple that must be finite."""
+
+
+def validated_pair(estimator: Any, X: Any, y: Any) -> tuple[Array, Array]:
+    """Return the dictionary X and the responses y that were passed to `fit`, checked.
+
+    scikit-learn refuses complex numbers, so that they are checked without it. A sparse X becomes a
+    CSR array, or a dense array if it is small.
+    """
+    for values, name in ((X, "X"), (y, "y")):
+        if is_dask(values):
+            raise ValueError(
+                f"{name} is a Dask collection, but SparseVAE needs the whole dictionary in memory: "
+                f"give {name}.compute(). LinearAutoencoder reads Dask arrays block by block."
+            )
+    X, y = check_kind(numeric_columns(X, "X"), "X"), check_kind(y, "y")
+    if scipy.sparse.issparse(y):
+        raise ValueError("y is a sparse matrix, expected a dense array: give y.toarray().")
+    if scipy.sparse.issparse(X) and (X.dtype.kind == "c" or has_complex(y)):
+        raise ValueError(
+            "a sparse X was given with complex numbers in X or y, expected real numbers: give "
+            "X.toarray() if it fits into memory."
+        )
+    if has_complex(X) or has_complex(y) or (is_array(X) and not is_numpy(X)):
+        X = validated_rows(estimator, X, reset=True, accept_sparse=False, accept_complex=True)
+        y = y if is_array(y) else np.asarray(y)
+        flat = y.ndim == 1
+        targets = check_rows(y[:, None] if flat else y, name="y", accept_complex=True)
+        targets = as_double(targets) if is_numpy(targets) else targets
+        check_row_count(X, targets)
+        y = targets[:, 0] if flat else targets
+    else:
+        with explained_refusals(X=X, y=y):
+            rows, y = validate_named(
+                estimator, X, y, reset=True, dtype=(np.float64, np.float32), multi_output=True,
+                y_numeric=True, accept_sparse="csr",
+            )  # fmt: skip
+        X = dense_if_small(in_given_precision(rows, X))
+        y = np.asarray(y, dtype=np.float64)
+        check_rows(y[:, None] if y.ndim == 1 else y, name="y")  # None became NaN
+    refuse_extremes(X, "X")
+    refuse_extremes(y if y.ndim == 2 else y[:, None], "y")
+    return X, y
+
+
+def refuse_zero() -> None:
+    """Raise the error for responses that are zero, or become zero when they are centred."""
+    raise ValueError(
+        "y is zero (or constant, with fit_intercept=True), so that there is nothing to explain and "
+        "no noise to learn. Give responses that vary."
+    )
+
+
+def refuse_zero_problem(number: int) -> None:
+    """Raise the error for responses that are zero in the problem `number` of several problems."""
+    raise ValueError(
+        f"y[{number}] is zero, so that there is nothing to explain and no noise to learn: leave "
+        "this problem out, or give responses that are not all zero."
+    )
+
+
+def refuse_nothing_left(rows: Any, given: Any) -> None:
+    """Raise an error if the responses are zero after centring and whitening."""
+    if rows.mean_square() > 0.0:
+        return
+    if given.intercept and given.count == 1:
+        raise ValueError(
+            "X and y have 1 sample, which fit_intercept=True removes with the mean, so that there "
+            "is nothing to explain: give more rows, or set fit_intercept=False."
+        )
+    if given.mean_square() > 0.0:
+        raise ValueError(
+            "y is zero (or constant, with fit_intercept=True) on the range of noise_cov, so that "
+            "there is nothing to explain: give a noise_cov of higher rank, or responses that vary "
+            "on its range."
+        )
+    refuse_zero()
+
+
+def validated_data(
+    estimator: Any, X: Any, y: Any, sample_weight: Any
+) -> tuple[Array, Array, Array | None]:
+    """Return the checked dictionary, responses and weights of rows to certify, as float64."""
+    rows = dense_if_small(validated_rows(estimator, X, reset=False, accept_complex=True))
+    X = rows.astype(np.float64) if scipy.sparse.issparse(rows) else as_double(rows)
+    given = real_array(y, "y", accept_complex=True)
+    targets = check_rows(
+        given[:, None] if given.ndim == 1 else given, name="y", accept_complex=True
+    )
+    targets = as_double(targets)
+    check_row_count(X, targets)
+    refuse_extremes(X, "X")
+    refuse_extremes(targets, "y")
+    return X, targets, validated_weights(sample_weight, X, targets)
+
+
+def validated_weights(sample_weight: Any, X: Array, y: Array) -> Array | None:
+    """Return the checked weights; raise if sums or squares could leave the float64 range."""
+    weights = check_weights(sample_weight, X)
+    if weights is not None:
+        xp = namespace(weights)
+        roots = xp.sqrt(weights)[:, None]
+        for values, name in ((X, "X"), (y, "y")):
+            sparse = scipy.sparse.issparse(values)
+            weighted = values.multiply(roots) if sparse else as_double(values) * roots
+            refuse_extremes(weighted, f"{name} times the square roots of sample_weight")
+        total = scalar(xp.sum(weights))
+        if total > LARGEST_WEIGHT:
+            raise ValueError(
+                f"sample_weight sums to {total:.3g}; the energy, which grows with this sum, may "
+                "leave the range of float64. Rescale the weights so that they sum to at most "
+                f"{LARGEST_WEIGHT:g}."
+            )
+    return weights
+
+
+def check_row_count(X: Array, y: Array) -> None:
+    """Raise an error unless X and y have the same number of rows."""
+    if y.shape[0] != X.shape[0]:
+        raise ValueError(
+            f"X has {X.shape[0]} rows and y has {y.shape[0]}: give one row of y for each row of X."
+        )
+
+
+def refuse_extremes(values: Array, name: str) -> None:
+    """Raise an error if squares of values, or their ratios, leave the float64 range."""
+    peaks = _column_peaks(values)
+    xp = namespace(peaks)
+    tiny = (peaks > 0) & (peaks < 1.0 / LARGEST)
+    if bool(xp.any(peaks > LARGEST)) or bool(xp.any(tiny)):
+        worst = scalar(xp.min(peaks[tiny])) if bool(xp.any(tiny)) else scalar(xp.max(peaks))
+        raise ValueError(
+            f"{name} has a column whose largest absolute value is {worst:.3g}; the squares of such "
+            "numbers are too large or too small for float64. Rescale the column so that this "
+            f"value lies between {1 / LARGEST:g} and {LARGEST:g}."
+        )
+
+
+def _column_peaks(values: Any) -> Array:
+    """Return the largest absolute value of each column, as float64."""
+    if scipy.sparse.issparse(values):
+        return abs(values).max(axis=0).toarray().ravel().astype(np.float64)
+    xp = namespace(values)
+    return as_double(xp.max(xp.abs(values), axis=-2))

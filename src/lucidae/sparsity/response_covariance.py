@@ -27,13 +27,12 @@ from lucidae.sparsity.dictionary import (
     weighted_gram,
 )
 from lucidae.sparsity.newton import polish_relevances
-from lucidae.sparsity.objectives import Energy, FullCovariance
+from lucidae.sparsity.objectives import SMALLEST_LEARNED, Energy, FullCovariance
 from lucidae.sparsity.posterior import CorrelatedPosterior, narrowed
 from lucidae.sparsity.prior import Groups
 from lucidae.sparsity.problem import Problem, Rows, Units, rounding_distance
 from lucidae.sparsity.state import State, complementarity, evaluate, flat_start
 from lucidae.sparsity.support import group_evidence, merged_relevance, significance_threshold
-from lucidae.sparsity.updates import SMALLEST_LEARNED
 from lucidae.validation import real_array
 
 LARGEST_CORRELATION = 0.999

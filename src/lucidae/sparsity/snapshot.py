@@ -10,7 +10,7 @@ from typing import Any
 
 from lucidae.snapshots import HISTORY, STATUS, As, Record, Snapshot
 from lucidae.sparsity.fitted import CERTIFIED_PARAMETERS, SparseState
-from lucidae.sparsity.penalties import penalty_of, stored_penalty
+from lucidae.sparsity.objectives import penalty_of, stored_penalty
 from lucidae.sparsity.posterior import CorrelatedPosterior, Posterior
 from lucidae.sparsity.prior import Axes
 

@@ -2,7 +2,7 @@
 
 `descend` is the solver, for single columns (`columns`), for groups of columns (`blocks`) and for
 problems that share their relevances (`joint`). The other methods begin with an update that is
-repeated (`updates`), which chooses a basin of attraction.
+repeated (`UPDATES`), which chooses a basin of attraction.
 
 If the full energy has several minima, solvers may end at different ones. The table shows the energy
 per response above the lowest of all solvers (median, largest) for ten problems a line with d = 100
@@ -42,11 +42,10 @@ from lucidae.sparsity.blocks import COARSE, BlockModel, BlockPoint
 from lucidae.sparsity.columns import ColumnModel, ColumnPoint
 from lucidae.sparsity.dictionary import selected_columns
 from lucidae.sparsity.newton import NEWTON_STEPS
-from lucidae.sparsity.objectives import Energy, GroupCovariance, Marginal
+from lucidae.sparsity.objectives import Energy, GroupCovariance, Marginal, learned_noise
 from lucidae.sparsity.prior import BlockPrior, Groups
 from lucidae.sparsity.problem import Problem, rounding_distance
 from lucidae.sparsity.state import State, evaluate, flat_start
-from lucidae.sparsity.updates import learned_noise
 from lucidae.validation import check_choice
 
 BASIN = 1e-2
@@ -389,7 +388,7 @@ def repeat_update(
         return max(violation, _noise_distance(pruned.state, objective)) if learn else violation
 
     first = evaluate(problem, flat_start(problem, objective.groups) if start is None else start)
-    solution = iterate(
+    solution: Solution[Any] = iterate(
         step,
         PrunedState(first, np.arange(problem.columns)),
         stop=Below(distance, max(tolerance, rounding_distance(problem))),
@@ -398,7 +397,7 @@ def repeat_update(
         callbacks=callbacks,
         size=problem.rows,
     )
-    return with_value(solution, _restored(problem, solution.value))
+    return replace(solution, value=_restored(problem, solution.value))
 
 
 def _with_learned_noise(state: State, objective: Energy) -> Problem:
@@ -437,18 +436,6 @@ def _restored(problem: Problem, pruned: PrunedState) -> State:
     nothing = zeros_like_shape((problem.columns,), state.relevance)
     relevance = put(nothing, pruned.columns, state.relevance)
     return evaluate(problem._replace(noise=state.noise), relevance, factor=state.factor)
-
-
-def with_value(solution: Solution[Any], value: State) -> Solution[State]:
-    """Return a copy of `solution` whose value is `value`."""
-    return Solution(
-        value,
-        solution.status,
-        solution.n_iter,
-        solution.distance,
-        solution.tolerance,
-        solution.history,
-    )
 
 
 def lifted(problem: Problem, start: Array | None, groups: Groups | None = None) -> Array | None:

@@ -28,9 +28,7 @@ from lucidae.arrays import (
     scalar,
     to_numpy,
 )
-from lucidae.sparsity.inputs import refuse_extremes
-from lucidae.sparsity.problem import Mean, Rows, canonical
-from lucidae.sparsity.sparse_rows import distinct_rows
+from lucidae.sparsity.problem import Mean, Rows, canonical, distinct_rows, refuse_extremes
 from lucidae.validation import has_complex
 
 ASYMMETRIC = 1e-8

@@ -26,7 +26,7 @@ from lucidae.datasets import make_meg_leadfield, make_sparse_regression
 from lucidae.iteration import BatchSolution, limited_blas
 from lucidae.metrics import exact_recovery, support_recovery
 from lucidae.sparsity.batch import SparseBatch, solve_batch
-from lucidae.sparsity.penalties import PowerPenalty
+from lucidae.sparsity.objectives import PowerPenalty
 from lucidae.sparsity.problem import covariance
 from lucidae.sparsity.solve import NOISE_FREE
 from lucidae_papers.declaration import (
