@@ -857,8 +857,3 @@ def completion_claims(figures: CompletionFigures, tolerance: float) -> tuple[Cla
             "fit. Call fit again.",
         ),
     )
-
-
-def completion_certificate(title: str, figures: CompletionFigures, tolerance: float) -> Certificate:
-    """Return the certificate of a completed matrix, with the claims about its measured values."""
-    return Certificate(title, completion_claims(figures, tolerance), figures.evidence)

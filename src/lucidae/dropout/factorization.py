@@ -32,7 +32,7 @@ from lucidae.dropout.claims import (
     Context,
     certificate_of,
     check_shapes,
-    completion_certificate,
+    completion_claims,
     given_matrix,
 )
 from lucidae.dropout.completion import (
@@ -291,7 +291,8 @@ class CompletionState(FactorsState):
         figures = measure_completion(
             X, left, right, self.strength, sample_weight=weights, fitted=fitted
         )
-        return completion_certificate(title, figures, self.tolerance)
+        claims = completion_claims(figures, self.tolerance)
+        return Certificate(title, claims, figures.evidence)
 
 
 HANDLE_MISSING = ("error", "complete")

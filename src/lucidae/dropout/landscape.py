@@ -251,11 +251,11 @@ def _rank(singular_values: Array, factor: Array) -> int:
     return int(xp.sum(xp.astype(singular_values > level, xp.int64)))
 
 
-def is_equalized(factor: Array, tolerance: float = 1e-6) -> bool:
-    """Tell whether the squared norms of all columns are equal, relative to the largest."""
+def is_equalized(factor: Array) -> bool:
+    """Tell whether the squared norms of all columns are equal, up to 1e-6 of the largest."""
     xp = namespace(factor)
     lengths = xp.sum(factor * factor, axis=0)
-    return scalar(xp.max(lengths) - xp.min(lengths)) <= tolerance * scalar(xp.max(lengths))
+    return scalar(xp.max(lengths) - xp.min(lengths)) <= 1e-6 * scalar(xp.max(lengths))
 
 
 def _curvature_along(objective: DropoutObjective, factor: Array, direction: Array) -> float:

@@ -197,7 +197,10 @@ def regularization_path(
     total = scalar(squared_norm(white.matrix))
     shrunk = [shrink(values, float(strength), width) for strength in strengths]
     minima = [optimal_value(values, float(strength), width, total) for strength in strengths]
-    errors = [_loss_of(values, found.values, total) for found in shrunk]
+    # ‖M − P diag(ŝ) Qᵀ‖² = ‖M‖² − Σ s² + Σ (s − ŝ)², with the singular vectors P and Q of M.
+    remainder = max(total - scalar(values @ values), 0.0)
+    lost = [values - found.values for found in shrunk]
+    errors = [remainder + scalar(part @ part) for part in lost]
     limits = to_numpy(breakpoints(values, width))
     return RegularizationPath(
         np.array([dropout_of(float(strength)) for strength in strengths]),
@@ -207,13 +210,6 @@ def regularization_path(
         white.floor + np.array(minima),
         1.0 - 1.0 / (1.0 + limits[limits > 0]),
     )
-
-
-def _loss_of(values: Array, shrunk: Array, total: float) -> float:
-    """Return ‖M − P diag(ŝ) Qᵀ‖² = ‖M‖² − Σ s² + Σ (s − ŝ)², with the singular vectors of M."""
-    xp = namespace(values)
-    remainder = max(total - scalar(xp.sum(values * values)), 0.0)
-    return remainder + scalar(xp.sum((values - shrunk) ** 2))
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
@@ -684,9 +680,7 @@ def _row_fold_errors(
         few = few_rows(X, Y, weights, centered=centered)
         mean, rows = few or row_factor(X, Y, weights, centered=centered)
         problem = LinearProblem.from_rows(rows, X.shape[1])
-        white = whiten(ridged(problem, alpha / mean.weight))
-        P, values, Qt = leading_svd(white.matrix, width)
-        directions = Qt.mT if white.lift is None else white.lift @ Qt.mT
+        P, values, directions = _decomposed(problem, alpha / mean.weight, width)
         xp = namespace(values)
         codes, targets = _held_out_codes(held_out, mean, directions, centered)
         share = xp.ones_like(targets[:, 0])
@@ -697,8 +691,15 @@ def _row_fold_errors(
         agreement, spread = share @ (codes * (targets @ P)), share @ (codes * codes)
         energy = scalar(xp.sum(share @ (targets * targets)))
         found = _spectra(values, shrinks, width)
-        errors = energy - 2 * (found @ agreement) + (found * found) @ spread
-        return to_numpy(errors), total
+        return to_numpy(energy - 2 * (found @ agreement) + (found * found) @ spread), total
+
+
+def _decomposed(problem: LinearProblem, penalty: float, width: int) -> tuple[Array, Array, Array]:
+    """Return P, the singular values, and Q' of the least-squares map with a ridge penalty."""
+    white = whiten(ridged(problem, penalty))
+    P, values, Qt = leading_svd(white.matrix, width)
+    assert white.lift is not None, "rows were given"
+    return P, values, white.lift @ Qt.mT
 
 
 def _held_out_codes(
@@ -755,9 +756,7 @@ def _fold_errors(
     """
     with limited_blas(n_features):
         problem = LinearProblem.from_moment(fold.training, n_features, centered=centered)
-        white = whiten(ridged(problem, alpha / fold.training.weight))
-        P, values, Qt = leading_svd(white.matrix, width)
-        directions = Qt.mT if white.lift is None else white.lift @ Qt.mT
+        P, values, directions = _decomposed(problem, alpha / fold.training.weight, width)
         # The intercept is part of the fit: held-out rows are centred at the means of training rows.
         center = fold.training.mean if centered else 0.0
         held_out = LinearProblem.from_second(second_about(fold.held_out, center), n_features)

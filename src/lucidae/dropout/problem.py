@@ -766,8 +766,7 @@ def _whiten_standardised(problem: LinearProblem) -> Whitened:
     have the same size, so that a feature of small scale is as accurate as one of large scale.
     """
     xp, inputs = namespace(problem.inputs), problem.inputs
-    deviations = xp.sqrt(xp.clip(diagonal(inputs), 0.0, None))
-    deviations = where_set(deviations, deviations == 0, 1.0)
+    deviations = _nonzero(xp.sqrt(xp.clip(diagonal(inputs), 0.0, None)))
     standard = inputs / (deviations[:, None] * deviations[None, :])
     scales, directions = input_range(standard, problem.resolution)
     directions = _without_constants(directions, diagonal(inputs))
@@ -801,8 +800,7 @@ def _whiten_rows(problem: LinearProblem) -> Whitened:
     xp = namespace(root)
     inward, outward = root[:, :size], root[:, size:]
     squares = squares_of_columns(problem)
-    deviations = xp.sqrt(squares)
-    deviations = where_set(deviations, deviations == 0, 1.0)
+    deviations = _nonzero(xp.sqrt(squares))
     P, scales, Wt = svd_thin(inward / deviations)
     level = RANGE_FACTOR * size * machine_epsilon(scales) * largest(scales[:1])
     level = max(level, problem.resolution)

@@ -134,6 +134,7 @@ def measure_completion(
     along = float(residual @ data.values)
     gaps = [value - _dual_value(along, residual, size, penalty) for size in (high, low)]
     inner = float(residual @ (data.values - residual))
+    weighty = slice(None) if roots is None else roots[data.rows] > 0
     return CompletionFigures(
         value / energy,
         gaps[0] / energy,
@@ -145,8 +146,8 @@ def measure_completion(
         _stationarity(matrix, U, V, strength),
         rank,
         width,
-        int(data.shape[0] - np.unique(data.rows[_weighty(data, roots)]).size),
-        int(data.shape[1] - np.unique(data.columns[_weighty(data, roots)]).size),
+        int(data.shape[0] - np.unique(data.rows[weighty]).size),
+        int(data.shape[1] - np.unique(data.columns[weighty]).size),
         data.rows.size / (data.shape[0] * data.shape[1]),
         _difference(fitted, value * data.unit**2, rank, level * data.unit, sizes * data.unit),
         8 * gamma(data.rows.size) * (value + energy) / energy,
@@ -159,11 +160,6 @@ def _excess(spectral: float, level: float) -> float:
     if level > 0.0:
         return spectral / level - 1.0
     return math.inf if spectral > 0.0 else 0.0
-
-
-def _weighty(data: _Observed, roots: Matrix | None) -> Matrix:
-    """Return which observed entries belong to rows of positive weight, as a mask."""
-    return np.ones(data.rows.size, dtype=bool) if roots is None else roots[data.rows] > 0
 
 
 def _product_at(data: _Observed, U: Matrix, V: Matrix) -> Matrix:
