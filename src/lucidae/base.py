@@ -21,7 +21,6 @@ from lucidae.validation import (
     check_rows,
     explained_refusals,
     has_complex,
-    heading_of,
     in_given_precision,
     missing_bytes,
     numeric_columns,
@@ -323,11 +322,14 @@ def validate_named(
 ) -> Any:
     """Return what scikit-learn's `validate_data` returns, with the names of a sparse matrix too.
 
-    scikit-learn knows no names of sparse matrices.
+    scikit-learn knows no names of sparse matrices, and reads them from a data frame without rows.
     """
-    heading = heading_of(X)
-    if heading is X:
+    names = getattr(X, "feature_names", None)
+    if names is None:
         return validate_data(estimator, X, y, reset=reset, **checks)
+    import pandas as pd
+
+    heading = pd.DataFrame(columns=names, dtype=float)
     validate_data(estimator, heading, y, reset=reset, skip_check_array=True)
     if isinstance(y, str):
         return check_array(X, estimator=estimator, input_name="X", **checks)

@@ -600,11 +600,6 @@ def sums_about(center: Array, X: Array, weights: Array | None) -> Sums:
         sums = _single_sums(center, X)
         if sums is not None:
             return sums
-    return _double_sums(center, X, weights)
-
-
-def _double_sums(center: Array, X: Array, weights: Array | None) -> Sums:
-    """Return the sums of weighted rows about a centre, in double precision."""
     n = X.shape[0]
     total = float(n) if weights is None else scalar(namespace(weights).sum(weights))
     threads = _sharing_threads(X)

@@ -709,20 +709,7 @@ def anndata_rows(X: Any, name: str) -> Any:
 
 
 def named_sparse(rows: Any, names: Any) -> Any:
-    """Return a sparse matrix with the names of its columns, for `heading_of`."""
+    """Return a sparse matrix with the names of its columns, for `validate_named`."""
     named = scipy.sparse.csr_array(rows)
     named.feature_names = list(names)
     return named
-
-
-def heading_of(rows: Any) -> Any:
-    """Return something of which scikit-learn reads the number and the names of the columns.
-
-    It does not know the names of a sparse matrix, for which a data frame without rows is returned.
-    """
-    names = getattr(rows, "feature_names", None)
-    if names is None:
-        return rows
-    import pandas as pd
-
-    return pd.DataFrame(columns=names, dtype=float)

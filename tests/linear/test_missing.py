@@ -104,7 +104,7 @@ def test_history_is_the_negative_likelihood_per_row():
 
 @pytest.mark.parametrize(
     ("constant", "value"),
-    [("patterns.BLOCK_ENTRIES", 60), ("missing.PAIRWISE_FEATURES", 3)],
+    [("observed_gaussian.BLOCK_ENTRIES", 60), ("missing.PAIRWISE_FEATURES", 3)],
     ids=["blocks of patterns", "start for many features"],
 )
 def test_large_problems_reach_the_same_maximum(constant, value, monkeypatch):

@@ -101,7 +101,9 @@ def leading_eigenpairs(matrix: Array, k: int) -> tuple[Array, Array]:
         found = krylov_eigenpairs(
             lambda rows: rows @ matrix, k, matrix[0, :], passes=passes, last=RESIDUAL
         )
-    if found is None and is_numpy(matrix) and k < size and not _takes_all(size, k):
+    # NumPy computes all eigenpairs by another algorithm, which uses several threads better.
+    whole = size <= LARGEST_WHOLE and k > size // WHOLE_SHARE
+    if found is None and is_numpy(matrix) and k < size and not whole:
         found = subset_eigenpairs(matrix, k)
     if found is None:
         values, columns = eigh_descending(matrix)
@@ -109,14 +111,6 @@ def leading_eigenpairs(matrix: Array, k: int) -> tuple[Array, Array]:
         if is_numpy(matrix):  # LAPACK's syevd, whose eigenvectors are always orthonormal
             return found
     return found if are_orthonormal(found[1]) else all_eigenpairs(matrix, k)
-
-
-def _takes_all(size: int, k: int) -> bool:
-    """Tell whether all eigenpairs of a NumPy matrix are computed faster than its `k` leading ones.
-
-    NumPy computes all of them by another algorithm, which uses several threads better.
-    """
-    return size <= LARGEST_WHOLE and k > size // WHOLE_SHARE
 
 
 def _dense_arpack(matrix: Array, k: int) -> tuple[Array, Array] | None:

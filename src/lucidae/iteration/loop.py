@@ -114,7 +114,7 @@ def iterate(
     ----------
     step : callable
         Takes a state and returns the next one. It may overwrite its argument if `copy` is given.
-        A `lucidae.arrays.Steps` makes all steps up to the next check at once.
+        A `lucidae.arrays.graphs.Steps` makes all steps up to the next check at once.
     start : object
         The first state.
     stop : Below

@@ -410,7 +410,7 @@ class LinearAutoencoder(
         if batches is None:
             moment = given_moment(self, start)
             check_streamed(options, moment.n_features, moment)
-            self._fit_moment(options, moment, moment.center[:0])
+            self._fit_data(options, MomentRows(moment), moment.center[:0])
             return self
         with suggesting_em(self, batches):
             data = aligned_blocks(batches, None, sample_weight)
@@ -502,10 +502,6 @@ class LinearAutoencoder(
 
     def _has_missing(self, X: Array) -> bool:
         return self.handle_missing == "em" and has_missing(X)
-
-    def _fit_moment(self, options: Options, moment: SecondMoment, reference: Array) -> None:
-        """Fit to data of which only the second moment is known."""
-        self._fit_data(options, MomentRows(moment), reference)
 
     def _fit_data(
         self, options: Options, data: RowOperator, reference: Array, sketch: Sketch | None = None

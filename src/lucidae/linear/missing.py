@@ -43,9 +43,13 @@ from lucidae.counting import ComponentCount, count_wanted, is_criterion
 from lucidae.iteration import Below, History, Solution, iterate, log_grid
 from lucidae.iteration.progress import progress_bars
 from lucidae.linear.methods import check_features
-from lucidae.linear.observed_gaussian import ObservedGaussian
+from lucidae.linear.observed_gaussian import (
+    SMALLEST_NOISE,
+    ObservedGaussian,
+    ObservedRows,
+    Statistics,
+)
 from lucidae.linear.optimizers import DescentSettings
-from lucidae.linear.patterns import SMALLEST_NOISE, ObservedRows, Statistics
 from lucidae.moments import SMALLEST_SCATTER
 from lucidae.validation import warn_user
 

@@ -160,7 +160,8 @@ def are_accurate(rows: RowOperator, values: Array, k: int) -> bool:
     """Tell whether `k` leading eigenpairs are accurate, or cannot be computed more accurately."""
     if not rows.can_factor:
         return True
-    error, allowed = machine_epsilon(values), ALLOWED_SINGLE if rows.single else ALLOWED
+    single = rows.rows is not None and str(rows.rows.dtype).endswith("float32")
+    error, allowed = machine_epsilon(values), ALLOWED_SINGLE if single else ALLOWED
     if rows.moment is not None and rows.moment.rounding > 0.0:
         error, allowed = max(error, rows.moment.rounding), ALLOWED_PRODUCTS
     found = to_numpy(values)

@@ -179,11 +179,6 @@ class RowOperator:
         """Whether `triangle` can be computed."""
         return False
 
-    @property
-    def single(self) -> bool:
-        """Whether the rows are float32 numbers, in any array library."""
-        return self.rows is not None and str(self.rows.dtype).endswith("float32")
-
     def in_units(self, unit: float) -> Any:
         """Return the second moment after a division of all data by the number `unit`."""
         return self if unit == 1.0 else _Scaled(self, unit)
