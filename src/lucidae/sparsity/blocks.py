@@ -227,7 +227,8 @@ class BlockPoint:
             gains[numbers[moving]] = found
             # Of inactive groups the largest distance belongs to one whose gain is at least the
             # largest one divided by the number of columns, up to groups with several minima.
-            near = (place >= 0) | (not prior.full) | (found >= 0.99 * found.max() / size)
+            largest = found[place < 0].max(initial=0.0)
+            near = (place >= 0) | (not prior.full) | (found >= 0.99 * largest / size)
             distances = prior.violation(present[near], metric[near], explained[near])
             worst = max(worst, float(distances.max(initial=0.0)))
         # Near a minimum the gain of a move is of the order of the squared distance. A larger gain
