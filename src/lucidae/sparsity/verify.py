@@ -526,10 +526,11 @@ def full_prior(fit: Fit, w: Any, rows: PreparedRows, units: PowersOfTwo, labels:
             return Prior(w, [], labels, np.inf)
         found = covariance_deviation(scaled, w[members] * scales**2)
         # Where the columns of a group are dependent, the data say nothing: there Γ is zero.
-        _, unseen = group_axes(rows.dictionary, members, 0.5 * DEPENDENT)
-        beyond = np.linalg.norm(unseen @ scaled, axis=(1, 2))
-        beyond = ratio(beyond, np.linalg.norm(scaled, axis=(1, 2)))
-        deviation = float(np.max([deviation, found, beyond.max()]))
+        used = own.any(axis=(1, 2))
+        _, unseen = group_axes(rows.dictionary, members[used], 0.5 * DEPENDENT)
+        beyond = np.linalg.norm(unseen @ scaled[used], axis=(1, 2))
+        beyond = ratio(beyond, np.linalg.norm(scaled[used], axis=(1, 2)))
+        deviation = float(np.max([deviation, found, beyond.max(initial=0.0)]))
         roots = times_power(known[numbers, :size, :size], exponents) * scales[:, :, None]
         # the given root, if it is one up to a few ε√(Γᵢᵢ Γⱼⱼ); that of Γ itself loses digits
         sizes_ = np.sqrt(np.abs(np.diagonal(scaled, axis1=1, axis2=2)))
@@ -538,7 +539,6 @@ def full_prior(fit: Fit, w: Any, rows: PreparedRows, units: PowersOfTwo, labels:
         variances, axes = np.linalg.eigh(0.5 * (scaled + adjoint(scaled)))
         own_root = axes * np.sqrt(np.maximum(variances, 0.0))[:, None, :]
         roots = np.where(same[:, None, None], roots, own_root)
-        used = own.any(axis=(1, 2))
         blocks.append((members[used], (roots / scales[:, :, None])[used]))
         sums = np.where(same, 0.0, np.abs(scaled).sum(axis=(1, 2)))
         lost = max(lost, gamma(size) * float(sums.max()))
