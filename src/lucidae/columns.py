@@ -194,6 +194,8 @@ def refuse_bad_cells(
     listed = f"[{', '.join(map(_short, cells[:SHOWN]))}{', …' if len(cells) > SHOWN else ''}]"
     places = some([f"{_short(cell)} in row {row + (first_row or 0)}" for row, cell in bad], SHOWN)
     counted = "in a part of the file, from 0" if first_row is None else "from 0"
+    if bad is column.bad and len(bad) > SHOWN:  # further rows were not looked at
+        counted += f", in the first {FIRST_ROWS} rows"
     usual = "true and false" if column.is_truth else "numbers"
     raise ValueError(
         f"column {name!r} of {table} contains {usual}, but {places} (counted {counted}). Correct "

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
@@ -20,6 +21,7 @@ from lucidae import (
     SparseVAE,
     certify,
 )
+from lucidae.certificates import Certificate
 from lucidae.counting import CRITERIA
 from lucidae.data import ReadInterrupted, in_memory
 from lucidae.data.files import FILES, blocks_of_file, read_table
@@ -357,7 +359,7 @@ class Job:
 
 
 def complete(model: Any, job: Job, prepared: Prepared) -> None:
-    """Fit the model, print its certificate, and save the model and its output tables.
+    """Fit the model, save it and its output tables, and print its certificate.
 
     If an output file exists that must not be replaced, an error is raised before the fit. With
     ``--missing mean`` or ``--standardize`` the saved model is a pipeline.
@@ -381,16 +383,41 @@ def complete(model: Any, job: Job, prepared: Prepared) -> None:
         certificate = certify(model) if streamed else certify(model, given, y)
         sheets = sheets_of(whole, rows, prepared)
     model.set_params(verbose=verbose)
-    print_certificate(certificate)
+    # All files are written before anything is printed: the reader of a pipe may close it.
+    save_from(whole, job.model_path, Source.of(job.file))
+    written = [job.model_path]
+    for what, sheet in sheets.items():
+        with printed_warnings():
+            written.append(write_sheet(job.sheet_path(what), sheet, job.file.suffix))
+    print_certificate(_by_rows_of_file(certificate, prepared))
     if isinstance(model, SparseVAE):
         chosen = [table.columns[index] for index in model.support_]
         print_line(f"Significant columns: {some(chosen) or 'none'}")
-    save_from(whole, job.model_path, Source.of(job.file))
-    print_written(job.model_path)
-    for what, sheet in sheets.items():
-        with printed_warnings():
-            written = write_sheet(job.sheet_path(what), sheet, job.file.suffix)
-        print_written(written)
+    if isinstance(model, LinearAutoencoder):
+        if not isinstance(model.n_components, int):
+            print_line(f"Number of components: {model.n_components_}")
+        if not streamed and (constant := prepared.constant_columns):
+            print_line(f"Constant, hence in no component: {some(constant, 8)}.")
+    for path in written:
+        print_written(path)
+
+
+def _by_rows_of_file(certificate: Certificate, prepared: Prepared) -> Certificate:
+    """Return the certificate with the numbers that rows have in the file, if some were left out."""
+    if prepared.kept is None or "leverage" not in certificate:
+        return certificate
+
+    def renamed(text: str) -> str:
+        return re.sub(
+            r"\b[Rr]ows? \d+(, \d+)*",
+            lambda rows: re.sub(r"\d+", lambda row: str(prepared.row_number(int(row[0]))), rows[0]),
+            text,
+        )
+
+    claim = certificate["leverage"]
+    named = replace(claim, advice=renamed(claim.advice), headline=renamed(claim.headline))
+    claims = tuple(named if one is claim else one for one in certificate)
+    return replace(certificate, claims=claims)
 
 
 def _fit_table(model: Any, rows: Any, y: Any) -> None:

@@ -267,6 +267,13 @@ class Prepared:
         values: Any = self.table.values  # blocks of a large file have no known gaps
         return isinstance(values, np.ndarray) and bool(np.isnan(values).any())
 
+    @property
+    def constant_columns(self) -> list[str]:
+        """Columns of a table in memory whose observed values are all equal."""
+        values: Any = self.table.values
+        equal = np.fmin.reduce(values, axis=0) == np.fmax.reduce(values, axis=0)
+        return [self.table.columns[at] for at in np.flatnonzero(equal)]
+
     def steps(self, model: Any) -> list[Any]:
         """Return what a pipeline does before the model: fills in missing values, and scales."""
         chosen, found = self.preparation, []

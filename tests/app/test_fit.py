@@ -1,6 +1,8 @@
 """`lucidae fit`: what it prints, the files that it writes, and its errors."""
 
 import csv
+import subprocess
+import sys
 import threading
 import time
 import warnings
@@ -603,3 +605,62 @@ def test_cells_that_mean_no_value_are_named_and_read_as_missing(run, samples):
     )
     assert code == 0, err
     assert "3 of 40 rows" in err
+
+
+def test_only_the_rows_that_were_looked_at_are_counted(run):
+    cells = np.arange(3000.0).astype(object)
+    cells[::100] = "1 EUR"
+    pandas.DataFrame({"a": cells, "b": np.sin(np.arange(3000.0))}).to_csv("euros.csv", index=False)
+    code, _, err = run("fit", "linear", "euros.csv")
+    assert code == 2
+    assert "and 5 more (counted from 0, in the first 1000 rows)" in err
+    with pytest.raises(ValueError, match=r"and 25 more \(counted from 0\)"):  # all were read
+        lucidae.LinearAutoencoder().fit(pandas.DataFrame({"a": cells, "b": np.arange(3000.0)}))
+
+
+@pytest.mark.parametrize("family", ["linear", "dropout", "sparse"])
+def test_influential_rows_have_their_numbers_in_the_file(run, samples, family):
+    X = np.vstack([samples[0], samples[0]])
+    X[[3, 8, 20], 0] = np.nan
+    X[50] = 1e4
+    table = pandas.DataFrame(X, columns=list(COLUMNS)).assign(u=np.nan_to_num(X) @ np.ones(6))
+    table.to_csv("outlier.csv", index=False)
+    target = () if family == "linear" else ("--target", "u")
+    code, out, err = run("fit", family, "outlier.csv", "--missing", "drop", *target)
+    assert code == 0, err
+    assert "Influence: row 50." in out
+    assert out.lower().count("row 50 ") == 1
+    assert "row 47" not in out
+
+
+def test_the_chosen_number_of_components_and_constant_columns_are_printed(run, messy):
+    arguments = ("fit", "linear", "messy.csv", "--missing", "em", "--standardize")
+    code, out, err = run(*arguments, "--components", "hard_threshold")
+    assert code == 0, err
+    chosen = lucidae.load("messy-linear-model.npz")[-1].n_components_
+    assert f"Number of components: {chosen}\n" in out
+    assert "Constant, hence in no component: version.\n" in out
+    out = run("fit", "linear", "X.npy", "--components", 2)[1]
+    assert "Number of components" not in out
+    assert "Constant" not in out
+
+
+def test_all_files_are_written_although_the_reader_of_the_output_has_gone(folder):
+    command = [sys.executable, "-m", "lucidae_app", "fit", "linear", "rows.csv", "--out", "out/"]
+    (folder / "out").mkdir()
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as process:
+        process.stdout.close()
+    names = {path.name for path in (folder / "out").iterdir()}
+    assert names == {f"rows-linear-{what}" for what in ("model.npz", "codes.csv", "components.csv")}
+
+
+def test_the_warning_of_unequal_noise_is_right_for_standardised_columns_too(run):
+    rng = np.random.default_rng(0)
+    X = rng.standard_normal((500, 2)) @ rng.standard_normal((2, 12))
+    X += 0.1 * rng.standard_normal(X.shape)
+    X[7, :6] = 1e4
+    np.save("outlier.npy", X)
+    command = ("fit", "linear", "outlier.npy", "--components", "hard_threshold", "--standardize")
+    code, _, err = run(*command)
+    assert code == 0, err
+    assert "Features in different units, which can be standardised, or a few outlying rows" in err

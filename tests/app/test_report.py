@@ -254,6 +254,19 @@ def test_a_number_that_rests_on_equal_noise_is_doubted():
     assert "there may be fewer components" not in page
 
 
+def test_with_gaps_the_page_names_one_number_of_components():
+    rng = np.random.default_rng(32)
+    values = 0.5 * rng.normal(size=(60, 3)) @ rng.normal(size=(3, 8))
+    values += rng.normal(size=(60, 8)) * rng.uniform(0.3, 1.2, 8)
+    values[rng.random((60, 8)) < 0.25] = np.nan
+    table = random_table(values=values, columns=tuple("abcdefgh"))
+    prepared = Prepared(table, Preparation(ReadOptions(), missing="em"))
+    page = chapters(prepared, "answer", "components")
+    (headline,) = re.findall(r"(\d) components of noise.csv stand out", page)
+    assert set(re.findall(r"dashed lines mark the (\d) components", page)) == {headline}
+    assert set(re.findall(r"--components (\d)", page)) == {headline}
+
+
 def test_only_observed_values_are_called_far_from_the_median():
     rng = np.random.default_rng(2)
     values = np.outer(rng.normal(size=200), [2.0, 2, 2, 2]) + 0.1 * rng.normal(size=(200, 4))

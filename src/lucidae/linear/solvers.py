@@ -199,8 +199,9 @@ def _warn_of_unequal_noise(count: ComponentCount, spectrum: Spectrum) -> None:
             f"{count.summary()} This assumes noise of the same variance in every feature, but "
             f"without the first {k} components the variances of the features differ by a factor of "
             f"{high / max(low, np.finfo(float).tiny):.2g} (10 % and 90 % quantiles), so that the "
-            "number may be far too large. Standardise the features if they are not, or give "
-            "n_components as an integer or as a share of the variance."
+            "number may be far too large. Features in different units, which can be standardised, "
+            "or a few outlying rows may be the cause; otherwise give n_components as an integer or "
+            "as a share of the variance."
         )
 
 

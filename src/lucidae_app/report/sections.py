@@ -87,7 +87,7 @@ class Study:
     @property
     def n_components(self) -> int:
         """Number of components that stand out of noise."""
-        return int(self.exact.component_count_.n_components)
+        return counted(self.exact)
 
     @property
     def explained(self) -> float:
@@ -153,6 +153,15 @@ def fitted(table: Table) -> tuple[Any, bool]:
         else:
             model.fit_batches(None, start=table.moment)
     return model, any("noise of the same variance" in str(warning.message) for warning in caught)
+
+
+def counted(model: Any) -> int:
+    """Return the number of components of a model of `fitted`; 0 if none stands out of noise.
+
+    With gaps, the criterion may find fewer in the k that were fitted, but more than k − 1 in a fit
+    of k − 1.
+    """
+    return int(model.n_components_) if model.component_count_.n_components else 0
 
 
 def _deviations(table: Table) -> Matrix:
@@ -470,7 +479,7 @@ def influence_section(study: Study) -> list[Block]:
         for at, row in enumerate(_described(table, without).rows)
     ]
     explained = float(np.sum(without.explained_variance_ratio_))
-    found, one = without.component_count_.n_components, len(rows) == 1
+    found, one = counted(without), len(rows) == 1
     return [
         Prose(
             f"{count(len(rows), 'row').capitalize()} of {len(table.values):,} "
