@@ -52,7 +52,11 @@ NOISELESS = 1e-3
 may have no maximum; they are chosen only if they halve the error, as in data without noise."""
 
 PATIENCE = 3
-"""Number of larger ranks without a smaller error after which no more are tried."""
+"""Number of larger ranks without a smaller error after which no more than `ALWAYS` are tried."""
+
+ALWAYS = 30
+"""Ranks up to this one are always tried: latents that begin to fit a column of its own may raise
+the error before the next ones halve it."""
 
 
 class ImputerState(FittedState):
@@ -150,7 +154,9 @@ class LowRankImputer(CertifiedMixin, TransformerMixin, BaseEstimator):
     n_components : "cv", int, float in (0, 1), str, tuple or None, default="cv"
         Number of latents. ``"cv"`` chooses the number with the smallest squared error of held-out
         entries (always the same, a tenth of the observed ones, or up to five tenths in small
-        tables); 0 if no number is better than the mean. Everything else is as in
+        tables); 0, with a warning, if no number is better than the mean. All numbers up to 10 are
+        tried, then those that grow by a fifth; beyond 30 until the error has not fallen for three
+        of them, and none after one that leaves no noise. Everything else is as in
         `LinearAutoencoder`.
     missing_values : float, default=numpy.nan
         The number that marks missing entries. With NaN, pandas' NA and masked entries count too.
@@ -263,6 +269,13 @@ class LowRankImputer(CertifiedMixin, TransformerMixin, BaseEstimator):
             state.ranks, state.errors = _held_out_errors(Z, options.training)
             best = int(state.ranks[np.argmin(state.errors)])
             modelled = best > 0
+            if not modelled:
+                warn_user(
+                    "n_components='cv' chose 0: missing entries are filled by the mean of their "
+                    "column, because no number of components predicted held-out entries better. "
+                    "Columns may be unrelated or have fewer than ten observed entries, or a few "
+                    "extreme values may hide what they share: look at those, or give n_components."
+                )
             model.set_params(n_components=best or None)
         if modelled:
             state.linear = model.fit(Z)._state
@@ -378,8 +391,8 @@ def _summary(X: Floats, standardize: bool) -> ImputerState:
 def _held_out_errors(Z: Floats, training: DescentSettings) -> tuple[Floats, Floats]:
     """Return numbers of components, and the mean squared errors of held-out entries of each.
 
-    The rows Z are standardised. Number 0 stands for the mean. Numbers grow by a quarter, from a
-    fit that starts from the one before, until the error has not fallen for some of them.
+    The rows Z are standardised. Number 0 stands for the mean. Numbers grow by one or a fifth, from
+    a fit that starts from the one before; large ones until the error has not fallen for some.
     """
     n, m = Z.shape
     parts = _parts_of_entries(Z)
@@ -398,7 +411,7 @@ def _held_out_errors(Z: Floats, training: DescentSettings) -> tuple[Floats, Floa
     errors = [_error([one[mask] for one, mask in zip(means, hidden, strict=True)], truth)]
     most, k = min(m, n) - 1, 1
     bar = CountedBar("LowRankImputer, n_components='cv'", "components")
-    while k <= most and len(ranks) - int(np.argmin(errors)) <= PATIENCE:
+    while k <= most and (k <= ALWAYS or len(ranks) - int(np.argmin(errors)) <= PATIENCE):
         if is_shown(training.verbose):
             bar.show(k, most, f"error {min(errors):.3g}")
         fits = [
@@ -413,7 +426,7 @@ def _held_out_errors(Z: Floats, training: DescentSettings) -> tuple[Floats, Floa
             errors.append(error)
         if noiseless:
             break
-        k = max(k + 1, round(1.25 * k))
+        k += max(1, k // 5)
     bar.close()
     return np.array(ranks), np.array(errors)
 

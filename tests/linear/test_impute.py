@@ -18,6 +18,7 @@ from lucidae.impute import LowRankImputer
 
 
 @pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
+@pytest.mark.filterwarnings("ignore:n_components='cv' chose 0")
 @parametrize_with_checks([LowRankImputer(), LowRankImputer(1, add_indicator=True)])
 def test_contract(estimator, check):
     check(estimator)
@@ -70,6 +71,20 @@ def test_held_out_entries_choose_the_rank_and_predict_the_error():
     assert imputer.certificate_.title == "LowRankImputer"
 
 
+def test_the_search_goes_on_after_the_error_has_risen():
+    rng = np.random.default_rng(0)
+    X = rng.standard_normal((300, 4)) @ rng.standard_normal((4, 12))
+    X = np.column_stack([X + 0.3 * rng.standard_normal(X.shape), rng.standard_normal((300, 3))])
+    X[rng.random(X.shape) < 0.1] = np.nan
+    imputer = LowRankImputer().fit(X)
+    ranks, errors = imputer.cv_results_.values()
+    assert_array_equal(ranks, [*range(11), 12, 14])
+    assert np.argmin(errors[:7]) < 5
+    assert min(errors[5:7]) > min(errors[:5])
+    assert imputer.n_components_ >= 7
+    assert min(errors) < 0.75 * min(errors[:7])
+
+
 def test_deviations_are_the_size_of_the_errors():
     X, complete = table()
     filled, deviations = LowRankImputer(2).fit(X).transform(X, return_std=True)
@@ -80,7 +95,8 @@ def test_deviations_are_the_size_of_the_errors():
 def test_noise_is_filled_by_means():
     X = np.random.default_rng(0).standard_normal((300, 6))
     X[np.random.default_rng(1).random(X.shape) < 0.2] = np.nan
-    imputer = LowRankImputer().fit(X)
+    with pytest.warns(UserWarning, match="chose 0: missing entries are filled by the mean"):
+        imputer = LowRankImputer().fit(X)
     assert imputer.n_components_ == 0
     filled, deviations = imputer.transform(X, return_std=True)
     at = np.isnan(X)

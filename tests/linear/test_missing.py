@@ -726,6 +726,20 @@ def test_lost_information_is_the_variance_of_the_codes_given_what_is_observed(me
     assert_allclose(certify(model, complete).evidence["lost_code_variance"], 0.0, atol=1e-12)
 
 
+def test_a_row_that_is_most_of_a_component_is_named():
+    X, _ = make_incomplete(500, 6, 2, 0.1, seed=11)
+    usual = em().fit(X).certificate_["leverage"]
+    assert 0.0 < usual.value < 0.1
+    assert not usual.advice
+    X[3] = np.nan  # rows without an entry do not change the numbers of the others
+    X[7] = [1e3, np.nan, 1e3, 1e3, 1e3, 1e3]
+    model = em(tol=1e-3).fit(X)
+    for certificate in (model.certificate_, certify(model, X)):
+        assert certificate["leverage"].value > 0.9
+        assert "row 7 has" in certificate["leverage"].advice
+        assert_array_equal(certificate.evidence["leverage_rows"], [7])
+
+
 def test_more_features_than_are_decomposed():
     X, _ = make_incomplete(60, 1100, 2, 0.3, seed=10)
     model = em().fit(X)

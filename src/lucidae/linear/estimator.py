@@ -363,9 +363,10 @@ class LinearAutoencoder(
             weights = check_weights(sample_weight, rows)
             if self._has_missing(rows):
                 names = getattr(self, "feature_names_in_", None)
+                given = rows, weights
                 rows, weights = observed_part(rows, weights, names)
                 if self._has_missing(rows):
-                    self._fit_observed(options, rows, weights)
+                    self._fit_observed(options, rows, weights, given)
                     return self
             with threads_for(rows.shape):
                 data = RowOperator.of(rows, weights)
@@ -483,14 +484,20 @@ class LinearAutoencoder(
         self._state = state
         return self
 
-    def _fit_observed(self, options: Options, X: Array, weights: Array | None) -> None:
-        """Fit to rows X (n, m) with missing entries; each row has at least one observed entry."""
+    def _fit_observed(
+        self, options: Options, X: Array, weights: Array | None, given: tuple[Array, Array | None]
+    ) -> None:
+        """Fit to rows X (n, m) with missing entries; each row has at least one observed entry.
+
+        `given` are all rows and weights, by whose numbers the certificate names rows.
+        """
         _check_weight(float(X.shape[0]) if weights is None else scalar(namespace(X).sum(weights)))
         state = LinearState(options, reference_array(X))
         previous = None
         if self.warm_start and hasattr(self, "_state"):
             previous = comparable(self._state.parameters, X)
-        state.solve_observed(X, weights, previous, type(self).__name__)
+        state.solve_observed(X, weights, previous)
+        state._certificate = state.certify_observed(*given, type(self).__name__)
         state.check_range()
         self._state = state
 

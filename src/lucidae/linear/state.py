@@ -164,12 +164,12 @@ class LinearState(FittedState):
         return self._sketch
 
     def solve_observed(
-        self, X: Array, weights: Array | None, previous: ObservedGaussian | None, title: str
+        self, X: Array, weights: Array | None, previous: ObservedGaussian | None
     ) -> None:
         """Fit the model to rows X (n, m) with missing entries by maximum likelihood.
 
         The method's closed form is computed from mean and covariance of the fitted probabilistic
-        PCA. The certificate is computed at once, because the rows are not stored.
+        PCA. The rows are not stored: the caller computes the certificate at once.
         """
         found = fit_observed(X, weights, self.options.n_components, self.options.training, previous)
         found.warn()
@@ -178,7 +178,6 @@ class LinearState(FittedState):
         self.observed, self._count = found.gaussian, found.criterion
         self._model = self._observed_model(found)
         self.changed()
-        self._certificate = self.certify_observed(X, weights, title)
 
     def _observed_model(self, found: ObservedFit) -> Model:
         """Return the model whose weights are the closed form for the estimated covariance."""
@@ -196,7 +195,7 @@ class LinearState(FittedState):
         If X is None, the parameters are not judged.
         """
         fitted = self.parameters
-        figures = self._figures(data_of_gaussian(fitted))
+        figures = self._figures(data_of_gaussian(fitted, X, weights))
         seen = None
         if X is not None:
             encoder = to_numpy(as_double(self.model.encoder))

@@ -23,7 +23,7 @@ from lucidae.certificates.claims import Certificate, Claim
 from lucidae.linear.claims import STATIONARITY, LinearFigures, claims, judge
 from lucidae.linear.claims import evidence as evidence_of
 from lucidae.linear.observed_gaussian import ObservedGaussian
-from lucidae.linear.verify import Data
+from lucidae.linear.verify import Data, GivenRows
 
 Vector = np.ndarray[Any, Any]
 
@@ -71,10 +71,16 @@ class ObservedFigures(NamedTuple):
     patterns: int  # number of different patterns of observed entries
 
 
-def data_of_gaussian(fitted: ObservedGaussian) -> Data:
-    """Return the covariance WWᵀ + γI of the fitted model in the form that the verifier uses."""
-    mean, loadings = to_numpy(fitted.mean), to_numpy(fitted.loadings)
-    return Data.of_model(mean, loadings, fitted.noise, fitted.weight)
+def data_of_gaussian(fitted: ObservedGaussian, X: Any, weights: Any) -> Data:
+    """Return the covariance WWᵀ + γI of the fitted model in the form that the verifier uses.
+
+    Rows X with missing entries, if they are known, are filled to find those of large influence.
+    """
+    model = _Parameters(to_numpy(fitted.mean), to_numpy(fitted.loadings), fitted.noise)
+    data = Data.of_model(*model, fitted.weight)
+    if X is None:
+        return data
+    return replace(data, filled=GivenRows(_filled(model, to_numpy(as_double(X))), weights))
 
 
 def measure_observed(
@@ -144,6 +150,17 @@ def _posteriors(model: _Parameters, seen: Vector, width: int) -> Iterator[tuple[
         part = slice(start, min(start + size, len(seen)))
         G = (seen[part].astype(float) @ outer).reshape(-1, k, k) + model.noise * np.eye(k)
         yield part, np.linalg.inv(G)
+
+
+def _filled(model: _Parameters, rows: Vector) -> Vector:
+    """Return rows with the expectations μ + WG⁻¹W_oᵀ(x − μ)_o in place of missing entries."""
+    seen, filled = ~np.isnan(rows), rows.copy()
+    for part, inverse in _posteriors(model, seen, 0):
+        rest = np.where(seen[part], rows[part] - model.mean, 0.0)
+        codes = np.einsum("nab,nb->na", inverse, rest @ model.loadings)
+        guess = model.mean + codes @ model.loadings.T
+        filled[part] = np.where(seen[part], rows[part], guess)
+    return filled
 
 
 def _derivatives(model: _Parameters, rows: Vector, mass: Vector) -> _Derivatives:

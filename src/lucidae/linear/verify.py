@@ -353,6 +353,7 @@ class Data:
     # R with RᵀR = Σ, and a bound on the error of its singular values
     factor: tuple[Vector, float] | None = None
     rows: GivenRows | RereadRows | None = None  # for what the second moment does not decide
+    filled: GivenRows | None = None  # rows with expectations in place of missing entries
     # bound on ‖C′ − Σ‖ for the moment C′ of the solver, divided by the trace, from a sketch
     moment: Ball | None = None
     peaks: Vector | None = (
@@ -1200,10 +1201,11 @@ def find_leverage(data: Data, atoms: Vector) -> Leverage | None:
     The share of a row x with the share p of all weights in a component of direction w is
     p⟨w, x − μ⟩² divided by the sum over all rows. If the rows are not known any more, the sketch
     has those farthest from the mean μ, whose share of the total variance is p‖x − μ‖²/tr Σ.
+    Missing entries are replaced by their expectations.
     """
     if not data.varies or (data.weight or 0.0) < 10.0:
         return None
-    rows = data.rows
+    rows = data.rows if data.filled is None else data.filled
     if not isinstance(rows, GivenRows):
         if data.peaks is None or not data.peaks.shape[1]:
             return None
