@@ -467,7 +467,8 @@ def reproduce(
     settings : mapping, optional
         Settings that are changed, such as ``{"k": 10, "data": "rows.npy"}``; `data` of the linear
         experiments may be a file. Then nothing is judged, because the statements belong to the
-        declared settings. A name that an experiment does not have is refused.
+        declared settings, and pages and numbers are written to the folder "changed" instead of that
+        of the scale. A name that an experiment does not have is refused.
     verbose : bool or "auto", default="auto"
         Whether the progress is shown, if `report` is not given.
 
@@ -504,20 +505,21 @@ def reproduce(
     judged = {experiment.name: judge(experiment, scale, store) for experiment in chosen}
     outcomes = tuple(outcome for outcome in judged.values() if outcome is not None)
     waiting = tuple(name for name, outcome in judged.items() if outcome is None)
+    written_to = folder / ("changed" if settings else scale)
     for outcome in outcomes:
-        _write(folder / scale / f"{outcome.experiment.name}.csv", _numbers(outcome))
+        _write(written_to / f"{outcome.experiment.name}.csv", _numbers(outcome))
     verdicts = {
         "lucidae": __version__,
         "holds": all(outcome.holds for outcome in outcomes),
         "experiments": [outcome.to_dict() for outcome in outcomes],
     }
     text = json.dumps(verdicts, indent=1, ensure_ascii=False) + "\n"
-    _write(folder / scale / "verdicts.json", text)
+    _write(written_to / "verdicts.json", text)
     written = None
     if page and outcomes:
         from lucidae_papers.pages import write_page
 
-        target = folder / scale / "index.html"
+        target = written_to / "index.html"
         written = write_page(outcomes, target, time.perf_counter() - start, tally.note)
     if notes is not None:
         from lucidae_papers.pages import write_notes

@@ -25,7 +25,7 @@ LEAD = (
 LEGEND = (
     "✓ means that a claim of the paper was seen, or that a finding or an identity holds; "
     "✗ that it was not seen or does not hold; – that a claim was seen in part, that a value is "
-    "reported without a verdict, or that a statement cannot be judged at this scale. Claims of the "
+    "reported without a verdict, or that a statement is not judged. Claims of the "
     "papers, our own findings and identities are counted separately."
 )
 COLOURS = {True: "green", False: "orange", None: "muted"}
@@ -132,10 +132,7 @@ def summary(outcomes: Sequence[Outcome], note: str = "") -> Chapter:
     ]
     if counts.unjudged:
         blocks.append(
-            Prose(
-                f"{_statements(counts.unjudged)} cannot be judged at this scale; the chapters give "
-                "the reasons."
-            )
+            Prose(f"{_statements(counts.unjudged)} not judged; the chapters give the reasons.")
         )
     if note:
         blocks.append(Note(note))
@@ -167,7 +164,7 @@ def _refuted(outcomes: Sequence[Outcome]) -> list[Block]:
 
 
 def _statements(count: int) -> str:
-    return "One statement" if count == 1 else f"{count} statements"
+    return "One statement is" if count == 1 else f"{count} statements are"
 
 
 def chapter(outcome: Outcome) -> Chapter:

@@ -417,7 +417,7 @@ class Judgement:
         paper = kind is VerdictKind.PAPER
         if not self.claims:
             who = "The paper says" if paper else "Our own expectation"
-            return f"{who}: {words} Not judged at this scale: {self.why}"
+            return f"{who}: {words} Not judged: {self.why}"
         refuted = "; ".join(_sentence(claim) for claim in self.claims if not claim.holds)
         if paper:
             if self.holds is None:
@@ -493,7 +493,7 @@ class Counts:
             if self.identities
             else "",
             f"{self.reported} value{'s' * (self.reported != 1)} reported" if self.reported else "",
-            f"{self.unjudged} not judged at this scale" if self.unjudged else "",
+            f"{self.unjudged} not judged" if self.unjudged else "",
         ]
         return "; ".join(filter(None, parts))
 

@@ -228,7 +228,7 @@ def test_kinds_are_counted_separately():
     )
     assert str(both[1].counts) == (
         "1 of 2 claims of the paper seen; 1 of 1 findings of our own hold; 1 value reported; "
-        "1 not judged at this scale"
+        "1 not judged"
     )
     assert both[0].holds
     assert not both[1].holds
@@ -364,8 +364,8 @@ def test_the_page_of_a_confirmed_run_counts_by_kind(tmp_path):
         assert f"<dt>{meaning}</dt><dd>{figure}</dd>" in text
     assert "ot seen at" not in text
     assert "Not seen here" not in text
-    assert "Not judged at this scale: the data are small." in text
-    assert "One statement cannot be judged at this scale" in text
+    assert "Not judged: the data are small." in text
+    assert "One statement is not judged" in text
 
 
 def test_the_note_of_a_refuted_run_says_so(tmp_path):
