@@ -107,13 +107,13 @@ def newton_direction(
     # With N = φⱼφⱼᵀ the Hessian is 2 Re(G∘K̄) − |G|∘|G|; another log-volume replaces |G|∘|G| by its
     # own concave part. Relevances of groups have sums over their columns.
     xp, groups, relevance = namespace(damping), marginal.groups, states[0].relevance
-    pressures, hessians = [marginal.pressure(state) for state in states], []
-    for state, pressure in zip(states, pressures, strict=True):
+    pressures, hessian = [marginal.pressure(state) for state in states], 0.0
+    for state, pressure, share in zip(states, pressures, shares, strict=True):
         metric = adjoint(state.whitened) @ state.whitened
         explained = state.loading @ adjoint(state.loading)
         concave = (1.0 - damping[..., None, None]) * marginal.concavity(metric, pressure)
-        hessians.append(real_part(2.0 * metric * conjugate(explained)) - concave)
-    hessian, pressure = average(shares, hessians), average(shares, pressures)
+        hessian = hessian + share * (real_part(2.0 * metric * conjugate(explained)) - concave)
+    pressure = average(shares, pressures)
     slope = average(shares, [state.alignment for state in states]) - pressure
     if groups is not None:
         hessian = groups.total(groups.total(hessian).mT)
