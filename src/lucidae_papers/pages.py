@@ -258,9 +258,16 @@ def _note(outcome: Outcome, figures: Sequence[tuple[str, str]]) -> str:
             f"| machine | {'; '.join(outcome.machines)} |",
             f"| work | {count(len(outcome.results.cells))}, {duration(outcome.results.seconds)} |",
             f"| versions | {', '.join(f'{name} {value}' for name, value in versions.items())} |",
+            f"| measured | {_dates(outcome)} |",
             "",
         ]
     )
+
+
+def _dates(outcome: Outcome) -> str:
+    """Return the first and the last day on which a run was done, if they are known."""
+    days = sorted({str(cell.about.get("finished", ""))[:10] for cell in outcome.results} - {""})
+    return " to ".join(dict.fromkeys([days[0], days[-1]])) if days else "not known"
 
 
 def _markdown_rows(judgement: Judgement) -> list[str]:

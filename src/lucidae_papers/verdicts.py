@@ -8,9 +8,9 @@ begins the sentence that is printed. A NaN never satisfies a verdict.
 
 Curves that were measured with several seeds are judged seed by seed; the mean and the range of the
 values are shown. A claim of the paper was *seen* if all of its verdicts hold for all seeds, *not
-seen* if none does, and otherwise *partly seen*, with a sentence on how far. A finding of our own
-and an identity, which follows from the formulas, *holds* or *does not hold*. A measured value that
-is only reported has no verdict. Counts never mix these kinds.
+seen* if none does for at least half of them, and otherwise *partly seen*, with a sentence on how
+far. A finding of our own and an identity, which follows from the formulas, *holds* or *does not
+hold*. A measured value that is only reported has no verdict. Counts never mix these kinds.
 """
 
 from __future__ import annotations
@@ -340,8 +340,8 @@ def label(method: str, optimizer: str) -> str:
 def judge_seeds(verdict: Any, curves: Curves, reference: str) -> Claim:
     """Return the claim of a verdict on curves, of which each seed is judged by itself.
 
-    Its value is the mean over the seeds. It holds if it does for every seed, fails if it does for
-    none, and is None otherwise; `advice` has the range of the values.
+    Its value is the mean over the seeds. It holds if it does for every seed, is None if it does for
+    at least half of them, and fails otherwise; `advice` has the range of the values.
     """
     counts = {len(curve.seeds) for curve in curves.values() if curve.seeds is not None}
     if not counts:
@@ -360,7 +360,9 @@ def judge_seeds(verdict: Any, curves: Curves, reference: str) -> Claim:
     remarks = dict.fromkeys(claim.advice for claim in every if claim.advice)
     if every[0].holds is not None and 0 < held < len(every):
         spread = f"{spread}, of which {held} satisfy the bound"
-    holds = every[0].holds if held in (0, len(every)) else None
+    holds = None if every[0].holds is None else held == len(every)
+    if 0 < len(every) - held <= held:
+        holds = None
     return replace(
         every[0], value=float(np.mean(values)), holds=holds, advice="; ".join([spread, *remarks])
     )

@@ -298,6 +298,7 @@ def test_every_seed_is_judged_and_the_spread_is_shown():
     assert claim.holds is None
     assert "of which 2 satisfy the bound" in claim.advice
     assert judged([("all", 0.05)]).claims[0].holds is False
+    assert judged([("some", 0.2)]).claims[0].holds is False  # one seed of three is chance
 
 
 @pytest.mark.parametrize(
