@@ -436,7 +436,7 @@ def test_features_of_unequal_noise_are_reported_and_standardised_ones_are_not(cr
     X = counts_of_cells()
     with pytest.warns(UserWarning, match="noise of the same variance in every feature") as seen:
         found = LinearAutoencoder(criterion).fit(X).n_components_
-    assert ["Standardise" in str(warning.message) for warning in seen] == [True]
+    assert ["tandardise" in str(warning.message) for warning in seen] == [True]
     varying = X[:, X.std(axis=0) > 0.0]
     # Warnings are errors: equal noise, and equal noise in some features only, are not reported.
     assert LinearAutoencoder(criterion).fit(varying / varying.std(axis=0)).n_components_ < found / 5
