@@ -605,3 +605,12 @@ def test_a_huge_mean_does_not_overflow(shape, mean, spread):
     expected = LinearAutoencoder(2).fit(deviations).components_
     assert_allclose(np.abs(np.sum(model.components_ * expected, axis=1)), 1.0, atol=1e-6)
     assert model.certificate_.holds is not False
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_the_rank_of_rows_with_a_dominant_feature_is_certified(seed):
+    """The rows resolve the third eigenvalue, but the documented rank, m ε λ₁, leaves it out."""
+    X = np.random.default_rng(seed).standard_normal((40, 3)) * np.array([1e8, 1e3, 1.0])
+    model = LinearAutoencoder().fit(X)
+    assert model.n_components_ == 2
+    assert model.certificate_.holds is True

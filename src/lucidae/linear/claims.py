@@ -659,6 +659,9 @@ def _is_wanted_number(figures: LinearFigures) -> bool:
     values, weight = leading.values.value, figures.measured.data.weight
     variances = figures.measured.data.variances
     fewest, most = (max(1, int(np.sum(_resolved(leading, f) > 0.0))) for f in (1e2, 1e-2))
+    # The rank of the documentation counts eigenvalues above m ε λ₁, even if they are known better.
+    ranked = int(np.sum(values > 1e2 * gamma(figures.measured.data.n_features) * values[0]))
+    fewest = max(1, min(fewest, ranked))
     if wanted is None:
         return fewest <= k <= most
     if is_criterion(wanted):
