@@ -35,6 +35,11 @@ HELD_OUT = 2000
 """Number of held-out entries from which on one part suffices. Their mean squared error then has a
 standard error of about 3 %; of smaller tables, up to five parts are held out."""
 
+ROWS = 1000
+ROWS_PER_COLUMN = 30
+"""Number of rows by which the number of components is chosen, and this number for each column, if
+that is more. Of larger tables these rows are drawn; the model is fitted to all rows."""
+
 TOLERANCE = 1e-4
 """Largest gradient of the likelihood, in units of the standard error of one row; n rows have the
 standard error 1/√n, so that this is far below it up to a million rows."""
@@ -154,10 +159,10 @@ class LowRankImputer(CertifiedMixin, TransformerMixin, BaseEstimator):
     n_components : "cv", int, float in (0, 1), str, tuple or None, default="cv"
         Number of latents. ``"cv"`` chooses the number with the smallest squared error of held-out
         entries (always the same, a tenth of the observed ones, or up to five tenths in small
-        tables); 0, with a warning, if no number is better than the mean. All numbers up to 10 are
-        tried, then those that grow by a fifth; beyond 30 until the error has not fallen for three
-        of them, and none after one that leaves no noise. Everything else is as in
-        `LinearAutoencoder`.
+        tables; of more than 1000 rows, and 30 per column, so many are drawn for this choice); 0,
+        with a warning, if no number is better than the mean. All numbers up to 10 are tried, then
+        those that grow by a fifth; beyond 30 until the error has not fallen for three of them, and
+        none after one that leaves no noise. Everything else is as in `LinearAutoencoder`.
     missing_values : float, default=numpy.nan
         The number that marks missing entries. With NaN, pandas' NA and masked entries count too.
     standardize : bool, default=True
@@ -391,9 +396,16 @@ def _summary(X: Floats, standardize: bool) -> ImputerState:
 def _held_out_errors(Z: Floats, training: DescentSettings) -> tuple[Floats, Floats]:
     """Return numbers of components, and the mean squared errors of held-out entries of each.
 
-    The rows Z are standardised. Number 0 stands for the mean. Numbers grow by one or a fifth, from
-    a fit that starts from the one before; large ones until the error has not fallen for some.
+    The rows Z are standardised; of very many, some are drawn. Number 0 stands for the mean. Numbers
+    grow by one or a fifth, from a fit that starts from the one before; large ones until the error
+    has not fallen for some.
     """
+    m = Z.shape[1]
+    enough = max(ROWS, ROWS_PER_COLUMN * m)
+    if len(Z) > enough:
+        drawn = Z[np.sort(np.random.default_rng(0).choice(len(Z), enough, replace=False))]
+        # A column without an observed entry among them could not be held out either.
+        Z = drawn[:, ~np.isnan(drawn).all(axis=0)]
     n, m = Z.shape
     parts = _parts_of_entries(Z)
     observed = int(np.sum(parts >= 0))

@@ -71,6 +71,20 @@ def test_held_out_entries_choose_the_rank_and_predict_the_error():
     assert imputer.certificate_.title == "LowRankImputer"
 
 
+def test_the_number_of_many_rows_is_chosen_by_some_of_them():
+    X, _ = make_incomplete(6000, 8, 2, 0.25, 0.3, 0)
+    rare = np.full(6000, np.nan)
+    rare[:2] = 1.0, 2.0  # a column that hardly any choice of rows contains
+    gaps = np.column_stack([X, rare])
+    model, some = LowRankImputer().fit(gaps), LowRankImputer().fit(X[:1000])
+    errors, others = (fit.cv_results_["mean_squared_error"] for fit in (model, some))
+    assert_allclose(errors[:5], others[:5], rtol=0.3)
+    # The model itself is fitted to all rows.
+    assert_array_equal(
+        model.transform(gaps), LowRankImputer(model.n_components_).fit_transform(gaps)
+    )
+
+
 def test_the_search_goes_on_after_the_error_has_risen():
     rng = np.random.default_rng(0)
     X = rng.standard_normal((300, 4)) @ rng.standard_normal((4, 12))
