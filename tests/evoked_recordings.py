@@ -155,8 +155,13 @@ def simulated(
     )  # fmt: skip
 
 
+PLAIN = {"position_error": 0.0, "model_error": 0.0, "samples": "independent"}
+"""The model whose forward solution is exact and whose samples are independent."""
+
+
 def localised(data, **settings):
-    settings = {"return_result": True, "verbose": False, **settings}
+    """Return the result with the plain model, which most theorems are about."""
+    settings = {"return_result": True, "verbose": False, **PLAIN, **settings}
     return sparse_vae(data.evoked, data.forward, data.cov, **settings)
 
 

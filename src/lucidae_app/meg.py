@@ -230,7 +230,7 @@ def _cropped(response: Any, tmin: float | None, tmax: float | None) -> Any:
 
 def _lines(result: Any) -> list[str]:
     """Return the printed lines about a result: a headline, and one line for each source."""
-    entries = [found.to_dict() for found in result.strongest_first()]
+    entries = [found.to_dict() for found in result.found_sources]
     head = (
         f"Sources: {len(entries)}; {result.goodness_of_fit:.1f} % of the whitened power explained; "
         f"noise variance {result.noise_variance:.3g}"
@@ -238,9 +238,10 @@ def _lines(result: Any) -> list[str]:
     return [
         head,
         *(
-            f"  {number}: {entry['name']}, "
+            f"  {number}: {entry['name']}{' (doubtful)' * entry['doubtful']}, "
             f"({', '.join(f'{1e3 * x:.1f}' for x in entry['center'])}) mm, "
-            f"{1e9 * entry['amplitude']:.3g} nA·m at {1e3 * entry['time']:.1f} ms"
+            f"{1e9 * entry['amplitude']:.3g} nA·m at {1e3 * entry['time']:.1f} ms, "
+            f"{entry['power']:.1f} % of the power"
             for number, entry in enumerate(entries, start=1)
         ),
         *([result.advice] if result.advice else []),

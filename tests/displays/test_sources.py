@@ -85,7 +85,7 @@ def test_only_the_strongest_of_many_sources_are_numbered(points):
         assert len(axes.lines) == 20
         assert len(axes.collections[0].get_offsets()) == 50
     texts = [text.get_text() for text in display.ax_[1].texts]
-    assert "numbers: the 20 strongest of 50" in texts
+    assert "numbers: the first 20 of 50" in texts
 
 
 def test_a_patch_is_its_vertices_in_one_colour_with_one_number_at_its_centre(points):
@@ -160,15 +160,16 @@ def simulated_result(points):
     found = [
         SimpleNamespace(
             name=f"lh {source}", positions=points[[source]], position=points[source],
-            amplitude=size, direction=direction,
+            amplitude=size, direction=direction, doubtful=source == 4,
         )
-        for source, size, direction in zip((4, 9), (2e-9, 8e-9), np.eye(3), strict=False)
+        for source, size, direction in zip((9, 4), (2e-9, 8e-9), np.eye(3), strict=False)
     ]  # fmt: skip
     return SimpleNamespace(
         amplitudes=np.zeros((2, 3, 5)),
         positions=points[[4, 9]],
         forward={"source_rr": points},
         found_sources=found,
+        groups=np.array([9, 4]),
         group_name=lambda label: f"lh {label}",
         noise_variance=1.0,
         noise_path=lambda: path,
@@ -181,6 +182,7 @@ def simulated_result(points):
 def test_result_is_drawn_with_its_path(points):
     display = SourceDisplay.from_result(simulated_result(points))
     np.testing.assert_allclose(display.strengths, [2.0, 8.0])  # nA·m
+    assert [text.get_text() for text in display.ax_[0].texts] == ["1", "2?"]  # 2 is doubtful
     np.testing.assert_allclose(display.orientations, [[1.0, 0.0, 0.0], [0.0, 1.0, 0.0]])
     assert display.path.columns.tolist() == [9, 4, 20]
     assert display.path.names == ["1: lh 9", "2: lh 4", "lh 20"]

@@ -74,9 +74,9 @@ def test_a_patch_is_listed_once_with_its_central_source(patch_and_point):
     result = patch_and_point
     assert "(1 source and 1 patch of 16 sources, 12 samples" in repr(result)
     assert result.sources.size == len(result.dipoles) == 17
-    point, patch = result.found_sources
+    patch, point = result.found_sources
     assert (point.name, patch.name) == ("rh 18", "patch of 16 at lh 7")
-    assert [one.size for one in result.strongest_first()] == [16, 1]
+    assert [one.size for one in result.found_sources] == [16, 1]
     page = result._repr_html_()
     assert page.count("<td>patch of 16 at lh 7</td>") == page.count("<td>rh 18</td>") == 1
     assert page.count("<td>lh ") == 0
@@ -87,14 +87,14 @@ def test_a_patch_is_listed_once_with_its_central_source(patch_and_point):
     nearest = places[np.argmin(np.linalg.norm(places - places.mean(axis=0), axis=1))]
     assert (listed["size"], listed["center_source"]) == (16, 7)
     assert_allclose(listed["center"], nearest)
-    assert listed["sources"] == result.patches[1].tolist()
+    assert listed["sources"] == result.patches[0].tolist()
 
 
 def test_amplitude_and_share_of_a_patch_are_those_of_its_column(patch_and_point):
     from mne.inverse_sparse.mxne_inverse import _split_gof
 
     result = patch_and_point
-    point, patch = result.found_sources
+    patch, point = result.found_sources
     for amplitude, deviation in zip(result.amplitudes[:16], result.posterior_std[:16], strict=True):
         assert_allclose(patch.amplitudes, amplitude)
         assert_allclose(patch.posterior_std, deviation)
@@ -117,7 +117,7 @@ def test_amplitudes_of_overlapping_patches_add_up():
     result = localised(data, loose=0.0, patches=[1])
     total = np.zeros_like(result.amplitudes)
     for found in result.found_sources:
-        total[np.searchsorted(result.sources, found.sources)] += found.amplitudes
+        total[[list(result.sources).index(source) for source in found.sources]] += found.amplitudes
     assert_allclose(total, result.amplitudes, atol=1e-9 * np.abs(total).max())
     patches = [part for part in result.patches if part.size > 1]
     assert len(patches) == 2

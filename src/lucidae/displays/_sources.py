@@ -38,10 +38,11 @@ NAMES_IN_A_ROW = 5
 class SourceDisplay(Display):
     """Plot of current sources in three projections of the head.
 
-    The sources are numbered by their strength; the strongest is number 1, and only the 20 strongest
-    have a number. Areas and colours of the circles show the strengths, and lines show the
-    orientations of the numbered sources. A patch (extended source) is drawn as its vertices in one
-    colour, with one number at its centre. The grey outline is the convex hull of all possible
+    The sources are numbered by their strength, those of a result by the power of their fields at
+    the sensors; only the first 20 have a number, and "?" marks doubtful ones. Areas and colours of
+    the circles show the strengths, and lines show the orientations of the numbered sources. A patch
+    (extended source) is drawn as its vertices in one colour, with one number at its centre. The
+    grey outline is the convex hull of all possible
     sources. If a path (solutions for a series of noise variances) is given, a panel below shows
     which sources are found at which noise variance; otherwise the names of the sources are listed
     below. Use `from_result` or `from_stc` to create one.
@@ -64,6 +65,8 @@ class SourceDisplay(Display):
     patches : sequence of arrays of shape (k, 3), optional
         Positions of the vertices of each source, one for a point and several for a patch. By
         default all sources are points.
+    doubtful : sequence of bool, optional
+        Whether each source is doubtful; the numbers of such sources are followed by "?".
     unit : str, default="nA·m"
         Unit of the strengths.
     path : NoisePathDisplay, optional
@@ -99,6 +102,7 @@ class SourceDisplay(Display):
         orientations: Any = None,
         names: Sequence[str] | None = None,
         patches: Sequence[Any] | None = None,
+        doubtful: Sequence[bool] | None = None,
         unit: str = "nA·m",
         path: NoisePathDisplay | None = None,
     ) -> None:
@@ -126,6 +130,7 @@ class SourceDisplay(Display):
                 f"patches has {len(self.patches)} entries, but positions has {count} rows; give "
                 "the positions of the vertices of each source."
             )
+        self.doubtful = [False] * count if doubtful is None else [bool(one) for one in doubtful]
         self.unit = unit
         self.path = path
         sizes = np.array([len(part) for part in self.patches], dtype=int)
@@ -185,10 +190,12 @@ class SourceDisplay(Display):
             orientations=np.reshape([one.direction for one in found], (-1, 3)),
             names=[one.name for one in found],
             patches=[one.positions for one in found],
+            doubtful=[one.doubtful for one in found],
         )
+        display.order_ = np.arange(len(found))  # by the power of their fields
         if path is not False and path is not None:
             walked = result.noise_path() if path is True else path
-            display.path = _path_of_sources(result, walked, display.order_, max_sources)
+            display.path = _path_of_sources(result, walked, max_sources)
         return display
 
     @classmethod
@@ -320,7 +327,7 @@ class SourceDisplay(Display):
         if points is not None and self.strengths.size:
             ax[0].figure.colorbar(points, ax=list(ax[:3]), label=f"amplitude ({self.unit})")
         if self.strengths.size > MOST_NUMBERS:
-            text = f"numbers: the {MOST_NUMBERS} strongest of {self.strengths.size}"
+            text = f"numbers: the first {MOST_NUMBERS} of {self.strengths.size}"
             place = {"xycoords": "axes fraction", "textcoords": "offset points"}
             ax[1].annotate(text, (0.5, 1.0), (0, 24), ha="center", fontsize="small", **place)
         if self.path is not None:
@@ -329,10 +336,10 @@ class SourceDisplay(Display):
             if self.path.mesh_.colorbar is not None:
                 self.path.mesh_.colorbar.set_label("share of the power")
 
-    def _numbered(self) -> list[tuple[int, int]]:
+    def _numbered(self) -> list[tuple[str, int]]:
         """Return the numbers of the sources that have one, from 1, with their indices."""
         return [
-            (number, int(source))
+            (f"{number}{'?' * self.doubtful[source]}", int(source))
             for number, source in enumerate(self.order_[:MOST_NUMBERS], start=1)
         ]
 
@@ -402,13 +409,13 @@ class SourceDisplay(Display):
         for number, source in numbered:
             if len(self.patches[source]) > 1:
                 boxed = {"color": "black", "fontsize": "small", "bbox": box, "zorder": 5}
-                axes.annotate(str(number), places[source], xytext=(0, 0), **style, **boxed)
+                axes.annotate(number, places[source], xytext=(0, 0), **style, **boxed)
                 continue
             distance = 0.5 * np.sqrt(self._areas[source]) + 6.0
             reach = distance * 2.0 * self._extent()[1] / WIDTH_OF_AXES
             shift = _free_direction(places[source], reach, taken)
             taken = np.concatenate([taken, [places[source] + reach * shift]])
-            axes.annotate(str(number), places[source], xytext=distance * shift, zorder=4, **style)
+            axes.annotate(number, places[source], xytext=distance * shift, zorder=4, **style)
 
     @property
     def _areas(self) -> Floats:
@@ -465,14 +472,14 @@ def _draw_outline(axes: Any, candidates: Floats | None, pair: list[int]) -> None
     axes.fill(*corners.T, facecolor=(0.5, 0.5, 0.5, 0.12), edgecolor="0.5", zorder=0)
 
 
-def _path_of_sources(result: Any, path: Any, order: Floats, max_sources: int) -> NoisePathDisplay:
+def _path_of_sources(result: Any, path: Any, max_sources: int) -> NoisePathDisplay:
     """Return the display of a path of noise variances with one line for each source or patch.
 
     The sources of the result come first, in the order of their numbers in the plot. Sources that
     are found only at other noise variances follow, in descending order of their largest
     contribution.
     """
-    labels, own = np.asarray(result.estimate.labels), result.estimate.groups[order]
+    labels, own = np.asarray(result.estimate.labels), result.groups
     used = np.zeros(path.contributions.shape, dtype=bool)
     for place, selected in enumerate(result.estimate.selected_along(path)):
         used[place, selected] = True

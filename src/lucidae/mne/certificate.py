@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
@@ -28,7 +28,13 @@ from lucidae.certificates.claims import (
     undecided,
 )
 
-__all__ = ["SelectedSources", "selection_claims", "with_noise_covariance", "with_selection"]
+__all__ = [
+    "SelectedSources",
+    "forward_claims",
+    "noise_covariance_claim",
+    "selection_claims",
+    "with_selection",
+]
 
 Floats = np.ndarray[Any, Any]
 
@@ -75,23 +81,74 @@ def with_selection(fit: Certificate, selected: SelectedSources) -> Certificate:
     )
 
 
-def with_noise_covariance(
-    fit: Certificate, samples: int | None, rank: int, largest: float, noise: float
-) -> Certificate:
-    """Return a certificate with a further claim: the noise covariance has enough samples."""
+def noise_covariance_claim(samples: int | None, rank: int, largest: float, noise: float) -> Claim:
+    """Return the claim that the noise covariance has enough samples."""
     name = "noise_covariance"
     statement = "the whitened noise is not much larger than its model in any direction"
     reference = "Marchenko & Pastur 1967"
     if samples is None:
         reason = "The noise covariance is diagonal, regularised, or its number of samples unknown."
-        claim = does_not_apply(name, statement, reference, reason)
+        return does_not_apply(name, statement, reference, reason)
+    return at_most(
+        name, statement, reference, largest / noise, LARGEST_NOISE,
+        f"The noise covariance was estimated from {samples} samples in {rank} dimensions: "
+        "give one of more samples, a regularised one, or a larger noise_variance.",
+    )  # fmt: skip
+
+
+FLUCTUATION = 4.0
+"""Number of standard deviations by which the power of a residual may exceed that of the noise."""
+
+MARGIN = 1.1
+"""Largest ratio of the largest eigenvalue of a residual to that of much noise of its dimensions."""
+
+CONSISTENT = 0.2
+"""Largest relative change of the noise covariance if it were computed from the returned sources."""
+
+
+def forward_claims(
+    data: Floats, fields: Floats, noise: float, independent: float, inflation: tuple[float, float],
+    counts: dict[float, int], change: float,
+) -> tuple[Claim, ...]:  # fmt: skip
+    """Return the claims that the forward solution fits, and that its errors were counted.
+
+    `data` (d × n) are whitened by the noise covariance alone and `fields` (d × a) those of the
+    returned sources, whose amplitudes are fitted here by least squares: neither the prior nor the
+    errors that the fit allows for can hide a misfit. `counts` are the numbers of significant
+    sources at multiples of the noise, and `inflation` are the mean and the largest variance of
+    whitened noise whose covariance was estimated from few samples.
+    """
+    name, reference = "forward_model", "Marchenko & Pastur 1967, for the whitened residual"
+    statement = (
+        "the data minus the fields of the returned sources are not larger than noise, in total "
+        "and along any direction"
+    )
+    rank, n = data.shape
+    basis, sizes, _ = np.linalg.svd(fields, full_matrices=False)
+    basis = basis[:, sizes > 1e-10 * sizes.max(initial=0.0)]
+    free = rank - basis.shape[1]
+    along = ", ".join(f"{count} at {factor:g}" for factor, count in counts.items())
+    if not free:
+        fits = does_not_apply(name, statement, reference, "The sources explain any data.")
     else:
-        claim = at_most(
-            name, statement, reference, largest / noise, LARGEST_NOISE,
-            f"The noise covariance was estimated from {samples} samples in {rank} dimensions: "
-            "give one of more samples, a regularised one, or a larger noise_variance.",
+        residual = (data - basis @ (basis.T @ data)) / math.sqrt(n * noise)
+        spread = 1.0 + FLUCTUATION * math.sqrt(2.0 / (independent * free))
+        total = float(np.sum(residual**2)) / (free * spread * inflation[0])
+        edge = MARGIN * (1.0 + math.sqrt(free / independent)) ** 2
+        largest = float(np.linalg.norm(residual, 2)) ** 2 / (edge * inflation[1])
+        fits = at_most(
+            name, statement, reference, max(total, largest), 1.0,
+            "The forward solution has errors (position of the head, conductivities, a coarse "
+            "grid), noise_cov, nave or units do not describe the noise, or weak sources are "
+            "missing: believe the strongest sources only. Significant sources at multiples of "
+            f"the noise: {along}.",
         )  # fmt: skip
-    return Certificate(fit.title, (*fit.claims, claim), fit.evidence)
+    settled = at_most(
+        "error_covariance", "the errors of position in the noise are those of the returned sources",
+        "alternating fits of sources and errors of position", change, CONSISTENT,
+        "Sources and errors of position still changed each other: see doubtful_sources.",
+    )  # fmt: skip
+    return replace(fits, headline="forward model fits"), settled
 
 
 def selection_claims(selected: SelectedSources) -> tuple[Claim, ...]:

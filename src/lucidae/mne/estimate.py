@@ -169,13 +169,19 @@ class GroupEstimate:
     noise_variance: float  # the noise variance γ
     # the significance level, the probability of any false group under the model
     level: float | None = None
+    # the number of independent samples, None for all n of them
+    samples: float | None = None
 
     @classmethod
     def fit(
         cls, gain: Floats, responses: Floats, labels: Floats, *, noise_variance: float | str,
-        group_covariance: str, significance: float | None, **settings: Any,
+        group_covariance: str, significance: float | None, samples: float | None = None,
+        **settings: Any,
     ) -> GroupEstimate:  # fmt: skip
-        """Return the estimate for whitened data, with significant groups only."""
+        """Return the estimate for whitened data, with significant groups only.
+
+        `samples` is the number of independent samples, by default that of all samples.
+        """
         if isinstance(noise_variance, str) and noise_variance == "learn_diagonal":
             raise ValueError(
                 "noise_variance='learn_diagonal' was given, but the rows are whitened sensors, "
@@ -209,11 +215,12 @@ class GroupEstimate:
             accuracy = template.tol
             if significance is not None:
                 least = min(_thresholds_by_size(template, labels, significance).values())
-                coarse = min(SELECTED, (2.0 * MISSED * least / responses.shape[1]) ** 0.5)
+                count = responses.shape[1] if samples is None else samples
+                coarse = min(SELECTED, (2.0 * MISSED * least / count) ** 0.5)
                 accuracy = max(accuracy, coarse)
             columns, prior, start = fit_prior(template, gain, responses, labels, noise, accuracy)
             whole = FitToAll(template, gain, responses, start)
-        found = cls(whole, gain, responses, labels, columns, prior, noise, level=significance)
+        found = cls(whole, gain, responses, labels, columns, prior, noise, significance, samples)
         if whole.fitted is None and significance is not None:  # the prior is not accurate yet
             found = found._restricted(found._significant(significance))
         return found._without_insignificant()
@@ -254,12 +261,27 @@ class GroupEstimate:
         Such groups may be artefacts of errors of the gain. The fit represents these errors by
         weak sources near the true ones.
         """
+        return np.setdiff1d(self.groups, self.remaining(DOUBT))
+
+    @one_thread()
+    def remaining(self, factor: float) -> Floats:
+        """Return the labels of the groups that are significant at a multiple of the noise."""
         if not self.columns.size:
             return self.groups
-        level, noise = float(self.template.significance), DOUBT * self.noise_variance
+        level, noise = float(self.template.significance), factor * self.noise_variance
         louder = replace(self, noise_variance=noise, level=level)._restricted(self.columns)
-        remaining = louder._without_insignificant()
-        return np.setdiff1d(self.groups, remaining.groups)
+        return louder._without_insignificant().groups
+
+    @property
+    def price(self) -> float:
+        """Sum of the evidence that each selected group must exceed to be significant."""
+        return 0.0 if self.level is None else float(self._thresholds(self.level).sum())
+
+    def moved(self, gain: Floats, responses: Floats) -> GroupEstimate:
+        """Return the estimate of the same groups for another gain and other data."""
+        whole = FitToAll(self.template, gain, responses)
+        there = replace(self, whole=whole, gain=gain, responses=responses)
+        return there._restricted(self.columns)
 
     def _significant(self, significance: float) -> Floats:
         """Return the columns of the significant groups; other groups are removed one by one.
@@ -381,17 +403,25 @@ class GroupEstimate:
     def _thresholds(self, significance: float) -> Floats:
         """Return, for each selected group, the evidence that it must exceed to be significant."""
         _, sizes = np.unique(self.labels[self.columns], return_counts=True)
-        by_size = _thresholds_by_size(self.template, self.labels, significance)
+        by_size = self._thresholds_by_size(significance)
         return np.array([by_size[int(size)] for size in sizes])
+
+    def _thresholds_by_size(self, significance: float) -> dict[int, float]:
+        """Return the evidence in all samples that a group must exceed, by its number of columns.
+
+        If n samples count as s independent ones, the evidence in these, s/n of that in all samples,
+        must exceed the threshold of the test.
+        """
+        by_size = _thresholds_by_size(self.template, self.labels, significance)
+        ratio = 1.0 if self.samples is None else self.responses.shape[1] / self.samples
+        return {size: ratio * threshold for size, threshold in by_size.items()}
 
     @cached_property
     @one_thread()
     def certificate(self) -> Certificate:
         """Claims about the selected groups, followed by those of the fit to all groups."""
         level, full = self.level, self.template.group_covariance == "full"
-        thresholds = (
-            None if level is None else _thresholds_by_size(self.template, self.labels, level)
-        )
+        thresholds = None if level is None else self._thresholds_by_size(level)
         selected = SelectedSources(
             self.gain, self.responses, self.labels, self.columns, self.prior, self.mean,
             self.noise_variance, full, thresholds, float(self.template.tol),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 from itertools import pairwise
 from numbers import Integral
 from typing import Any
@@ -14,12 +15,20 @@ import scipy.spatial
 from lucidae.arrays.threads import one_thread
 from lucidae.iteration.progress import elapsed
 from lucidae.mne.estimate import GroupEstimate, observable_basis
+from lucidae.mne.model_errors import fit_with_errors, grid_spacing
 from lucidae.mne.problem import EvokedProblem, Floats, log_explained, logging_at
 from lucidae.mne.result import SourceResult
-from lucidae.sparsity.noise import noise_rule
+from lucidae.sparsity.noise import WAYS, checked_noise, noise_rule
 from lucidae.sparsity.objectives import FullCovariance
 from lucidae.sparsity.whitening import rotation_to_rows
-from lucidae.validation import check_flag, check_integer, check_number, check_rows, warn_user
+from lucidae.validation import (
+    check_choice,
+    check_flag,
+    check_integer,
+    check_number,
+    check_rows,
+    warn_user,
+)
 
 __all__ = ["neighbourhoods", "solver", "sparse_vae"]
 
@@ -49,6 +58,9 @@ def sparse_vae(
     rank: Any = None,
     pick_ori: str | None = None,
     noise_variance: float | str = 1.0,
+    position_error: float | str = "auto",
+    model_error: float | str = "auto",
+    samples: str = "auto",
     group_covariance: str = "full",
     weights: Any = None,
     weights_min: float = 0.0,
@@ -99,9 +111,21 @@ def sparse_vae(
         Factor γ of the noise covariance. "cv" sets γ to the mean squared error of predicting
         held-out sensors, and "cv_1se" to the largest γ at which this error is within one standard
         error of its smallest value. "learn" maximises the likelihood over γ too, and "auto" chooses
-        between "learn" and "cv" as in `SparseVAE`. If the forward solution has errors, γ must be
-        larger than 1. From fewer than five samples of all evokeds together γ should not be learned:
+        between "learn" and "cv" as in `SparseVAE`. From fewer than five samples of all evokeds together γ should not be learned:
         it may become far too small, and a warning says so.
+    position_error : float or "auto", default="auto"
+        Standard deviation, in metres along each axis, of the errors of position of sensors, head
+        and sources. The fields that such errors produce are added to the noise; without them they
+        would be explained by spurious sources. "auto" is 0.006, or half the distance of
+        neighbouring sources if that is larger. 0 takes all positions as exact.
+    model_error : float or "auto", default="auto"
+        Share of the mean power of the whitened data that is added to the noise variance, for errors
+        that no shift describes (conductivities, shape of the head). "auto" is 0.1. With an
+        estimated `noise_variance`, which contains all errors, both errors are 0.
+    samples : {"auto", "independent"}, default="auto"
+        How many independent samples the evidence of a source counts. Noise that is correlated in
+        time, as after a filter, has fewer than there are samples; "auto" estimates their number
+        from the autocorrelation of the residual (``SourceResult.errors.samples``).
     nave : float, optional
         The noise of an average of `nave` epochs has the covariance γ `noise_cov` / `nave`. By
         default this is ``evoked.nave``, as in `mne.minimum_norm.apply_inverse`,
@@ -225,6 +249,7 @@ def sparse_vae(
         ("return_result", return_result),
     ):
         check_flag(flag, name)
+    check_choice(samples, "samples", ("auto", "independent"))
     if return_result and (return_residual or return_as_dipoles):
         raise ValueError(
             "return_result=True was given with return_residual or return_as_dipoles, but the "
@@ -245,16 +270,23 @@ def sparse_vae(
             gain, labels, expansion = expanded(problem, patches)
         labels, basis = observable_basis(gain, labels)
         gain, expansion = gain @ basis, expansion @ basis
-        estimate = GroupEstimate.fit(
-            gain, problem.responses, labels, noise_variance=noise_variance,
+        position, share = checked_errors(problem, noise_variance, position_error, model_error)
+        fit = partial(
+            GroupEstimate.fit, labels=labels, noise_variance=noise_variance,
             group_covariance=group_covariance, significance=significance, cv=cv,
             random_state=random_state, max_iter=max_iter, tol=tol,
+        )  # fmt: skip
+        estimate, errors = fit_with_errors(
+            fit, problem, gain, expansion, noise_variance=noise_variance, position_error=position,
+            model_error=share, independent=samples == "independent",
         )  # fmt: skip
         _warn_of_few_samples(noise_variance, gain, problem.responses)
         if not estimate.columns.size:
             warn_user(NO_SOURCE)
         results = [
-            SourceResult(problem, estimate, expansion, index, pick_ori, bool(debias), verbose)
+            SourceResult(
+                problem, estimate, expansion, index, pick_ori, bool(debias), verbose, errors
+            )
             for index in range(len(problem.evokeds))
         ]
         log_explained(problem.responses, gain[:, estimate.columns] @ estimate.mean)
@@ -341,6 +373,37 @@ def solver(
     active_set = np.isin(sources, estimate.groups)
     found = estimate.debiased if debias else estimate.mean
     return basis[:, estimate.columns].tocsr()[active_set] @ found, active_set
+
+
+POSITION_ERROR = 0.006
+"""Default standard deviation, in metres, of errors of position along each axis."""
+
+MODEL_ERROR = 0.1
+"""Default share of the power that is added to the noise variance."""
+
+
+def checked_errors(
+    problem: EvokedProblem, noise_variance: Any, position_error: Any, model_error: Any
+) -> tuple[float, float]:
+    """Return the errors of position (metres) and of the model (share of the power) as numbers."""
+    checked_noise(noise_variance, tuple(way for way in WAYS if way != "learn_diagonal"))
+    found = []
+    spacing = grid_spacing(problem.forward["source_rr"])
+    defaults = {"position_error": max(POSITION_ERROR, 0.5 * spacing), "model_error": MODEL_ERROR}
+    given = {"position_error": position_error, "model_error": model_error}
+    for name, value in given.items():
+        if isinstance(value, str) and value == "auto":
+            found.append(0.0 if isinstance(noise_variance, str) else defaults[name])
+            continue
+        high = LARGEST_RADIUS if name == "position_error" else 1.0
+        found.append(check_number(value, name, low=0.0, high=high, others=' or "auto"'))
+    if isinstance(noise_variance, str) and any(found):
+        raise ValueError(
+            f"noise_variance={noise_variance!r} was given with position_error or model_error, but "
+            "an estimated noise variance contains the errors of the model already: give a number, "
+            "or position_error=0 and model_error=0."
+        )
+    return found[0], found[1]
 
 
 def _check_settings(settings: dict[str, Any]) -> None:

@@ -12,8 +12,9 @@ import numpy as np
 
 from lucidae.cards import card, table
 from lucidae.certificates.claims import Certificate
-from lucidae.mne.certificate import with_noise_covariance
+from lucidae.mne.certificate import forward_claims, noise_covariance_claim
 from lucidae.mne.estimate import DOUBT, GroupEstimate
+from lucidae.mne.model_errors import FittedNoise
 from lucidae.mne.problem import (
     EvokedProblem,
     Floats,
@@ -50,8 +51,12 @@ class SourceResult:
         Orientation of the source estimate, see `sparse_vae`.
     debias : bool
         Whether `amplitudes` are the least-squares estimates, which the prior does not shrink.
-    verbose : bool, str, int or None, default=None
+    verbose : bool, str, int or None
         Level of MNE's log while attributes are computed.
+    errors : FittedNoise
+        The errors of the forward solution that the fit allows for: ``position_error``,
+        ``model_error``, the ``covariance`` of the whitened noise with them, and ``samples``, the
+        number of independent samples that counted.
 
     Notes
     -----
@@ -82,7 +87,8 @@ class SourceResult:
     index: int
     pick_ori: str | None
     debias: bool
-    verbose: Any = None
+    verbose: Any
+    errors: FittedNoise
 
     @property
     def model(self) -> SparseVAE:
@@ -100,14 +106,27 @@ class SourceResult:
         """Claims about the returned sources and about the fit, each with a verdict.
 
         The claims whose names begin with ``selected_`` and ``left_out_`` are about the sources that
-        are returned, and ``noise_covariance`` is about the number of samples of the covariance. The
-        others are about the fit to all sources, `model`, which is completed first. All evokeds of
-        the fit share them.
+        are returned, ``forward_model`` compares the residual with the noise covariance,
+        ``error_covariance`` is about the errors of position that the fit allows for, and
+        ``noise_covariance`` about the number of samples of the covariance. The others are about
+        the fit to all sources, `model`, which is completed first. All evokeds of the fit share
+        them.
         """
-        problem, noise = self.problem, self.noise_variance
+        problem, estimate, noise = self.problem, self.estimate, self.noise_variance
         samples, rank = problem.noise_samples, len(problem.whitener)
-        found = self.estimate.certificate
-        return with_noise_covariance(found, samples, rank, problem.largest_noise, noise)
+        rows = np.unique(self.expansion[:, estimate.columns].nonzero()[0])
+        chosen = self.expansion[:, estimate.columns].tocsr()[rows]
+        counts = {factor: estimate.remaining(factor).size for factor in (1.0, 3.0, 10.0, 30.0)}
+        excess = 0 if samples is None else samples - rank - 1
+        forward = forward_claims(
+            problem.responses, problem.lead_field(rows) @ chosen.toarray(), noise,
+            self.errors.samples,
+            (1.0 + (rank + 1.0) / excess if excess > 0 else 1.0, problem.largest_noise),
+            counts, self.errors.change,
+        )  # fmt: skip
+        covariance = noise_covariance_claim(samples, rank, problem.largest_noise, noise)
+        found = estimate.certificate
+        return replace(found, claims=(*forward, *found.claims, covariance))
 
     @property
     def noise_variance(self) -> float:
@@ -135,9 +154,24 @@ class SourceResult:
         return self.problem.n_orient
 
     @cached_property
+    def groups(self) -> Floats:
+        """Labels of the point sources and patches that were found, as in ``estimate.labels``.
+
+        The one whose field has the largest power at the sensors, in all evokeds of the fit, is
+        first, as in everything that lists sources. The largest moment is often that of a deep
+        source with a weak field.
+        """
+        order = np.argsort([-power.sum() for power in self._powers.values()], kind="stable")
+        return np.asarray(self.estimate.groups[order])
+
+    @cached_property
     def sources(self) -> Floats:
-        """Indices of the n found sources, in the concatenated source spaces of `forward`."""
-        return self._sources_of(self.estimate.columns)
+        """Indices of the n found sources, in the concatenated source spaces of `forward`.
+
+        They are in the order of `groups`, the one that explains most at the sensors first.
+        """
+        every = np.concatenate([np.zeros(0, dtype=int), *self.patches])
+        return np.asarray(every[np.sort(np.unique(every, return_index=True)[1])])
 
     @property
     def names(self) -> list[str]:
@@ -153,10 +187,8 @@ class SourceResult:
         """Indices of the sources that are not significant at three times the noise variance.
 
         Errors of the forward solution (positions, conductivities, a coarse grid of sources) look
-        like weak sources near the strong ones, and cannot be seen in the residual. If there are
-        doubtful sources and the forward solution may be inaccurate, repeat the fit with a larger
-        `noise_variance`, such as three times the present one. Weak true sources may be doubtful
-        too.
+        like weak sources near the strong ones, and cannot be seen in the residual. Weak true
+        sources may be doubtful too.
         """
         columns, labels = self.estimate.columns, self.estimate.labels
         doubtful = self._sources_of(columns[np.isin(labels[columns], self.estimate.doubtful)])
@@ -173,46 +205,42 @@ class SourceResult:
         count, sizes = self.estimate.doubtful.size, [part.size for part in self.patches]
         if not count:
             return ""
-        noise = DOUBT * self.noise_variance
         noun = "source" if max(sizes) == 1 else "patch" if min(sizes) > 1 else "source and patch"
         if len(sizes) > 1:
             noun = noun.replace("source", "sources").replace("patch", "patches")
-        samples, cause, accurate = self.problem.noise_samples, "", "is"
+        samples, cause = self.problem.noise_samples, ""
         if samples is not None and self.problem.largest_noise > self.noise_variance + 1.0:
             cause = f" or of the noise covariance, which was estimated from {samples} samples"
-            accurate = "and the noise covariance are"
         return (
-            f"{count} of {len(sizes)} {noun} would not be significant at "
-            f"noise_variance={noise:.3g}: they may explain errors of the forward solution{cause}. "
-            f"Unless the forward solution {accurate} accurate, give this noise variance and see "
-            "which sources are still found."
+            f"{count} of {len(sizes)} {noun} would not be significant at {DOUBT:g} times the "
+            f"noise: weak sources, or errors of the forward solution{cause}. Believe them only if "
+            "they are found in other recordings too."
         )
 
     @cached_property
     def patches(self) -> list[Floats]:
-        """Indices of the sources of each found point source (one index) or patch (several)."""
-        columns, labels = self.estimate.columns, self.estimate.labels
-        return [
-            self._sources_of(columns[labels[columns] == group]) for group in self.estimate.groups
-        ]
+        """Indices of the sources of each found point source (one index) or patch (several).
+
+        They are in the order of `groups`.
+        """
+        return [self._sources_of(self._columns_of(group)) for group in self.groups]
 
     @cached_property
     def found_sources(self) -> list[FoundSource]:
-        """The point sources and patches that were found, in the order of `patches`.
+        """The point sources and patches that were found, in the order of `groups`.
 
         Each has a name, the positions of its sources, amplitudes with standard deviations, and its
         share of the power. Tables and figures have one line for each of them.
         """
-        names = [self.group_name(group) for group in self.estimate.groups]
-        parts = zip(names, self.patches, self._turns, self._shares, strict=True)
+        parts = zip(self.groups, self.patches, self._turns, self._shares, strict=True)
         return [self._found_source(*part) for part in parts]
 
     @cached_property
     def vertices(self) -> list[Floats]:
         """Vertex numbers of the sources in each source space, as ``stc.vertices``."""
-        found, first = [], 0
+        found, first, ascending = [], 0, np.sort(self.sources)
         for space in self.forward["src"]:
-            here = self.sources[self.sources >= first] - first
+            here = ascending[ascending >= first] - first
             found.append(np.asarray(space["vertno"])[here[here < len(space["vertno"])]])
             first += len(space["vertno"])
         return found
@@ -274,10 +302,11 @@ class SourceResult:
 
     @cached_property
     def stc(self) -> Any:
-        """The source estimate of MNE."""
-        flat = self.amplitudes.reshape(-1, self.times.size)
+        """The source estimate of MNE, whose vertices are in ascending order."""
+        order = np.argsort(self._rows)
+        flat = self.amplitudes.reshape(-1, self.times.size)[order]
         with logging_at(self.verbose):
-            return make_stc(flat, self._rows, self.problem, self.index, self.pick_ori)
+            return make_stc(flat, self._rows[order], self.problem, self.index, self.pick_ori)
 
     @cached_property
     def residual(self) -> Any:
@@ -367,8 +396,9 @@ class SourceResult:
             return self.estimate.path(noise_variances, cv)
         turned = self.problem.along_sensors()
         turn = turned.whitener @ np.linalg.pinv(self.problem.whitener)
-        gain = turn @ self.estimate.gain
-        fit = replace(self.estimate, gain=gain, responses=turned.responses)
+        fit = replace(
+            self.estimate, gain=turn @ self.estimate.gain, responses=turn @ self.estimate.responses
+        )
         return fit.path(noise_variances, cv)
 
     def path_sources(self, path: NoisePath) -> list[Floats]:
@@ -403,13 +433,6 @@ class SourceResult:
         name = self._all_names[sources[center_of(self.forward["source_rr"][sources])]]
         return name if sources.size == 1 else f"patch of {sources.size} at {name}"
 
-    def strongest_first(self) -> list[FoundSource]:
-        """Return the point sources and patches in the order of their numbers in plots and tables.
-
-        They are in descending order of the amplitude, which is summed over the sources of a patch.
-        """
-        return sorted(self.found_sources, key=lambda found: -found.strength)
-
     def to_dict(self) -> dict[str, Any]:
         """Return the numbers and texts of the result by name, in a form that JSON can store.
 
@@ -420,13 +443,16 @@ class SourceResult:
         extended = [found for found in self.found_sources if found.size > 1]
         strength = np.linalg.norm(self.amplitudes, axis=1)
         peaks = np.argmax(strength, axis=1)
-        spaces = np.repeat(np.arange(len(self.vertices)), [part.size for part in self.vertices])
+        spaces = self.forward["src"]
+        counts = [len(space["vertno"]) for space in spaces]
+        owners = np.repeat(np.arange(len(spaces)), counts)[self.sources]
+        vertices = np.concatenate([space["vertno"] for space in spaces])[self.sources]
         rows = [
             {
                 "source": int(source),
                 "name": self._all_names[source],
-                "space": int(spaces[number]),
-                "vertex": int(np.concatenate(self.vertices)[number]),
+                "space": int(owners[number]),
+                "vertex": int(vertices[number]),
                 "position": [float(value) for value in self.positions[number]],
                 "amplitude": float(strength[number, peaks[number]]),
                 "standard_deviation": float(np.linalg.norm(self.posterior_std[number])),
@@ -452,21 +478,28 @@ class SourceResult:
     def __repr__(self) -> str:
         return (
             f"SourceResult({counted([part.size for part in self.patches])}, "
-            f"{self.times.size} samples, {self.goodness_of_fit:.1f} % explained, "
+            f"{self.times.size} samples"
+            f"{self._counted_samples}, {self.goodness_of_fit:.1f} % explained, "
             f"noise variance {self.noise_variance:.3g})"
         )
 
+    @property
+    def _counted_samples(self) -> str:
+        """The number of independent samples of all evokeds, as text; empty if all of them are."""
+        samples, every = self.errors.samples, self.problem.responses.shape[1]
+        return "" if samples > 0.95 * every else f" (those of the fit count as {samples:.0f})"
+
     def _repr_html_(self) -> str:
-        names = ("number", "source", "x, y, z (mm)", "peak (nA·m)", "at (ms)", "explained (%)")
-        entries = [found.to_dict() for found in self.strongest_first()]
+        names = ("number", "source", "x, y, z (mm)", "peak (nA·m)", "at (ms)", "power (%)")
+        entries = [found.to_dict() for found in self.found_sources]
         rows: list[Sequence[str]] = [
             (
                 f"{number}",
-                entry["name"],
+                entry["name"] + " (doubtful)" * entry["doubtful"],
                 ", ".join(f"{1e3 * value:.1f}" for value in entry["center"]),
                 f"{1e9 * entry['amplitude']:.3g} ± {1e9 * entry['standard_deviation']:.2g}",
                 f"{1e3 * entry['time']:.1f}",
-                f"{entry['goodness_of_fit']:.1f}",
+                f"{entry['power']:.1f}",
             )
             for number, entry in enumerate(entries, start=1)
         ]
@@ -503,8 +536,10 @@ class SourceResult:
         spaces = self.forward["src"]
         return source_names(spaces, [space["vertno"] for space in spaces])
 
-    def _found_source(self, name: str, sources: Floats, turn: Floats, share: Floats) -> FoundSource:
-        """Return a point source or patch with the given name, sources and share of the power.
+    def _found_source(
+        self, group: int, sources: Floats, turn: Floats, share: Floats
+    ) -> FoundSource:
+        """Return a point source or patch with the given label, sources and share of the power.
 
         `turn` multiplies the coefficients of the fit to give the amplitudes of each of its sources.
         """
@@ -512,9 +547,12 @@ class SourceResult:
         center = center_of(positions)
         axes = self.forward["source_nn"].reshape(-1, self.n_orient, 3)
         variances = np.diagonal(turn @ self.estimate.covariance @ turn.T)
+        total = float(np.sum(np.abs(self.problem.responses[:, self._samples]) ** 2))
         return FoundSource(
-            name=name,
+            name=self.group_name(group),
             sources=sources,
+            power=100.0 * float(self._powers[int(group)][self._samples].sum()) / (total or 1.0),
+            doubtful=bool(np.isin(group, self.estimate.doubtful)),
             center=int(sources[center]),
             positions=positions,
             position=positions[center],
@@ -532,11 +570,24 @@ class SourceResult:
         They have `n_orient` rows, because the amplitudes of all sources of a patch are equal.
         """
         labels = self.estimate.labels[self.estimate.columns]
-        firsts = [np.searchsorted(self.sources, sources[0]) for sources in self.patches]
+        firsts = [int(np.argmax(self.sources == sources[0])) for sources in self.patches]
         return [
             self._transfer[first * self.n_orient + self._axes] * (labels == group)
-            for group, first in zip(self.estimate.groups, firsts, strict=True)
+            for group, first in zip(self.groups, firsts, strict=True)
         ]
+
+    @cached_property
+    def _powers(self) -> dict[int, Floats]:
+        """Power of the whitened field of each source or patch, for each sample of all evokeds."""
+        coefficients, found = self.estimate.debiased if self.debias else self.estimate.mean, {}
+        for group in self.estimate.groups:
+            columns = self._columns_of(group)
+            currents = self.expansion[:, columns].tocsr()
+            rows = np.unique(currents.nonzero()[0])
+            here = np.searchsorted(self.estimate.columns, columns)
+            field = self.problem.lead_field(rows) @ (currents[rows] @ coefficients[here])
+            found[int(group)] = np.sum(np.abs(field) ** 2, axis=0)
+        return found
 
     @cached_property
     def _shares(self) -> Floats:
@@ -561,6 +612,11 @@ class SourceResult:
         return (self.sources[:, None] * self.n_orient + self._axes).ravel()
 
     @property
+    def _samples(self) -> slice:
+        """The samples of this evoked among those of the fit."""
+        return self.problem.samples(self.index)
+
+    @property
     def _axes(self) -> Floats:
         """Indices of the components of a source."""
         return np.arange(self.n_orient)
@@ -574,17 +630,21 @@ class SourceResult:
     @cached_property
     def _whitened(self) -> tuple[Floats, Floats]:
         """Whitened data of the evoked, and the part of these data that the sources explain."""
-        here = self.problem.samples(self.index)
-        found = self._coefficients * np.sqrt(self.problem.averages[self.index])
-        fitted = self.estimate.gain[:, self.estimate.columns] @ found
-        return self.estimate.responses[:, here], fitted
+        flat = self.amplitudes.reshape(-1, self.times.size)
+        fitted = self.problem.lead_field(self._rows) @ flat
+        fitted *= np.sqrt(self.problem.averages[self.index])
+        return self.problem.responses[:, self._samples], fitted
 
     @cached_property
     def _coefficients(self) -> Floats:
         """Coefficients of the selected columns for the samples of this evoked, as `amplitudes`."""
         found = self.estimate.debiased if self.debias else self.estimate.mean
-        here = self.problem.samples(self.index)
-        return np.asarray(found[:, here] / np.sqrt(self.problem.averages[self.index]))
+        return np.asarray(found[:, self._samples] / np.sqrt(self.problem.averages[self.index]))
+
+    def _columns_of(self, group: Any) -> Floats:
+        """Return the selected columns of the fit that belong to a point source or patch."""
+        columns = self.estimate.columns
+        return np.asarray(columns[self.estimate.labels[columns] == group])
 
     def _sources_of(self, columns: Any) -> Floats:
         """Return the indices, ascending, of the sources to which given columns of the fit belong.
@@ -599,9 +659,8 @@ class SourceResult:
 
         A source has `n_orient` components.
         """
-        here = self.problem.samples(self.index)
         scale = np.sqrt(self.problem.averages[self.index])
-        found = self._transfer @ coefficients[:, here] / scale
+        found = self._transfer @ coefficients[:, self._samples] / scale
         return np.asarray(found.reshape(-1, self.n_orient, self.times.size))
 
 
@@ -612,6 +671,8 @@ class FoundSource:
     name: str  # name of the source, or of the patch and its central source
     # (k,): indices of the sources of the patch, as ``SourceResult.sources``; one index for a point
     sources: Floats
+    power: float  # percentage of the power of the whitened data in its field
+    doubtful: bool  # whether it is among ``SourceResult.doubtful_sources``
     center: int  # index of the source that is nearest to the mean of the positions of the sources
     positions: Floats  # (k, 3): positions of the sources in metres, in head coordinates
     position: Floats  # (3,): position of the central source
@@ -639,11 +700,6 @@ class FoundSource:
         return float(np.linalg.norm(self.amplitudes[:, self.peak]))
 
     @property
-    def strength(self) -> float:
-        """Largest amplitude over time, summed over the sources of a patch, in A·m."""
-        return self.size * self.amplitude
-
-    @property
     def direction(self) -> Floats:
         """Direction of the current of the central source at its peak, a unit vector or zero."""
         moment = self.amplitudes[:, self.peak] @ self.orientations
@@ -654,6 +710,8 @@ class FoundSource:
         """Return the numbers at the peak by name, in a form that JSON can store."""
         return {
             "name": self.name,
+            "power": self.power,
+            "doubtful": self.doubtful,
             "size": self.size,
             "center": [float(value) for value in self.position],
             "center_source": self.center,

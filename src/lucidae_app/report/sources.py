@@ -104,7 +104,7 @@ def _counts(result: Any) -> list[tuple[str, str]]:
 
 def _rows(result: Any) -> tuple[tuple[str, ...], ...]:
     """Return the table of sources as rows of text, one per point source or patch."""
-    entries = [found.to_dict() for found in result.strongest_first()]
+    entries = [found.to_dict() for found in result.found_sources]
     return tuple(
         (
             str(number),
@@ -125,7 +125,7 @@ def _head(result: Any, path: Any) -> Plot:
     with drawing():
         figure = Figure(figsize=(9.6, shown.height))
         shown.plot(ax=shown.arranged(figure))
-    entries = [found.to_dict() for found in result.strongest_first()]
+    entries = [found.to_dict() for found in result.found_sources]
     numbers = {
         "number": list(range(1, len(entries) + 1)),
         "source": [entry["center_source"] for entry in entries],
@@ -155,7 +155,7 @@ def _head(result: Any, path: Any) -> Plot:
 
 def _amplitudes(result: Any) -> list[Block]:
     """Return a plot of the amplitudes of the sources and of the explained power over time."""
-    found = result.strongest_first()
+    found = result.found_sources
     fixed = result.n_orient == 1  # otherwise an amplitude has three components
     courses = [
         1e9 * (one.amplitudes[0] if fixed else np.linalg.norm(one.amplitudes, axis=0))
