@@ -13,8 +13,8 @@ HERE = Path(__file__).parent
 INCLUDED = {"streams": "peers"}
 """Benchmarks whose rows are part of the table of another one."""
 
-LONG = ("meg",)
-"""Benchmarks that take hours, and are run only if they are named."""
+LONG = ("meg", "meg_real")
+"""Benchmarks that take hours or need files, and are run only if they are named."""
 
 
 def names() -> list[str]:

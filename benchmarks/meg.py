@@ -87,7 +87,6 @@ Results = dict[tuple[str, str], dict[int, dict[str, Any]]]
 """Results by cell and method, then by seed."""
 
 OURS = "lucidae"
-CAUTIOUS = "lucidae, γ = 3"
 PEERS = tuple(name for name in METHODS if not name.startswith(OURS))
 FIGURES = {
     "localisation": "localisation (mm)",
@@ -247,33 +246,25 @@ def table(results: Results, cells: Iterable[Cell] = CELLS) -> str:
     return markdown(HEADER, rows)
 
 
-def better_peers(results: Results, own: str = OURS) -> list[str]:
-    """Return a sentence for each cell and peer that is better by more than two standard errors.
-
-    `own` is the method of ours that is compared. If it is the default, the sentence says by how
-    much the peer is better than `CAUTIOUS`, too.
-    """
+def better_peers(results: Results) -> list[str]:
+    """Return a sentence for each cell and peer that is better by more than two standard errors."""
     found = []
     for (cell, name), runs in results.items():
-        ours, cautious = (results.get((cell, each), {}) for each in (own, CAUTIOUS))
+        ours = results.get((cell, OURS), {})
         for figure in BETTER:
             if name in PEERS and is_better(ours, runs, figure):
                 gain, error = advantage(ours, runs, figure)
-                text = f"{cell}: {name}, {FIGURES[figure]}, by {gain:.2f} ± {error:.2f}"
-                if own == OURS and set(cautious) & set(runs):
-                    gain, error = advantage(cautious, runs, figure)
-                    text += f" (than with γ = 3: by {gain:.2f} ± {error:.2f})"
-                found.append(text)
+                found.append(f"{cell}: {name}, {FIGURES[figure]}, by {gain:.2f} ± {error:.2f}")
     return sorted(found)
 
 
-def verdict(results: Results, own: str) -> list[str]:
-    """Return lines that name the cells in which a peer is better than a method of ours."""
-    peers = better_peers(results, own)
-    total = len({cell for cell, name in results if name == own})
+def verdict(results: Results) -> list[str]:
+    """Return lines that name the cells in which a peer is better than our default."""
+    peers = better_peers(results)
+    total = len({cell for cell, name in results if name == OURS})
     count = len({peer.split(": ")[0] for peer in peers})
     sentence = (
-        f"**A peer is better than `{own}` by more than two standard errors in {count} of {total} "
+        f"**A peer is better than `{OURS}` by more than two standard errors in {count} of {total} "
         "cells.**"
     )
     return [sentence, "", *(f"* {peer}." for peer in peers), *([""] if peers else [])]
@@ -394,8 +385,7 @@ def summary(
         "",
         *(f"* {name}: {method.note}." for name, method in METHODS.items() if method.note),
         "",
-        *verdict(results, OURS),
-        *(verdict(results, CAUTIOUS) if any(name == CAUTIOUS for _, name in results) else []),
+        *verdict(results),
         speed(results, cells),
     ]
     if errors:

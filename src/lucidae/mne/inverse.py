@@ -111,8 +111,8 @@ def sparse_vae(
         Factor γ of the noise covariance. "cv" sets γ to the mean squared error of predicting
         held-out sensors, and "cv_1se" to the largest γ at which this error is within one standard
         error of its smallest value. "learn" maximises the likelihood over γ too, and "auto" chooses
-        between "learn" and "cv" as in `SparseVAE`. From fewer than five samples of all evokeds together γ should not be learned:
-        it may become far too small, and a warning says so.
+        between "learn" and "cv" as in `SparseVAE`. From fewer than five samples of all evokeds
+        together γ should not be learned: it may become far too small, and a warning says so.
     position_error : float or "auto", default="auto"
         Standard deviation, in metres along each axis, of the errors of position of sensors, head
         and sources. The fields that such errors produce are added to the noise; without them they
