@@ -48,10 +48,9 @@ def paths(folder: Path | None) -> list[Path]:
 def listed(positions: Any, powers: Any) -> str:
     """Return positions in millimetres, with the power of each in percent of all of them."""
     shares = 100.0 * np.asarray(powers) / max(float(np.sum(powers)), 1e-300)
-    places = (", ".join(f"{1e3 * x:.0f}" for x in place) for place in positions)
-    return "; ".join(
-        f"({place}) {share:.0f} %" for place, share in zip(places, shares, strict=True)
-    )
+    places = [", ".join(f"{1e3 * x:.0f}" for x in place) for place in positions]
+    parts = zip(places, shares, strict=True)
+    return "; ".join(f"({place}) {share:.0f} %" for place, share in parts)
 
 
 def peers(evoked: Any, forward: Any, noise_cov: Any) -> None:
