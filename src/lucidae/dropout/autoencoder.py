@@ -14,7 +14,7 @@ from sklearn.utils import Tags
 from sklearn.utils.metaestimators import available_if
 from sklearn.utils.validation import check_is_fitted
 
-from lucidae.arrays import Array, beside, like, machine_epsilon, namespace, scalar, trace
+from lucidae.arrays import Array, beside, like, machine_epsilon, namespace
 from lucidae.base import (
     Fitted,
     checked_codes,
@@ -26,9 +26,9 @@ from lucidae.certificates.claims import Certificate
 from lucidae.certificates.sketch import Sketch
 from lucidae.data import LazyOutputMixin, by_blocks, in_memory
 from lucidae.data.kinds import by_chunks, check_batch
+from lucidae.data.passes import Passes, check_start, given_moment
 from lucidae.dropout.claims import given_rows
 from lucidae.dropout.network import (
-    AutoencoderBatchesMixin,
     NetworkMixin,
     NetworkState,
     SgdSettings,
@@ -45,9 +45,8 @@ from lucidae.dropout.problem import (
     LinearProblem,
     Weights,
     host,
-    second_about,
 )
-from lucidae.dropout.rows import RowMean, mean_of
+from lucidae.dropout.rows import RowMean, mean_of, read_passed
 from lucidae.dropout.solvers import (
     autoencoder_loss,
     solve_autoencoder,
@@ -57,7 +56,7 @@ from lucidae.dropout.verify import FittedArrays, has_many_features
 from lucidae.iteration.progress import timed_fit
 from lucidae.moments import SecondMoment
 from lucidae.rows.leading import scatter_is_cheapest
-from lucidae.rows.operator import STORED_FEATURES, MomentRows, RowOperator
+from lucidae.rows.operator import STORED_FEATURES, BlockRows, MomentRows, RowOperator
 from lucidae.validation import check_weights
 
 
@@ -132,7 +131,6 @@ class AutoencoderState(NetworkState):
 
 class DropoutAutoencoder(
     LazyOutputMixin,
-    AutoencoderBatchesMixin,
     NetworkMixin,
     ClassNamePrefixFeaturesOutMixin,
     TransformerMixin,
@@ -293,6 +291,51 @@ class DropoutAutoencoder(
         self._keep(state)
         return self
 
+    @restored_on_failure
+    @timed_fit
+    def fit_batches(
+        self, batches: Any, sample_weight: Any = None, *, start: SecondMoment | None = None
+    ) -> Self:
+        """Fit to data that are read in blocks of rows; the result equals `fit` on all rows.
+
+        Not more than a few blocks are in memory at a time, besides the second moment. Data that
+        fit into one block (32 MiB) are loaded.
+
+        Parameters
+        ----------
+        batches : iterable of batches, path, memory map, or data of any other kind
+            Each batch is an array, a data frame or a sparse matrix of rows, the path of a file, or
+            a tuple of rows, targets (which are ignored) and weights. See
+            `lucidae.data.row_blocks` for the other kinds. None if `start` is the moment of all
+            rows.
+        sample_weight : data of any kind, optional
+            Frequencies of the rows, unless the batches contain them.
+        start : SecondMoment, optional
+            Moment of rows that were read before, such as that of a
+            `lucidae.data.ReadInterrupted`.
+
+        Returns
+        -------
+        self
+            The fitted estimator itself.
+        """
+        if batches is None:
+            SgdSettings.of(self)  # refuses wrong settings, which this solver does not use
+            check_start(start)
+            moment = given_moment(self, start)
+            self._keep(self._unsolved(moment, moment.center[:0]))
+            return self
+        return self._fit_blocks(batches, None, sample_weight, start)
+
+    def _state_of_blocks(self, data: Any, start: SecondMoment | None, verbose: bool | str) -> Any:
+        passed = read_passed(data, pairs=False, start=start, verbose=verbose)
+        moment = passed.moment
+        state = self._unsolved(moment, data.rows.reference)
+        state.sketch = passed.sketch
+        if data.repeatable and start is None:
+            state.trained = state.from_rows(BlockRows(Passes(data, verbose), moment))
+        return state
+
     @available_if(merges_moments)
     @restored_on_failure
     @by_chunks()
@@ -407,17 +450,12 @@ class DropoutAutoencoder(
 
     def _loss_on(self, X: Any) -> tuple[float, float]:
         """Return the mean squared error of the reconstructed rows x of X, and E‖x − mean‖²."""
-        if in_memory(X) and has_many_features(X.shape, self._n_features_out):
-            source = RowOperator.of(X)
-            left, right, mean = (
-                like(part, source.mean) for part in (self.left_, self.right_, self.mean_)
-            )
-            return autoencoder_loss(source, left, right, 0.0, mean)
-        moment = SecondMoment.of(X)
-        second = second_about(moment, like(self.mean_, moment.mean))
-        problem = LinearProblem(second, second, scalar(trace(second)))
-        weights = Weights(like(self.left_, second), like(self.right_, second))
-        return scalar(DropoutObjective(problem, 0.0).loss(weights)), problem.energy
+        many = in_memory(X) and has_many_features(X.shape, self._n_features_out)
+        source = RowOperator.of(X) if many else MomentRows(SecondMoment.of(X))
+        left, right, mean = (
+            like(part, source.mean) for part in (self.left_, self.right_, self.mean_)
+        )
+        return autoencoder_loss(source, left, right, 0.0, mean)
 
     @property
     def _n_features_out(self) -> int:

@@ -44,6 +44,7 @@ from lucidae.dropout.verify import (
     Matrix,
     UnprojectedError,
     measure,
+    paper_bound,
 )
 from lucidae.dropout.verify_completion import CompletionFigures
 from lucidae.sampling import separated_components
@@ -206,7 +207,7 @@ def claims(
     gap = _gap(figures, tolerance, context)
 
     def compare(name: str, ball: Ball | None, limit: float, advice: str, why: str) -> Claim:
-        described = context.named(name, figures.width)
+        described = context.named(name, figures.judged.width)
         if why or ball is None:
             return does_not_apply(*described, why or _NOT_KNOWN)
         advice = advice if context.shrink else _OTHER
@@ -215,8 +216,8 @@ def claims(
     # The thresholds are implied by the tolerance of the gap: see `lucidae.dropout.verify`.
     far, uneven = level * max(figures.far, 1.0), tolerance * max(figures.unequal, 1.0)
     tie = (_NOT_UNIQUE if context.shrink else _TIED_VALUES) if far >= 1.0 else ""
-    why = _NO_DROPOUT if figures.strength == 0 else _WEAK if uneven >= 1.0 else ""
-    why = _CORRELATED if figures.strength > 0 and figures.tied and not figures.white else why
+    why = _NO_DROPOUT if figures.judged.strength == 0 else _WEAK if uneven >= 1.0 else ""
+    why = _CORRELATED if figures.judged.strength > 0 and figures.tied and not figures.known else why
     same = "without changing the product U Vᵀ."
     spectrum = f"Some singular value of the product U Vᵀ differs from the optimal one. {_EXACT}"
     differs = f"The product U Vᵀ differs from the optimal one. {_EXACT}"
@@ -300,7 +301,7 @@ def _gap(figures: DropoutFigures, tolerance: float, context: Context) -> Claim:
     tied weights and inputs that are not white, the minimum for separate layers bounds the unknown
     one from below, and a loss that a descent reached from above.
     """
-    name, statement, reference = context.named("gap", figures.width)
+    name, statement, reference = context.named("gap", figures.judged.width)
     ball, least, why, holds = figures.gap, figures.decrease, "", None
     if figures.tied:
         reference = "Mianjy et al. 2018, Theorem 2.4"
@@ -313,7 +314,7 @@ def _gap(figures: DropoutFigures, tolerance: float, context: Context) -> Claim:
         if ball.value - (ball.error - figures.missed - figures.lost) > tolerance:
             missed = figures.missed > ball.error / 2
             holds, why = False, _advice(figures, level=0.0, context=context)
-            why = why if figures.from_rows or missed else _REMEDY
+            why = _REMEDY if figures.white.squared and not missed else why
         else:
             why = _lost(figures)
     elif not below and not figures.known and abs(ball.value) + ball.error > tolerance:
@@ -353,7 +354,7 @@ def _advice(figures: DropoutFigures, level: float, context: Context) -> str:
 
 def _lost(figures: DropoutFigures) -> str:
     """Return why it could not be decided whether the loss is minimal."""
-    error, dropped = figures.gap.error, figures.dropped
+    error, dropped = figures.gap.error, figures.white.dropped
     if error > math.sqrt(UNKNOWN):
         return (
             "The second moment that fit computed could not be confirmed by the sketch of the rows "
@@ -363,32 +364,33 @@ def _lost(figures: DropoutFigures) -> str:
         return (
             "Only the leading singular values of the data were computed, and the bounds on the "
             f"others leave open whether the minimum is smaller by {figures.missed:.1g} times "
-            f"{_PART}: the singular values near the last one that {figures.width} hidden units "
-            "can represent are too close to each other. More dropout, or another number of hidden "
-            "units, separates them."
+            f"{_PART}: the singular values near the last one that {figures.judged.width} hidden "
+            "units can represent are too close to each other. More dropout, or another number of "
+            "hidden units, separates them."
         )
     directions = (
         f" Number of directions in which the inputs are constant up to rounding errors: {dropped}."
     )
-    remedy = "" if figures.from_rows else f" {_REMEDY}"
+    remedy = f" {_REMEDY}" if figures.white.squared else ""
     if dropped and figures.precision > SINGLE:
         remedy = (
             " The inputs were rounded to float32, which gives them a spurious variance in these "
             "directions: give the rows as float64."
         )
-    if figures.unexplained > UNEXPLAINED:
+    unexplained = figures.white.energy / figures.white.explained
+    if unexplained > UNEXPLAINED:
         remedy = " Subtract the means of inputs and outputs first, or use fit_intercept=True."
     return (
         f"float64 is not precise enough: rounding errors may change the loss minus its minimum by "
-        f"{error:.1g} times {_PART} ({figures.unexplained:.1g} times smaller "
+        f"{error:.1g} times {_PART} ({unexplained:.1g} times smaller "
         "than E‖y‖² itself), and the second moment of the standardised inputs has the condition "
-        f"number {figures.condition:.1g}.{directions if dropped else ''}{remedy}"
+        f"number {figures.white.condition:.1g}.{directions if dropped else ''}{remedy}"
     )
 
 
 def _rank(figures: DropoutFigures, level: float, context: Context) -> Claim:
     """Return the claim that the product U Vᵀ of the weights has the rank of the optimal product."""
-    described = context.named("rank", figures.width)
+    described = context.named("rank", figures.judged.width)
     rank, optimal, (lowest, highest) = figures.rank, figures.optimal_rank, figures.rank_band
     if optimal is None:
         return does_not_apply(*described, _NOT_KNOWN)
@@ -451,22 +453,25 @@ def _attributes(figures: DropoutFigures, context: Context) -> tuple[Claim, ...]:
 def _conditioning(figures: DropoutFigures, tolerance: float) -> Claim:
     """Return the claim that rounding errors change the gap by less than the tolerance."""
     described, share = Context().named("conditioning"), figures.gap.error
+    dropped = figures.white.dropped
     if share > tolerance:
         return undecided(*described, _lost(figures), share, tolerance)
     note = (
-        f"Number of directions in which the inputs count as constant: {figures.dropped}. Their "
+        f"Number of directions in which the inputs count as constant: {dropped}. Their "
         "standard deviation in these directions is as small as rounding errors."
     )
-    return Claim(*described, share, tolerance, True, note if figures.dropped else "")
+    return Claim(*described, share, tolerance, True, note if dropped else "")
 
 
 def _small_dropout(figures: DropoutFigures) -> tuple[Claim, ...]:
     """Return up to which strength of dropout tied weights have full rank, if they are tied."""
-    if figures.paper_bound is None:
+    if not (figures.tied and figures.known):
         return ()
-    inside = figures.strength < figures.paper_bound
+    strength = figures.judged.strength
+    bound = paper_bound(figures.best.values, figures.judged.width)
+    inside = strength < bound
     advice = (
-        f"The strength of this dropout, {figures.strength:.3g}, is "
+        f"The strength of this dropout, {strength:.3g}, is "
         f"{'below' if inside else 'above'} this limit. In both cases every local minimum of the "
         "loss is global (proof in the docstring of lucidae.dropout.theory)."
     )
@@ -475,12 +480,13 @@ def _small_dropout(figures: DropoutFigures) -> tuple[Claim, ...]:
         "full rank"
     )
     reference = "Mianjy et al. 2018, Theorem 4.3"
-    return (reported("small_dropout", statement, reference, figures.paper_bound, advice),)
+    return (reported("small_dropout", statement, reference, bound, advice),)
 
 
 def _sampling(figures: DropoutFigures, context: Context) -> Claim:
     """Return a claim that reports how many singular values of the data exceed sampling noise."""
-    described, n_rows, n_inputs = context.named("sampling"), figures.n_rows, figures.n_inputs
+    described, white, spectrum = context.named("sampling"), figures.white, figures.best.values
+    n_rows, n_inputs = white.n_rows, len(white.inner)
     # With a ridge penalty the level of the noise is that without.
     fewer = " With a ridge penalty the number of components above the noise may be larger."
     fewer = fewer if context.alpha else ""
@@ -490,21 +496,21 @@ def _sampling(figures: DropoutFigures, context: Context) -> Claim:
             "The matrix itself is given, not rows that were drawn from a population, so there is "
             "no sampling noise to compare with."
         )
-    elif figures.spectrum is None:
+    elif white.rest > 0:
         why = "Only the leading singular values of the data were computed."
-    elif figures.residual is not None and n_rows <= n_inputs:
+    elif white.residual is not None and n_rows <= n_inputs:
         why = (
             f"The number of rows (less one, if the mean was estimated) is {n_rows:g}, too few to "
             f"estimate the effects of {n_inputs} inputs and the variance of the noise."
         )
-    if why or n_rows is None or figures.spectrum is None:
+    if why or n_rows is None:
         return does_not_apply(*described, why + fewer)
-    judged = min(figures.width, len(figures.spectrum))
-    if figures.residual is None:
-        count = int(separated_components(figures.spectrum**2, n_rows, judged).sum())
+    judged = min(figures.judged.width, len(spectrum))
+    if white.residual is None:
+        count = int(separated_components(spectrum**2, n_rows, judged).sum())
     else:
-        level = noise_level(figures.residual, n_inputs, n_rows)
-        count = int((figures.spectrum[:judged] > level).sum())
+        level = noise_level(white.residual, n_inputs, n_rows)
+        count = int((spectrum[:judged] > level).sum())
     sentence = (
         f"{count} of the {judged} leading components exceed the sampling noise of {n_rows:g} rows."
     )
@@ -537,13 +543,14 @@ def noise_level(residual: Matrix, n_inputs: int, n_rows: float) -> float:
 def _leverage(figures: DropoutFigures) -> Claim:
     """Return a claim that names the rows that have more than their share of the energy."""
     described = Context().named("leverage")
-    if figures.peaks is None or not figures.peaks.size or figures.n_rows is None:
+    rows = figures.white.known
+    if rows is None or not rows.peaks.size:
         why = "A matrix is given, not rows: every row counts."
         return does_not_apply(*described, why)
-    rows, shares = figures.peaks
+    numbers, shares = rows.peaks
     most = float(shares[0])
-    limit = max(INFLUENTIAL, min(20.0 / (figures.n_rows + 1.0), 0.5))
-    named = [f"{int(row)}" for row, share in zip(rows, shares, strict=True) if share > limit]
+    limit = max(INFLUENTIAL, min(20.0 / (rows.weight - rows.centered + 1.0), 0.5))
+    named = [f"{int(row)}" for row, share in zip(numbers, shares, strict=True) if share > limit]
     figures.evidence["leverage_rows"] = [int(row) for row in named]
     figures.evidence["leverage_shares"] = [float(share) for share in shares if share > limit]
     if not named:
@@ -583,7 +590,7 @@ def certificate_of(
             "nothing can be checked: call lucidae.certify with the rows."
         )
         return Certificate(title, (undecided("optimum", "the weights are optimal", "", why),))
-    if figures.tied and figures.white and (figures.curvature or 0.0) < -math.sqrt(tolerance):
+    if figures.tied and figures.known and (figures.curvature or 0.0) < -math.sqrt(tolerance):
         figures = replace(figures, reason=_saddle(data, judged, tolerance))
     return Certificate(title, claims(figures, tolerance, context), figures.evidence)
 

@@ -645,8 +645,8 @@ class DropoutFactorization(
         check_is_fitted(self)
         state, title = self._state, type(self).__name__
         certificate: Certificate = state.certificate(title)
-        changed = _difference(self._attributes_now(), state.compute_attributes())
-        if changed == 0.0:
+        now, fitted = self._attributes_now(), state.compute_attributes()
+        if all(same_values(now[name], fitted[name]) for name in fitted):
             return certificate
         # The matrix is not stored, so that changed factors cannot be judged by their loss.
         kept = [claim for claim in certificate if claim.name != "attributes"]
@@ -655,7 +655,7 @@ class DropoutFactorization(
         if "attributes" in certificate:
             known = certificate["attributes"]
             named = (known.name, known.statement, known.reference)
-        claim = Claim(*named, changed, ATTRIBUTES, changed <= ATTRIBUTES, why)
+        claim = Claim(*named, math.inf, ATTRIBUTES, False, why)
         return Certificate(title, (*kept, claim), certificate.evidence)
 
     def _attributes_now(self) -> dict[str, Any]:
@@ -684,19 +684,3 @@ class DropoutFactorization(
         tags.input_tags.sparse = completes
         tags.input_tags.allow_nan = completes and self.missing_values != ABSENT
         return tags
-
-
-def _difference(now: Mapping[str, Any], fitted: Mapping[str, Any]) -> float:
-    """Return the largest relative difference between two sets of fitted attributes."""
-    differences = [0.0]
-    for name, expected in fitted.items():
-        if same_values(now[name], expected):
-            continue
-        try:
-            known = host(expected)
-            size = float(np.linalg.norm(known)) or 1.0
-            difference = float(np.linalg.norm(host(now[name]) - known)) / size
-        except (TypeError, ValueError):
-            difference = math.inf
-        differences.append(math.inf if math.isnan(difference) else difference)
-    return max(differences)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from abc import abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from threading import RLock
 from typing import Any, NamedTuple, Self
@@ -27,11 +27,11 @@ from lucidae.arrays import (
     to_numpy,
 )
 from lucidae.arrays.threads import fork_safe
-from lucidae.base import CertifiedMixin, Fitted, FittedState, restored_on_failure
+from lucidae.base import CertifiedMixin, Fitted, FittedState
 from lucidae.certificates.claims import Certificate, Claim, undecided
 from lucidae.certificates.sketch import Sketch, column_scales, sketch_pairs
-from lucidae.data import aligned_blocks, store_features, store_targets
-from lucidae.data.passes import Passes, check_start, given_moment, load_rows
+from lucidae.data import aligned_blocks, store_features
+from lucidae.data.passes import check_start, load_rows
 from lucidae.dropout.claims import (
     CERTIFIED,
     LARGEST_GAP,
@@ -43,15 +43,13 @@ from lucidae.dropout.claims import (
 from lucidae.dropout.equalize import check_width
 from lucidae.dropout.path import SELECTIONS
 from lucidae.dropout.problem import DropoutObjective, LinearProblem, Weights, Whitened, host, whiten
-from lucidae.dropout.rows import joint_moment, read_passed, read_problem
 from lucidae.dropout.sgd import SCHEDULES, SampleSource, checked_rate, descend
 from lucidae.dropout.solvers import ExactSolution, assemble, leading_svd
 from lucidae.dropout.theory import dropout_of
 from lucidae.dropout.verify import ATTRIBUTES, Data, FittedArrays, Judged, JudgedRows, TestedMoment
 from lucidae.iteration import History, Status, progress_bars
-from lucidae.iteration.progress import timed_fit
 from lucidae.moments import SecondMoment
-from lucidae.rows.operator import CHANGED_ROWS, BlockRows, TrainingRows
+from lucidae.rows.operator import CHANGED_ROWS, TrainingRows
 from lucidae.validation import (
     check_choice,
     check_flag,
@@ -197,10 +195,6 @@ class SgdSettings:
             estimator._warm_start(),
         )
 
-    def bars(self, description: str) -> tuple[Callable[..., Any], ...]:
-        """Return callbacks that show the progress of a loop, or an empty tuple."""
-        return progress_bars(description, self.verbose)
-
 
 def _whitened_start(
     start: Weights | None, problem: LinearProblem, white: Whitened, width: int
@@ -223,8 +217,9 @@ def _whitened_start(
             "starts from random weights."
         )
         return None
-    left, right = white.lower_weights(Weights(*(like(part, problem.cross) for part in start)))
-    return Weights(left[None, :, :], right[None, :, :])
+    assert white.lower is not None, "SGD works on a moment or a factor of the rows"
+    left, right = (like(part, problem.cross) for part in start)
+    return Weights(left[None, :, :], (white.lower.mT @ right)[None, :, :])
 
 
 def hidden_width(n_components: Any, default: int, others: str = " or None") -> int:
@@ -273,11 +268,6 @@ class NetworkState(FittedState):
         """Return the network at the global minimum of the expected dropout loss."""
 
     @property
-    def unpenalized(self) -> LinearProblem:
-        """The second moments of inputs and outputs, without a ridge penalty."""
-        return self.problem
-
-    @property
     def penalty(self) -> float:
         """Factor of ‖coefficients‖² in the ridge penalty on the sum of squared errors."""
         return 0.0
@@ -291,10 +281,6 @@ class NetworkState(FittedState):
     def needs_rows(self) -> bool:
         """Whether the certificate needs the rows, because their second moment does not suffice."""
         return not isinstance(self.moment, SecondMoment)
-
-    def chosen(self) -> dict[str, Any]:
-        """Return the fitted attributes that say which settings were chosen, by name."""
-        return {}
 
     @property
     def network(self) -> TrainedNetwork:
@@ -327,7 +313,7 @@ class NetworkState(FittedState):
             batch_size=settings.batch_size,
             limit=settings.max_iter,
             tolerance=settings.tol,
-            callbacks=settings.bars("dropout SGD"),
+            callbacks=progress_bars("dropout SGD", settings.verbose),
         )
         if not solution.status.ok:
             given = settings.learning_rate != "auto"
@@ -374,19 +360,6 @@ class NetworkState(FittedState):
             "status_": network.status,
             "history_": network.history,
         }
-
-    @property
-    def is_extreme(self) -> bool:
-        """Whether products and quotients of a few entries of the rows may overflow their dtype.
-
-        The root mean square of each column is compared with the fourth root of the largest number
-        of the dtype, and with the inverse of this root.
-        """
-        moment = self.moment
-        squares = np.clip(host(diagonal(moment.squares)), 0.0, None) / moment.weight
-        sizes = np.hypot(np.abs(host(moment.mean)), np.sqrt(squares))
-        bound = float(namespace(self.ref).finfo(self.ref.dtype).max) ** 0.25
-        return bool(np.any(sizes > bound) or np.any((sizes > 0.0) & (sizes < 1.0 / bound)))
 
     def unchanged(self, attributes: Mapping[str, Any]) -> bool:
         """Tell whether attributes have their fitted values: not assigned, not changed in place."""
@@ -538,6 +511,9 @@ class NetworkMixin(CertifiedMixin):
     solver: str
     tol: float
     warm_start: bool
+    fit: Any
+    _state_of_blocks: Any
+    _block_moment: Any = None  # function that returns the moment of one block, as in `load_rows`
 
     @property
     def certificate_(self) -> Certificate:
@@ -593,11 +569,35 @@ class NetworkMixin(CertifiedMixin):
         """Store the state of `partial_fit`, whose attributes are computed when they are first read.
 
         They are computed at once if the rows are so large or so small that the attributes may not
-        be representable in their dtype: `partial_fit` then refuses the rows, as `fit` does.
+        be representable in their dtype: `partial_fit` then refuses the rows, as `fit` does. They
+        are if products and quotients of a few entries may overflow: the root mean square of a
+        column exceeds the fourth root of the largest number of the dtype, or is below its inverse.
         """
-        if state.is_extreme:
+        moment, ref = state.moment, state.ref
+        squares = np.clip(host(diagonal(moment.squares)), 0.0, None) / moment.weight
+        sizes = np.hypot(np.abs(host(moment.mean)), np.sqrt(squares))
+        bound = float(namespace(ref).finfo(ref.dtype).max) ** 0.25
+        if np.any(sizes > bound) or np.any((sizes > 0.0) & (sizes < 1.0 / bound)):
             _ = state.attributes
         self._state = state
+
+    def _fit_blocks(
+        self, batches: Any, y: Any, sample_weight: Any, start: Any, **kind: Any
+    ) -> Self:
+        """Fit to rows that are loaded if they fit into one block, else to their second moment."""
+        settings = SgdSettings.of(self)  # refuses wrong settings, which this solver does not use
+        check_start(start)
+        data = aligned_blocks(batches, y, sample_weight, **kind)
+        small = None
+        if start is None:
+            small = load_rows(data, self._block_moment, verbose=settings.verbose)
+        if small is not None:
+            self.fit(small.rows, small.targets, small.weights)
+            return self
+        _check_streamed(self, data, start)
+        store_features(self, data)
+        self._keep(self._state_of_blocks(data, start, settings.verbose))
+        return self
 
     def _warm_start(self) -> Weights | None:
         """Return the weights of the last fit if SGD is to start from them, otherwise None."""
@@ -659,135 +659,3 @@ def _check_streamed(estimator: Any, data: Any, start: SecondMoment | None) -> No
             f"start has {start.n_features} features, but X has {data.rows.n_features}: start must "
             "be the second moment of earlier rows of the same data."
         )
-
-
-class _BatchesMixin:
-    """Base class of the mixins that fit a dropout estimator to data read in blocks of rows."""
-
-    fit: Any
-    _keep: Any
-    _unsolved: Any
-    _state_of_blocks: Any
-    _block_moment: Any = None  # function that returns the moment of one block, as in `load_rows`
-
-    def _fit_blocks(
-        self, batches: Any, y: Any, sample_weight: Any, start: Any, **kind: Any
-    ) -> Self:
-        """Fit to rows that are loaded if they fit into one block, else to their second moment."""
-        settings = SgdSettings.of(self)  # refuses wrong settings, which this solver does not use
-        check_start(start)
-        data = aligned_blocks(batches, y, sample_weight, **kind)
-        small = None
-        if start is None:
-            small = load_rows(data, self._block_moment, verbose=settings.verbose)
-        if small is not None:
-            self.fit(small.rows, small.targets, small.weights)
-            return self
-        _check_streamed(self, data, start)
-        store_features(self, data)
-        self._keep(self._state_of_blocks(data, start, settings.verbose))
-        return self
-
-
-class AutoencoderBatchesMixin(_BatchesMixin):
-    """Give `DropoutAutoencoder` its method `fit_batches`."""
-
-    @restored_on_failure
-    @timed_fit
-    def fit_batches(
-        self, batches: Any, sample_weight: Any = None, *, start: SecondMoment | None = None
-    ) -> Self:
-        """Fit to data that are read in blocks of rows; the result equals `fit` on all rows.
-
-        Not more than a few blocks are in memory at a time, besides the second moment. Data that
-        fit into one block (32 MiB) are loaded.
-
-        Parameters
-        ----------
-        batches : iterable of batches, path, memory map, or data of any other kind
-            Each batch is an array, a data frame or a sparse matrix of rows, the path of a file, or
-            a tuple of rows, targets (which are ignored) and weights. See
-            `lucidae.data.row_blocks` for the other kinds. None if `start` is the moment of all
-            rows.
-        sample_weight : data of any kind, optional
-            Frequencies of the rows, unless the batches contain them.
-        start : SecondMoment, optional
-            Moment of rows that were read before, such as that of a
-            `lucidae.data.ReadInterrupted`.
-
-        Returns
-        -------
-        self
-            The fitted estimator itself.
-        """
-        if batches is None:
-            SgdSettings.of(self)  # refuses wrong settings, which this solver does not use
-            check_start(start)
-            moment = given_moment(self, start)
-            self._keep(self._unsolved(moment, moment.center[:0]))
-            return self
-        return self._fit_blocks(batches, None, sample_weight, start)
-
-    def _state_of_blocks(self, data: Any, start: SecondMoment | None, verbose: bool | str) -> Any:
-        passed = read_passed(data, pairs=False, start=start, verbose=verbose)
-        moment = passed.moment
-        state = self._unsolved(moment, data.rows.reference)
-        state.sketch = passed.sketch
-        if data.repeatable and start is None:
-            state.trained = state.from_rows(BlockRows(Passes(data, verbose), moment))
-        return state
-
-
-class RegressorBatchesMixin(_BatchesMixin):
-    """Give `DropoutRegressor` its method `fit_batches`."""
-
-    _block_moment = staticmethod(joint_moment)
-    fit_intercept: bool
-    _check_settings: Any
-    _fixed_network: Any
-
-    @restored_on_failure
-    @timed_fit
-    def fit_batches(
-        self,
-        batches: Any,
-        y: Any = None,
-        sample_weight: Any = None,
-        *,
-        start: SecondMoment | None = None,
-    ) -> Self:
-        """Fit to data that are read in blocks of rows; the result equals `fit` on all rows.
-
-        Not more than a few blocks are in memory at a time, besides the second moment. Data that
-        fit into one block (32 MiB) are loaded.
-
-        Parameters
-        ----------
-        batches : iterable of batches, path, memory map, or data of any other kind
-            Each batch is a tuple of rows, targets and, optionally, weights; or of rows alone, if y
-            is given. See `lucidae.data.row_blocks` for the other kinds.
-        y : data of any kind, optional
-            Targets, unless the batches contain them.
-        sample_weight : data of any kind, optional
-            Frequencies of the rows, unless the batches contain them.
-        start : SecondMoment, optional
-            Moment of rows [x | y] that were read before, such as that of a
-            `lucidae.data.ReadInterrupted`.
-
-        Returns
-        -------
-        self
-            The fitted estimator itself.
-        """
-        self._check_settings()
-        self._fit_blocks(batches, y, sample_weight, start, with_targets=True)
-        store_targets(self, y)
-        return self
-
-    def _state_of_blocks(self, data: Any, start: SecondMoment | None, verbose: bool | str) -> Any:
-        centered = check_flag(self.fit_intercept, "fit_intercept")
-        problem, passed = read_problem(data, centered=centered, start=start, verbose=verbose)
-        choice = self._fixed_network(passed.moment)
-        state = self._unsolved(choice, data.flat_targets, data.rows.reference)
-        state.root, state.sketch, state.scales = problem.root, passed.sketch, passed.scales
-        return state

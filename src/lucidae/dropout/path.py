@@ -387,15 +387,7 @@ def rank_path(
     >>> path.rank, path.error.round(3)
     (array([0, 1, 2, 3]), array([11.706,  0.681,  0.   ,  0.   ]))
     """
-    with elapsed_on(X, "rank_path", check_verbose(verbose)):
-        return _rank_path(X, y, max_rank, alpha, fit_intercept, cv, sample_weight, n_jobs)
-
-
-def _rank_path(
-    X: Any, y: Any, max_rank: Any, alpha: Any, fit_intercept: Any, cv: Any, sample_weight: Any,
-    n_jobs: Any,
-) -> RankPath:  # fmt: skip
-    """Return what `rank_path` returns for the same arguments."""
+    verbose = check_verbose(verbose)
     X = check_rows(X)
     Y = checked_columns(X, check_rows(_columns(y), name="y"))
     weights = check_weights(sample_weight, X)
@@ -405,22 +397,23 @@ def _rank_path(
     width = most
     if max_rank is not None:
         width = check_integer(max_rank, "max_rank", low=1, high=most, others=" or None")
-    problem, moment = rows_problem(X, Y, weights, centered=centered)
-    found = solve_reduced_rank(ridged(problem, alpha / moment.weight), width)
-    left, right = found.weights
-    plain = DropoutObjective(problem, 0.0)
-    errors = [
-        float(plain.loss(Weights(left[:, :rank], right[:, :rank]))) for rank in range(width + 1)
-    ]
     options: dict[str, Any] = {
         "centered": centered, "shrinks": False, "alpha": alpha, "n_jobs": jobs
     }  # fmt: skip
     validated = None
-    if cv is not None and is_wide(X):
-        validated = cross_validate_rows(X, Y, weights, cv, width, **options)
-    elif cv is not None:
-        folds = fold_moments(X, Y, weights, cv, n_jobs=jobs).folds
-        validated = cross_validate(folds, X.shape[1], width, **options)
+    with elapsed_on(X, "rank_path", verbose):
+        problem, moment = rows_problem(X, Y, weights, centered=centered)
+        found = solve_reduced_rank(ridged(problem, alpha / moment.weight), width)
+        left, right = found.weights
+        plain = DropoutObjective(problem, 0.0)
+        errors = [
+            float(plain.loss(Weights(left[:, :rank], right[:, :rank]))) for rank in range(width + 1)
+        ]
+        if cv is not None and is_wide(X):
+            validated = cross_validate_rows(X, Y, weights, cv, width, **options)
+        elif cv is not None:
+            folds = fold_moments(X, Y, weights, cv, n_jobs=jobs).folds
+            validated = cross_validate(folds, X.shape[1], width, **options)
     values = np.zeros(width)
     values[: found.singular_values.shape[0]] = host(found.singular_values)
     mean = host(moment.mean) * centered

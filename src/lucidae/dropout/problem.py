@@ -198,13 +198,8 @@ class LinearProblem:
     @classmethod
     def from_rows(cls, rows: Any, n_features: int, n_rows: float | None = None) -> Self:
         """Return the problem of few rows, given as `WideRows` or as a matrix to be factorised."""
-        if isinstance(rows, WideRows):
-            return cls.from_wide(rows, n_rows)
-        return cls.from_root(rows, n_features, n_rows)
-
-    @classmethod
-    def from_wide(cls, rows: WideRows, n_rows: float | None = None) -> Self:
-        """Return the `LinearProblem` of few rows with very many features, by products with them."""
+        if not isinstance(rows, WideRows):
+            return cls.from_root(rows, n_features, n_rows)
         outputs = rows.outputs.mT @ rows.outputs
         energy = scalar(trace(outputs))
         cross = rows.back(rows.outputs).mT
@@ -218,14 +213,20 @@ class LinearProblem:
 
     def through_inputs(self, right: Array) -> Array:
         """Return C V for incoming weights V."""
-        if self.rows is not None:
-            return self.rows.back(self.rows.times(right)) + self.rows.ridge * right
         if self.inputs is not None:
             return self.inputs @ right
-        if self.root is None:
+        factor = self.factor
+        if factor is None:
             return right
-        inward = self.root[:, : right.shape[-2]]
-        return inward.mT @ (inward @ right)
+        return factor.back(factor.times(right)) + factor.ridge * right
+
+    @property
+    def factor(self) -> WideRows | None:
+        """F_x and F_y with FᵀF = E[(x, y)(x, y)ᵀ]: the rows or the `root`, which is not squared."""
+        if self.root is None:
+            return self.rows
+        size = self.cross.shape[1]
+        return WideRows(self.root[:, size:], squares_of_columns(self), self.root[:, :size])
 
 
 def _checked_energy(matrix: Array) -> float:
@@ -324,11 +325,9 @@ class DropoutObjective:
     def loss(self, weights: Weights) -> Array:
         """Return the mean squared error E‖y − UVᵀx‖² of the network without dropout."""
         left, right = weights
-        if self.problem.rows is not None:
-            return self.problem.rows.loss(left, right)
-        if self.problem.root is not None:
-            outward = self.problem.root[:, right.shape[-2] :]
-            return squared_norm(outward - self._through_root(right) @ left.mT)
+        factor = self.problem.factor
+        if factor is not None:
+            return factor.loss(left, right)
         # E‖UVᵀx‖² = tr(UᵀU VᵀCV): two r × r matrices instead of one of size d₁ × d₂.
         inward = self.problem.through_inputs(right)
         fitted = trace((left.mT @ left) @ (right.mT @ inward))
@@ -338,13 +337,12 @@ class DropoutObjective:
     def importance(self, weights: Weights) -> Array:
         """Return the importance score ‖uᵢ‖ √(vᵢᵀC vᵢ) of every hidden unit (section 6)."""
         xp = namespace(weights.left)
-        if self.problem.rows is not None:
-            incoming = self.problem.rows.incoming(weights.right)
-        elif self.problem.root is None:
+        factor = self.problem.factor
+        if factor is not None:
+            incoming = factor.incoming(weights.right)
+        else:
             inward = self.problem.through_inputs(weights.right)
             incoming = xp.sum(weights.right * inward, axis=-2)
-        else:
-            incoming = xp.sum(self._through_root(weights.right) ** 2, axis=-2)
         outgoing = xp.sum(weights.left * weights.left, axis=-2)
         return xp.sqrt(xp.clip(incoming, 0.0, None)) * xp.sqrt(outgoing)
 
@@ -432,15 +430,6 @@ class DropoutObjective:
         scale = factor * xp.sqrt(xp.where(length > 0, length, xp.ones_like(length)))
         return xp.sqrt(steepness) / (scale if top > 0 else xp.ones_like(scale))
 
-    def _through_root(self, right: Array) -> Array:
-        """Return F_x V, whose squared column norms are vᵢᵀC vᵢ.
-
-        This is more accurate than computing them from C, because F is not squared.
-        """
-        root = self.problem.root
-        assert root is not None
-        return root[:, : right.shape[-2]] @ right
-
     def _loaded(self, gram: Array) -> Array:
         """Return G + λ diag(G), the mean Gram matrix of units that are masked and rescaled."""
         strength = self.strength[..., None] if is_array(self.strength) else self.strength
@@ -488,11 +477,6 @@ def shared_direction(direction: Callable[..., Weights]) -> Callable[..., Weights
 
 BLOCK = 256
 """Number of rows whose products with all rows are computed at a time."""
-
-
-RANGE_FACTOR = 10.0
-"""Eigenvalues of the Gram matrix of n rows count as zero below RANGE_FACTOR · n · ε times the
-largest, with the rounding unit ε."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -571,10 +555,9 @@ class WideRows:
 
     def loss(self, left: Array, right: Array) -> Array:
         """Return E‖y − UVᵀx‖² + ρ‖UVᵀ‖² for weights U (`left`) and V (`right`)."""
-        xp = namespace(left)
-        rest = self.outputs - self.times(right) @ left.mT
-        penalty = xp.sum((left.mT @ left) * (right.mT @ right))
-        return xp.sum(rest * rest) + self.ridge * penalty
+        gram = (left.mT @ left) * (right.mT @ right)
+        penalty = self.ridge * namespace(gram).sum(gram, axis=(-2, -1))
+        return squared_norm(self.outputs - self.times(right) @ left.mT) + penalty
 
     def incoming(self, right: Array) -> Array:
         """Return vᵢᵀ(C + ρI)vᵢ for the columns vᵢ of V (`right`)."""
@@ -601,30 +584,15 @@ class RowLift:
     rows: WideRows
     codes: Array
 
-    @property
-    def mT(self) -> TurnedLift:  # noqa: N802
-        """The transposed matrix Wᵀ A."""
-        return TurnedLift(self)
-
     def __matmul__(self, right: Array) -> Array:
         """Return AᵀWZ for a matrix Z (`right`)."""
         return self.rows.back(self.codes @ right)
 
 
-@dataclass(frozen=True, eq=False)
-class TurnedLift:
-    """The transpose of a `RowLift`."""
-
-    lift: RowLift
-
-    def __matmul__(self, right: Array) -> Array:
-        """Return WᵀAV for a matrix V (`right`)."""
-        return self.lift.codes.mT @ self.lift.rows.times(right)
-
-
 RANGE_FACTOR = 10.0
-"""Eigenvalues of the second moment C of the d₂ inputs count as zero below RANGE_FACTOR · d₂ · ε
-times the largest: in directions in which the inputs are constant, rounding errors are as large."""
+"""Eigenvalues of the second moment C of the d₂ inputs (or of the Gram matrix of d₂ rows) count as
+zero below RANGE_FACTOR · d₂ · ε times the largest: in directions in which the inputs are constant,
+rounding errors are as large."""
 
 
 CONDITION = 1e6
@@ -704,8 +672,9 @@ class Whitened:
     """A problem for white inputs x', and the maps between weights for x and for x'."""
 
     matrix: Array  # (d1, q): the least-squares map M from x' to y; q is the rank of C
-    lift: Array | None  # (d2, q): the whitening matrix B, V = BV'; None if x is white already
-    lower: Array | None  # (d2, q): L with C = LLᵀ, V' = LᵀV
+    # (d2, q): the whitening matrix B, V = BV'; None if x is white already
+    lift: Array | RowLift | None
+    lower: Array | None  # (d2, q): L with C = LLᵀ, V' = LᵀV; None if only products are computed
     floor: float  # E‖y‖² − ‖M‖², the loss of least squares
 
     def raise_weights(self, weights: Weights) -> Weights:
@@ -713,12 +682,6 @@ class Whitened:
         if self.lift is None:
             return weights
         return Weights(weights.left, self.lift @ weights.right)
-
-    def lower_weights(self, weights: Weights) -> Weights:
-        """Return weights for the original inputs as weights for white inputs."""
-        if self.lower is None:
-            return weights
-        return Weights(weights.left, self.lower.mT @ weights.right)
 
 
 def whiten(problem: LinearProblem) -> Whitened:
@@ -819,7 +782,7 @@ def _whiten_wide(rows: WideRows) -> Whitened:
     """Return the problem for white inputs of few rows A with very many features.
 
     With AAᵀ = PS²Pᵀ and W = AᵀPS⁻¹, whose columns are orthonormal, C = W(S² + ρ)Wᵀ on the span of
-    the rows, with the ridge penalty ρ. So B = W(S² + ρ)^-½ and L = W(S² + ρ)^½; the outputs Y give
+    the rows, with the ridge penalty ρ. So B = W(S² + ρ)^-½, and the outputs Y give
     M = YᵀPS(S² + ρ)^-½.
     """
     P, squares = rows.decomposed()
@@ -829,8 +792,7 @@ def _whiten_wide(rows: WideRows) -> Whitened:
     outside = rows.outputs - P @ codes.mT
     matrix = codes * xp.sqrt(squares / loaded)
     floor = scalar(squared_norm(outside)) + scalar(xp.sum(codes * codes * (rows.ridge / loaded)))
-    lift = RowLift(rows, P / xp.sqrt(squares) / xp.sqrt(loaded))
-    return Whitened(matrix, lift, RowLift(rows, P * xp.sqrt(loaded / squares)), floor)
+    return Whitened(matrix, RowLift(rows, P / xp.sqrt(squares) / xp.sqrt(loaded)), None, floor)
 
 
 def input_range(inputs: Array, resolution: float = 0.0) -> tuple[Array, Array]:

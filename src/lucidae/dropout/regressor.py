@@ -40,7 +40,6 @@ from lucidae.dropout.claims import Context, given_rows
 from lucidae.dropout.network import (
     NetworkMixin,
     NetworkState,
-    RegressorBatchesMixin,
     SgdSettings,
     TrainedNetwork,
     beside_rows,
@@ -62,16 +61,19 @@ from lucidae.dropout.path import (
 from lucidae.dropout.problem import LinearProblem, WideRows, host, resolved, ridged
 from lucidae.dropout.rows import (
     RowMean,
+    accurate_root,
     as_columns,
     few_rows,
     joint_moment,
-    rows_problem,
+    read_problem,
 )
 from lucidae.dropout.solvers import solve, solve_reduced_rank
 from lucidae.dropout.standard_errors import fitted_value_errors
 from lucidae.dropout.theory import checked_dropout, strength_of
 from lucidae.dropout.verify import FittedArrays
+from lucidae.iteration import progress_bars
 from lucidae.iteration.progress import timed_fit
+from lucidae.moments import SecondMoment
 from lucidae.validation import (
     check_flag,
     check_jobs,
@@ -108,8 +110,14 @@ class RegressionState(NetworkState):
 
     @property
     def problem(self) -> LinearProblem:
-        """The second moments of inputs and targets that define the loss, with the ridge penalty."""
-        return self._resolved(self.unpenalized, self.moment)
+        """The second moments of inputs and targets that define the loss, with the ridge penalty.
+
+        Inputs of data type float32 have larger rounding errors than the computation, which is done
+        in float64 (see `lucidae.dropout.problem.resolved`).
+        """
+        plain, moment = self.unpenalized, self.moment
+        penalized = ridged(plain, self.alpha / moment.weight)
+        return resolved(penalized, moment, machine_epsilon(self.ref), centered=self.centered)
 
     @property
     def unpenalized(self) -> LinearProblem:
@@ -126,15 +134,6 @@ class RegressionState(NetworkState):
     def penalty(self) -> float:
         """Factor of ‖coefficients‖² in the ridge penalty on the sum of squared errors."""
         return self.alpha
-
-    def _resolved(self, problem: LinearProblem, moment: Any) -> LinearProblem:
-        """Return a problem with ridge penalty, and with the size of its inputs' rounding errors.
-
-        Inputs of data type float32 have larger rounding errors than the computation, which is done
-        in float64 (see `lucidae.dropout.problem.resolved`).
-        """
-        problem = ridged(problem, self.alpha / moment.weight)
-        return resolved(problem, moment, machine_epsilon(self.ref), centered=self.centered)
 
     def solve(self) -> TrainedNetwork:
         """Return the network at the global minimum of its loss.
@@ -173,20 +172,14 @@ class RegressionState(NetworkState):
         center, output_center = self.centers()
         intercept = output_center - like(coef, center) @ center
         intercept = representable(intercept, self.ref, "intercept_", factor=False)
-        return (
-            shared
-            | self.chosen()
-            | {
-                "coef_": coef[0, :] if self.flat else coef,
-                "intercept_": float(intercept[0]) if self.flat else intercept,
-            }
-        )
-
-    def chosen(self) -> dict[str, Any]:
-        """Return ``dropout_``, ``n_components_`` and the results of cross-validation, by name."""
-        results = None if self.cv is None else self.cv.results()
-        settings = {"dropout_": self.dropout, "n_components_": self.width}
-        return settings | {"cv_": self.cv, "cv_results_": results}
+        return shared | {
+            "dropout_": self.dropout,
+            "n_components_": self.width,
+            "cv_": self.cv,
+            "cv_results_": None if self.cv is None else self.cv.results(),
+            "coef_": coef[0, :] if self.flat else coef,
+            "intercept_": float(intercept[0]) if self.flat else intercept,
+        }
 
     def fitted_arrays(self, attributes: Mapping[str, Any]) -> FittedArrays:
         """Return the attributes that the certificate compares with data."""
@@ -300,9 +293,7 @@ DEFAULT_DROPOUT = 0.5
 """With ``shrink=False`` there is no dropout, and another rate than this one or zero is an error."""
 
 
-class DropoutRegressor(
-    RegressorBatchesMixin, NetworkMixin, MultiOutputMixin, RegressorMixin, BaseEstimator
-):
+class DropoutRegressor(NetworkMixin, MultiOutputMixin, RegressorMixin, BaseEstimator):
     """Reduced-rank regression: linear, through a hidden layer with dropout, solved exactly.
 
     The network x ↦ U Vᵀx + b with r hidden units (incoming weights V, outgoing weights U), each
@@ -473,6 +464,7 @@ class DropoutRegressor(
     cv_results_ = Fitted()
 
     _state: RegressionState
+    _block_moment = staticmethod(joint_moment)
 
     def __init__(
         self,
@@ -539,15 +531,16 @@ class DropoutRegressor(
         store_targets(self, y)
         X, y, weights = self._checked_data(X, y, sample_weight, reset=True)
         centered = check_flag(self.fit_intercept, "fit_intercept")
-        products = not trains  # SGD draws rows in white coordinates
-        factor = few_rows(X, y, weights, centered=centered, products=products)
+        # SGD draws rows in white coordinates, for which products with rows do not suffice.
+        factor = few_rows(X, y, weights, centered=centered, products=not trains)
         mean = None if factor is None else factor[0]
-        choice = self._choose_network(X, y, weights, settings.bars("cross-validation"), mean)
+        choice = self._choose_network(
+            X, y, weights, progress_bars("cross-validation", settings.verbose), mean
+        )
         state = self._unsolved(choice, y.ndim == 1, reference_array(X))
         columns = as_columns(y)
         if factor is None:
-            problem, _ = rows_problem(X, y, weights, centered=centered, moment=state.moment)
-            state.root = problem.root
+            state.root = accurate_root(X, columns, weights, state.moment, centered=centered)
         else:
             state.root = factor[1]
         if trains:
@@ -555,6 +548,52 @@ class DropoutRegressor(
         state.refer(X, columns, weights, type(self).__name__)
         self._keep(state)
         return self
+
+    @restored_on_failure
+    @timed_fit
+    def fit_batches(
+        self,
+        batches: Any,
+        y: Any = None,
+        sample_weight: Any = None,
+        *,
+        start: SecondMoment | None = None,
+    ) -> Self:
+        """Fit to data that are read in blocks of rows; the result equals `fit` on all rows.
+
+        Not more than a few blocks are in memory at a time, besides the second moment. Data that
+        fit into one block (32 MiB) are loaded.
+
+        Parameters
+        ----------
+        batches : iterable of batches, path, memory map, or data of any other kind
+            Each batch is a tuple of rows, targets and, optionally, weights; or of rows alone, if y
+            is given. See `lucidae.data.row_blocks` for the other kinds.
+        y : data of any kind, optional
+            Targets, unless the batches contain them.
+        sample_weight : data of any kind, optional
+            Frequencies of the rows, unless the batches contain them.
+        start : SecondMoment, optional
+            Moment of rows [x | y] that were read before, such as that of a
+            `lucidae.data.ReadInterrupted`.
+
+        Returns
+        -------
+        self
+            The fitted estimator itself.
+        """
+        self._check_settings()
+        self._fit_blocks(batches, y, sample_weight, start, with_targets=True)
+        store_targets(self, y)
+        return self
+
+    def _state_of_blocks(self, data: Any, start: SecondMoment | None, verbose: bool | str) -> Any:
+        centered = check_flag(self.fit_intercept, "fit_intercept")
+        problem, passed = read_problem(data, centered=centered, start=start, verbose=verbose)
+        choice = self._fixed_network(passed.moment)
+        state = self._unsolved(choice, data.flat_targets, data.rows.reference)
+        state.root, state.sketch, state.scales = problem.root, passed.sketch, passed.scales
+        return state
 
     @available_if(merges_regression)
     @restored_on_failure

@@ -1,7 +1,7 @@
 """From rows in memory or read in blocks to the second moments that define the dropout loss.
 
 A regression on fewer rows than features works on products with the rows, centred and scaled, and on
-their Gram matrix (`LinearProblem.from_wide`) in place of their second moment; where these would
+their Gram matrix (`WideRows`) in place of their second moment; where these would
 lose digits, on a factorisation of the rows (`LinearProblem.from_root`).
 """
 
@@ -170,28 +170,33 @@ def rows_problem(
     weights: Array | None,
     *,
     centered: bool,
-    products: bool = True,
-    moment: SecondMoment | None = None,
 ) -> tuple[LinearProblem, SecondMoment | RowMean]:
     """Return the problem of predicting Y from X, and the moment or mean of rows [x | y].
 
-    With fewer rows than features the second moment is not formed; the rows are factorised unless
-    `products` with them suffice. If the second moment of the inputs is ill-conditioned, the rows
-    are factorised too.
+    With fewer rows than features the second moment is not formed. If that of the inputs is
+    ill-conditioned, the rows are factorised.
     """
     mean: SecondMoment | RowMean
-    few = few_rows(X, Y, weights, centered=centered, products=products)
+    few = few_rows(X, Y, weights, centered=centered)
     if few is not None:
         mean = few[0]
         problem = LinearProblem.from_rows(few[1], X.shape[1], mean.weight - centered)
     else:
-        mean = moment = joint_moment(X, Y, weights) if moment is None else moment
-        problem = LinearProblem.from_moment(moment, X.shape[1], centered=centered)
-        if is_ill_conditioned(problem):
-            root = row_root(X, as_columns(Y), weights, moment, centered=centered)
-            problem = replace(problem, root=root)
+        mean = moment = joint_moment(X, Y, weights)
+        root = accurate_root(X, as_columns(Y), weights, moment, centered=centered)
+        problem = LinearProblem.from_moment(moment, X.shape[1], centered=centered, root=root)
     precision = machine_epsilon(X.data if scipy.sparse.issparse(X) else X)
     return resolved(problem, mean, precision, centered=centered), mean
+
+
+def accurate_root(
+    X: Any, Y: Array, weights: Array | None, moment: SecondMoment, *, centered: bool
+) -> Array | None:
+    """Return the triangular factor of rows whose second moment is ill-conditioned, else None."""
+    problem = LinearProblem.from_moment(moment, X.shape[1], centered=centered)
+    if not is_ill_conditioned(problem):
+        return None
+    return row_root(X, Y, weights, moment, centered=centered)
 
 
 def is_ill_conditioned(problem: LinearProblem) -> bool:

@@ -1109,11 +1109,10 @@ to about 1e-12."""
 class DropoutFigures:
     """Values measured for given weights U and V; balls are values with bounds on their errors."""
 
-    strength: float
-    width: int
-    tied: bool
+    judged: Judged
+    white: White
+    best: Optimum
     known: bool  # whether the global minimum is known: not for tied layers and correlated inputs
-    white: bool  # whether the inputs are white
     # (f − min f)/‖M‖², and how much of its error can only make the minimum smaller; if the minimum
     # is not known, that of separate layers, a lower bound, takes its place
     gap: Ball
@@ -1137,18 +1136,13 @@ class DropoutFigures:
     reason: str  # why the curvature was not measured
     attributes: Ball | None  # largest relative difference of a fitted attribute, and which one
     attribute: str
-    paper_bound: float | None
-    condition: float
-    dropped: int
-    from_rows: bool
-    unexplained: float  # E‖y‖² over ‖M‖²
     precision: float
-    spectrum: Matrix | None  # singular values of M; None if only the leading ones were computed
-    residual: Matrix | None
-    n_inputs: int
-    n_rows: float | None
-    peaks: Matrix | None  # (2, ≤ PEAKS): numbers of rows and their shares of the energy
     evidence: dict[str, Any]
+
+    @property
+    def tied(self) -> bool:
+        """Whether both layers share their weights."""
+        return self.white.tied_problem is not None
 
     def vague(self, tolerance: float) -> bool:
         """Tell whether rounding errors leave open what the claims say."""
@@ -1294,11 +1288,10 @@ def _measured(
             attribute, worst = max(differences, key=lambda pair: pair[1].high)
     nuclear = float(sizes.sum())
     return DropoutFigures(
-        strength=strength,
-        width=width,
-        tied=tied,
+        judged=judged,
+        white=white,
+        best=best,
         known=known,
-        white=known if tied else white.n_rows is None,
         gap=distance,
         missed=missed,
         lost=lost,
@@ -1319,17 +1312,7 @@ def _measured(
         reason=reason,
         attributes=worst,
         attribute=attribute,
-        paper_bound=_paper_bound(best.values, width) if tied and known else None,
-        condition=white.condition,
-        dropped=white.dropped,
-        from_rows=not white.squared,
-        unexplained=white.energy / explained,
         precision=0.0 if fitted is None else fitted.precision,
-        spectrum=None if white.rest > 0 else best.values,
-        residual=white.residual,
-        n_inputs=len(inner),
-        n_rows=white.n_rows,
-        peaks=None if white.known is None else white.known.peaks,
         evidence=_evidence(white, best, judged, total.value, scores, sizes, known),
     )
 
@@ -1490,7 +1473,7 @@ def _path_excess(scores: Matrix, nuclear: float, negligible: float) -> float:
     return len(scores) * float(((scores / nuclear) ** 2).sum()) - 1.0 if nuclear else math.inf
 
 
-def _paper_bound(values: Matrix, width: int) -> float:
+def paper_bound(values: Matrix, width: int) -> float:
     """Return r s_r / Σ_{i≤r} (sᵢ − s_r), where optimal tied weights lose full rank.
 
     s are the positive eigenvalues of the target (Mianjy et al. 2018, Theorem 4.3).
@@ -1511,8 +1494,8 @@ def compared(
     unit, width, precision, values = white.unit, judged.width, fitted.precision, best.values
     top = float(values.max(initial=0.0)) or 1.0
     error = (doubt + math.sqrt(white.lost)) / top  # also of directions that count as constant
-    # A loss below 10⁻⁷ of E‖y‖² consists of rounding errors.
-    scale = max(loss.value, 4 * loss.error / ATTRIBUTES, 1e-7 * white.energy)
+    # The digits of a loss below 10⁻⁶ of E‖y‖² are those of a difference of larger numbers.
+    scale = max(loss.value, 4 * loss.error / ATTRIBUTES, 1e-6 * white.energy)
     scale = min(scale, white.energy or 1.0) or 1.0
     objective = abs(fitted.objective / unit / unit - loss.value) / scale
     found = [("objective_", Ball(objective, loss.error / scale))]
