@@ -30,7 +30,8 @@ from lucidae.linear.solvers import solve_gradient
 from lucidae.linear.theory import AlignedPoint, hessian_eigenvalues
 from lucidae.linear.weights import TiedWeights, UntiedWeights
 from lucidae.metrics import axis_alignment_distance
-from lucidae.rows.covariances import DenseCovariance, Spectrum
+from lucidae.rows.covariances import DenseCovariance
+from lucidae.spectrum import Spectrum
 
 K = 20
 RATE = 3e-3

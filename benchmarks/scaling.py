@@ -86,8 +86,8 @@ def fit(X: Any) -> Any:
 
 def spectrum(X: np.ndarray) -> Any:
     """Compute the eigenpairs that `fit` needs, by the route that it chooses."""
-    from lucidae.rows.leading import leading
     from lucidae.rows.operator import RowOperator
+    from lucidae.spectrum import leading
 
     return leading(RowOperator.of(X), K)
 
@@ -148,7 +148,7 @@ def whole(X: np.ndarray) -> Callable[[], Iterator[np.ndarray]]:
 
 
 def rows_of_file(path: Path) -> Callable[[], Iterator[np.ndarray]]:
-    from lucidae.data import row_blocks
+    from lucidae.rows import row_blocks
 
     return lambda: iter(row_blocks(path))
 

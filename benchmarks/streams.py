@@ -135,7 +135,7 @@ def ours(kind: str, path: str) -> Any:
 
 
 def bare(kind: str, path: str) -> None:
-    from lucidae.data import row_blocks
+    from lucidae.rows import row_blocks
 
     total = 0.0
     for block in row_blocks(opened(kind, path)):
@@ -156,7 +156,7 @@ def incremental(kind: str, path: str) -> Any:
 def on_dask(kind: str, path: str) -> None:
     from distributed import Client, LocalCluster
 
-    from lucidae.data.dask_collections import dask_of_file
+    from lucidae.rows.dask import dask_of_file
 
     with (
         LocalCluster(2, threads_per_worker=1, dashboard_address=None) as cluster,
@@ -165,7 +165,7 @@ def on_dask(kind: str, path: str) -> None:
         client.wait_for_workers(2)
         # The other works are timed after their imports too.
         package = "lucidae" if kind == "lucidae" else "dask_ml.decomposition"
-        for name in (package, "lucidae.data.dask_blocks"):
+        for name in (package, "lucidae.rows.dask"):
             client.run(importlib.import_module, name)
         rows = dask_of_file(path)
         clock(lambda: dask_estimator(kind).fit(rows).components_)

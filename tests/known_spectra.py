@@ -32,5 +32,5 @@ def sines(components, axes):
 
 def read_in_blocks(monkeypatch, block_bytes=2**14):
     """Let small data be read in several blocks, which are not loaded together."""
-    monkeypatch.setattr("lucidae.data.blocks.BLOCK_BYTES", block_bytes)
+    monkeypatch.setattr("lucidae.rows.blocks.BLOCK_BYTES", block_bytes)
     monkeypatch.setattr("lucidae.linear.certify.LOADED_BYTES", min(block_bytes, 2**16))

@@ -21,13 +21,14 @@ from lucidae.dropout.problem import (
 from lucidae.linear.objectives import NonUniformL2
 from lucidae.linear.rules import RotationAugmentedRule
 from lucidae.linear.weights import TiedWeights, UntiedWeights
-from lucidae.rows.covariances import EigenbasisCovariance, Spectrum
+from lucidae.rows.covariances import EigenbasisCovariance
 from lucidae.sparsity import objectives as slices
 from lucidae.sparsity.group_lasso import group_lasso
 from lucidae.sparsity.moves import best_change, coordinate_gains
 from lucidae.sparsity.objectives import UPDATES, DiagonalCovariance, FullCovariance
 from lucidae.sparsity.problem import Problem
 from lucidae.sparsity.state import evaluate
+from lucidae.spectrum import Spectrum
 from lucidae_papers.linear.landscape import TURN, Plane
 
 

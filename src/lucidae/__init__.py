@@ -38,7 +38,7 @@ _HOMES = {
     "DropoutFactorization": "lucidae.dropout",
     "DropoutRegressor": "lucidae.dropout",
     "LinearAutoencoder": "lucidae.linear",
-    "SecondMoment": "lucidae.data.passes",  # which reads data that are not in memory
+    "SecondMoment": "lucidae.rows.passes",  # which reads data that are not in memory
     "SparseVAE": "lucidae.sparsity",
     "certify": "lucidae.certificates.certify",
     "equalize": "lucidae.dropout",

@@ -204,7 +204,7 @@ class SecondMoment:
         X : array-like, data frame, sparse matrix or data of any other kind, of shape (n, m)
             The data: n samples with m features. Sparse input is never made dense. Files, memory
             maps, iterables of batches and Dask collections are read in blocks (see
-            `lucidae.data.row_blocks`).
+            `lucidae.rows.row_blocks`).
         sample_weight : array-like of shape (n,), optional
             Weights of the rows as frequencies: weight 2 counts a row twice. By default 1 each.
         verbose : bool or "auto", default="auto"

@@ -10,8 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from lucidae.data import blocks
 from lucidae.linear import LinearAutoencoder
+from lucidae.rows import blocks
 from lucidae.validation import DataKind, check_flag, is_dask, kind_of
 
 __all__ = ["pca"]

@@ -598,7 +598,7 @@ class DataKind(Enum):
     STORED = "array outside memory, such as one of h5py or zarr"
     BATCHES = "iterable of batches of rows"
     FUNCTION = "function that returns an iterable of batches"
-    BLOCKS = "blocks of rows, as `lucidae.data.row_blocks` returns them"
+    BLOCKS = "blocks of rows, as `lucidae.rows.row_blocks` returns them"
     DASK = "Dask array or data frame"
 
 

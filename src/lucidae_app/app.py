@@ -13,9 +13,9 @@ import typer
 from rich.text import Text
 
 from lucidae._version import __version__
-from lucidae.data.tables import Table
 from lucidae.datasets import load_digits
 from lucidae.linear.estimator import IN_BLOCKS, IN_MEMORY
+from lucidae.rows.tables import Table
 from lucidae_app import MISSING, is_extra
 from lucidae_app.console import errors, output, print_written, progress_bar
 from lucidae_app.files import Force, check_page

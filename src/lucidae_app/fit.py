@@ -23,11 +23,11 @@ from lucidae import (
 )
 from lucidae.certificates import Certificate
 from lucidae.counting import CRITERIA
-from lucidae.data import ReadInterrupted, in_memory
-from lucidae.data.files import FILES, blocks_of_file, read_table
-from lucidae.data.kinds import named_rows
-from lucidae.data.tables import some
 from lucidae.models import Source, save_from
+from lucidae.rows import ReadInterrupted
+from lucidae.rows.files import FILES, blocks_of_file, read_table
+from lucidae.rows.kinds import in_memory, named_rows
+from lucidae.rows.tables import some
 from lucidae_app.console import (
     note,
     print_certificate,

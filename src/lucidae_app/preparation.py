@@ -21,9 +21,9 @@ from sklearn.impute import SimpleImputer
 from sklearn.preprocessing import StandardScaler
 
 from lucidae import LinearAutoencoder
-from lucidae.data.files import blocks_of_file, read_table
-from lucidae.data.tables import INDEX, Matrix, ReadOptions, Table, some
 from lucidae.impute import LowRankImputer
+from lucidae.rows.files import blocks_of_file, read_table
+from lucidae.rows.tables import INDEX, Matrix, ReadOptions, Table, some
 from lucidae_app.console import note
 
 __all__ = ["Preparation", "Prepared", "joined", "on_table", "preparation"]

@@ -14,12 +14,12 @@ import joblib
 import numpy as np
 import typer
 
-from lucidae.data import RowBlocks, blocks, row_blocks
-from lucidae.data.files import STREAMED, blocks_of_file, read_table
-from lucidae.data.kinds import AlignedBlocks, is_dask, named_rows
-from lucidae.data.passes import applied_blocks, fold
-from lucidae.data.tables import ReadOptions, Table
 from lucidae.moments import SecondMoment
+from lucidae.rows import RowBlocks, blocks, row_blocks
+from lucidae.rows.files import STREAMED, blocks_of_file, read_table
+from lucidae.rows.kinds import AlignedBlocks, is_dask, named_rows
+from lucidae.rows.passes import applied_blocks, fold
+from lucidae.rows.tables import ReadOptions, Table
 from lucidae.validation import install_command
 from lucidae_app.console import note
 from lucidae_app.preparation import Preparation
@@ -312,7 +312,7 @@ def results_of(method: Any, rows: Any, n_columns: int) -> Iterator[Any]:
     collection are computed by the workers.
     """
     if is_dask(rows):
-        from lucidae.data.dask_blocks import DaskBlocks
+        from lucidae.rows.dask import DaskBlocks
 
         results: Any = DaskBlocks(method(rows), "X", flat=True)
     else:
@@ -339,7 +339,7 @@ def standardized(table: Table) -> Table:
 
 
 def _on_cluster(file: Path, options: ReadOptions) -> Any:
-    from lucidae.data.dask_collections import dask_of_file
+    from lucidae.rows.dask import dask_of_file
 
     return dask_of_file(file, options)
 

@@ -15,7 +15,7 @@ from numpy.testing import assert_allclose
 
 import lucidae
 from extras import require
-from lucidae.data import blocks
+from lucidae.rows import blocks
 
 require("typer")
 require("rich")
@@ -397,7 +397,7 @@ def test_the_report_reads_a_large_file_once(run, rows, monkeypatch):
 
     monkeypatch.setattr("lucidae_app.preparation.read_table", refuse)
     monkeypatch.setattr("lucidae_app.streams.SAMPLED_BYTES", 2**14)
-    numbers, blocks_of = [], lucidae.data.files.ParquetBlocks.read
+    numbers, blocks_of = [], lucidae.rows.files.ParquetBlocks.read
 
     def counted(self):
         numbers.append(0)
@@ -405,7 +405,7 @@ def test_the_report_reads_a_large_file_once(run, rows, monkeypatch):
             numbers[-1] += len(rows)
             yield rows
 
-    monkeypatch.setattr("lucidae.data.files.ParquetBlocks.read", counted)
+    monkeypatch.setattr("lucidae.rows.files.ParquetBlocks.read", counted)
     code, _, err = run(
         "report", "rows.parquet", "--out", "page.html", "--target", "c", "--standardize"
     )

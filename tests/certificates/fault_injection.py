@@ -32,7 +32,10 @@ from lucidae import (
 )
 
 READERS = (
-    "lucidae.data",
+    *(
+        f"lucidae.rows.{name}"
+        for name in ("blocks", "dask", "files", "kinds", "passes", "tables", "text")
+    ),
     "lucidae.validation",
     "lucidae.io",
     "lucidae.cards",

@@ -183,7 +183,7 @@ ALL = list(itertools.product(SIZES, WAYS, MODELS))
     ],
 )
 def test_no_certificate_holds_where_the_data_refute_it(size, way, kind, monkeypatch):
-    monkeypatch.setattr("lucidae.data.blocks.BLOCK_BYTES", 2**12)
+    monkeypatch.setattr("lucidae.rows.blocks.BLOCK_BYTES", 2**12)
     monkeypatch.setattr(network, "load_rows", lambda *_, **__: None)  # read block by block
     data = drawn(*SIZES[size])
     found = {fault: outcome(fault, kind, way, data) for fault in FAULTS}

@@ -247,7 +247,7 @@ def test_an_autoencoder_of_few_rows_has_any_number_of_hidden_units(width):
 @pytest.mark.parametrize("kind", [DropoutRegressor, DropoutAutoencoder])
 @pytest.mark.parametrize("form", ["stream", "function", "memory map", "Dask array"])
 def test_rows_in_parts_give_the_fit_of_all_rows(kind, form, tmp_path, monkeypatch):
-    monkeypatch.setattr("lucidae.data.blocks.BLOCK_BYTES", 2**12)
+    monkeypatch.setattr("lucidae.rows.blocks.BLOCK_BYTES", 2**12)
     X, Y = (np.concatenate(20 * [part]) for part in DATA["plain"][:2])
     X, Y = X + 0.1 * np.arange(len(X))[:, None] % 1.7, Y + np.arange(len(X))[:, None] % 3
     model, expected = kind(WIDTH, dropout=DROPOUT), kind(WIDTH, dropout=DROPOUT).fit(X, Y)
@@ -393,7 +393,7 @@ def test_small_components_beside_a_dominant_one_are_exact(shape, ratio):
 
 @pytest.mark.parametrize("form", ["memory map", "function", "Dask array"])
 def test_small_components_of_rows_that_are_read_in_blocks_are_exact(form, tmp_path, monkeypatch):
-    monkeypatch.setattr("lucidae.data.blocks.BLOCK_BYTES", 2**14)
+    monkeypatch.setattr("lucidae.rows.blocks.BLOCK_BYTES", 2**14)
     X, axes = rows_with(dominated(1e12), 900, 40)
     X, calls = X + 3.0, []
 
@@ -427,7 +427,7 @@ def test_small_components_of_rows_that_are_read_in_blocks_are_exact(form, tmp_pa
 
 
 def test_rows_that_differ_in_the_second_pass_are_refused(monkeypatch):
-    monkeypatch.setattr("lucidae.data.blocks.BLOCK_BYTES", 2**14)
+    monkeypatch.setattr("lucidae.rows.blocks.BLOCK_BYTES", 2**14)
     (X, _), rng = rows_with(dominated(1e12), 900, 40), np.random.default_rng(0)
     with pytest.raises(ValueError, match="differed between two passes"):
         DropoutAutoencoder(5, dropout=1e-10).fit(
@@ -436,7 +436,7 @@ def test_rows_that_differ_in_the_second_pass_are_refused(monkeypatch):
 
 
 def test_a_regression_on_blocks_uses_the_exact_small_components(monkeypatch):
-    monkeypatch.setattr("lucidae.data.blocks.BLOCK_BYTES", 2**14)
+    monkeypatch.setattr("lucidae.rows.blocks.BLOCK_BYTES", 2**14)
     X, axes = rows_with(dominated(1e12), 900, 40)
     Y = X @ axes[:, 1:4] + 0.1 * np.random.default_rng(0).standard_normal((900, 3))
     exact = np.linalg.lstsq(X, Y - Y.mean(axis=0), rcond=1e-12)[0]

@@ -2,7 +2,7 @@
 
 import pytest
 
-from lucidae.data import blocks
+from lucidae.rows import blocks
 
 
 @pytest.fixture

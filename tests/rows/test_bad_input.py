@@ -15,7 +15,7 @@ from lucidae import (
     SparseVAE,
     certify,
 )
-from lucidae.data import ReadInterrupted, row_blocks
+from lucidae.rows import ReadInterrupted, row_blocks
 
 ROWS = np.random.default_rng(0).standard_normal((4000, 6)) * np.arange(6, 0, -1) + 1
 FEW = ROWS[:200]
@@ -311,7 +311,7 @@ def weights_of_shape(kind, shape, folder):
 @pytest.mark.parametrize("kind", ["array", "frame", "list", "dask", "file", "batches"])
 @pytest.mark.parametrize("block_bytes", [2**25, 2**12])
 def test_weights_with_two_dimensions_are_refused(kind, block_bytes, tmp_path, monkeypatch):
-    monkeypatch.setattr("lucidae.data.blocks.BLOCK_BYTES", block_bytes)
+    monkeypatch.setattr("lucidae.rows.blocks.BLOCK_BYTES", block_bytes)
     rows = {
         "array": lambda: FEW,
         "map": lambda: mapped(FEW, tmp_path),

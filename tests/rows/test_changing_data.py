@@ -18,7 +18,7 @@ from lucidae import (
     SparseVAE,
     certify,
 )
-from lucidae.data import row_blocks
+from lucidae.rows import row_blocks
 
 
 def rows_of(n=4000, m=6):
@@ -58,7 +58,7 @@ ONCE = {
 @pytest.mark.parametrize("kind", ONCE)
 @pytest.mark.parametrize("block_bytes", [2**25, 2**12])
 def test_no_batch_is_lost_or_read_twice(kind, block_bytes, monkeypatch):
-    monkeypatch.setattr("lucidae.data.blocks.BLOCK_BYTES", block_bytes)
+    monkeypatch.setattr("lucidae.rows.blocks.BLOCK_BYTES", block_bytes)
     X, y = rows_of(), rows_of() @ np.arange(6.0)
     assert_array_equal(np.concatenate(list(row_blocks(ONCE[kind](X)))), X)
     model = LinearAutoencoder(2).fit(ONCE[kind](X))

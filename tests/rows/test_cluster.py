@@ -17,8 +17,9 @@ from sklearn.base import clone
 
 from extras import require
 from lucidae import DropoutRegressor, LinearAutoencoder, SecondMoment, SparseVAE, certify
-from lucidae.data import ReadInterrupted, blocks, dask_blocks, row_blocks
-from lucidae.data.dask_collections import dask_of_file
+from lucidae.rows import ReadInterrupted, blocks, row_blocks
+from lucidae.rows import dask as dask_blocks
+from lucidae.rows.dask import dask_of_file
 from lucidae.sparsity import solve_batch
 
 da, dask = require("dask.array"), require("dask")
@@ -252,7 +253,7 @@ def test_an_interruption_while_chunks_are_counted_says_that_nothing_is_kept(tmp_
 
 def _slow_reading(folder, slow):
     """Let a worker wait before it returns rows of a Parquet file, or read as before."""
-    from lucidae.data.files import ParquetBlocks
+    from lucidae.rows.files import ParquetBlocks
 
     original = vars(ParquetBlocks)["rows_of_groups"]
     original = getattr(original, "original", original)
@@ -269,7 +270,7 @@ def _slow_reading(folder, slow):
 COMMAND = """
 import signal, sys
 signal.signal(signal.SIGINT, signal.default_int_handler)
-from lucidae.data import blocks
+from lucidae.rows import blocks
 blocks.BLOCK_BYTES = 2**16
 from lucidae_app import main
 main(sys.argv[1:])

@@ -20,9 +20,9 @@ from lucidae import (
     load,
     save,
 )
-from lucidae.data import blocks
-from lucidae.data.dask_collections import dask_of_file
-from lucidae.data.tables import ReadOptions
+from lucidae.rows import blocks
+from lucidae.rows.dask import dask_of_file
+from lucidae.rows.tables import ReadOptions
 
 da, dd, dask = require("dask.array"), require("dask.dataframe"), require("dask")
 pd = require("pandas")
@@ -158,7 +158,7 @@ def test_missing_entries_of_wide_dask_collections(at, monkeypatch):
 
 
 def test_targets_beside_dask_rows_are_read_in_waves(monkeypatch, tmp_path):
-    monkeypatch.setattr("lucidae.data.dask_blocks.WAVE", 3)
+    monkeypatch.setattr("lucidae.rows.dask.WAVE", 3)
     X = spread_rows()
     y = X @ np.arange(20.0)
     np.save(tmp_path / "y.npy", y)
@@ -181,7 +181,7 @@ import sys
 import numpy as np
 import dask.array as da
 from lucidae import LinearAutoencoder, SecondMoment
-from lucidae.data import blocks
+from lucidae.rows import blocks
 assert "distributed" not in sys.modules
 blocks.BLOCK_BYTES = 2**10
 rows = da.from_array(np.random.default_rng(0).standard_normal((400, 6)), chunks=(50, 3))

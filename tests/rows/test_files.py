@@ -18,11 +18,11 @@ from numpy.testing import assert_allclose, assert_array_equal
 
 from extras import require
 from lucidae import DropoutRegressor, LinearAutoencoder
-from lucidae.data import ReadInterrupted, files, row_blocks
-from lucidae.data.files import blocks_of_file
-from lucidae.data.tables import ReadOptions, Table
 from lucidae.datasets import load_digits
 from lucidae.datasets import read_table as read_frame
+from lucidae.rows import ReadInterrupted, files, row_blocks
+from lucidae.rows.files import blocks_of_file
+from lucidae.rows.tables import ReadOptions, Table
 
 pandas, pyarrow = require("pandas"), require("pyarrow")
 
@@ -600,7 +600,7 @@ def press_ctrl_c(monkeypatch, ctrl_c):
 def test_ctrl_c_while_a_text_file_is_read_gives_the_moment(
     tmp_path, press_ctrl_c, monkeypatch, share
 ):
-    monkeypatch.setattr("lucidae.data.blocks.BLOCK_BYTES", 2**18)
+    monkeypatch.setattr("lucidae.rows.blocks.BLOCK_BYTES", 2**18)
     X = np.random.default_rng(0).standard_normal((60_000, 3)).round(6)
     file = tmp_path / "rows.csv"
     pandas.DataFrame(X, columns=list("abc")).to_csv(file, index=False)

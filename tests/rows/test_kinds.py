@@ -17,8 +17,8 @@ from lucidae import (
     SparseVAE,
     certify,
 )
-from lucidae.data import row_blocks
 from lucidae.datasets import read_table
+from lucidae.rows import row_blocks
 
 
 def spread_rows(n=2000, m=12, dtype=np.float64, seed=0):

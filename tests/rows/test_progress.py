@@ -9,8 +9,8 @@ from numpy.testing import assert_allclose
 
 from extras import require
 from lucidae import DropoutAutoencoder, LinearAutoencoder
-from lucidae.data import text
-from lucidae.data.files import blocks_of_map
+from lucidae.rows import text
+from lucidae.rows.files import blocks_of_map
 
 
 def rows_of(n=4000, m=6, seed=0):
@@ -77,7 +77,7 @@ def test_progress_of_a_source_of_less_than_one_block(
     data = slowly_read(kind, X, tmp_path)
     if kind == "csv":
         monkeypatch.setattr(text, "CELL_BYTES", 8)
-        monkeypatch.setattr("lucidae.data.blocks.BLOCK_BYTES", X.nbytes)
+        monkeypatch.setattr("lucidae.rows.blocks.BLOCK_BYTES", X.nbytes)
     model = make(2, verbose=True).fit_batches(data)
     shown = [line for line in capsys.readouterr().err.splitlines() if "reading rows" in line]
     known = kind not in ("iterator", "function", "csv")

@@ -6,8 +6,8 @@ from collections.abc import Iterable
 from numbers import Real
 from typing import Any
 
-from lucidae.data.files import load_file, warn_of_reading
-from lucidae.data.tables import ReadOptions
+from lucidae.rows.files import load_file, warn_of_reading
+from lucidae.rows.tables import ReadOptions
 from lucidae.validation import check_flag
 
 __all__ = ["read_table"]

@@ -24,9 +24,6 @@ from lucidae.base import (
 )
 from lucidae.certificates.claims import Certificate
 from lucidae.certificates.sketch import Sketch
-from lucidae.data import LazyOutputMixin, by_blocks, in_memory
-from lucidae.data.kinds import by_chunks, check_batch
-from lucidae.data.passes import Passes, check_start, given_moment
 from lucidae.dropout.claims import given_rows
 from lucidae.dropout.network import (
     NetworkMixin,
@@ -55,8 +52,10 @@ from lucidae.dropout.theory import strength_of
 from lucidae.dropout.verify import FittedArrays, has_many_features
 from lucidae.iteration.progress import timed_fit
 from lucidae.moments import SecondMoment
-from lucidae.rows.leading import scatter_is_cheapest
+from lucidae.rows.kinds import by_chunks, check_batch, in_memory
 from lucidae.rows.operator import STORED_FEATURES, BlockRows, MomentRows, RowOperator
+from lucidae.rows.passes import LazyOutputMixin, Passes, by_blocks, check_start, given_moment
+from lucidae.spectrum import scatter_is_cheapest
 from lucidae.validation import check_weights
 
 
@@ -253,7 +252,7 @@ class DropoutAutoencoder(
         ----------
         X : {array-like, sparse matrix} of shape (n_samples, n_features)
             The data, one row per sample. Files, memory maps, iterables of batches and Dask
-            collections are read in blocks: see `lucidae.data.row_blocks`.
+            collections are read in blocks: see `lucidae.rows.row_blocks`.
         y : None
             Ignored.
         sample_weight : array-like of shape (n_samples,), optional
@@ -306,13 +305,13 @@ class DropoutAutoencoder(
         batches : iterable of batches, path, memory map, or data of any other kind
             Each batch is an array, a data frame or a sparse matrix of rows, the path of a file, or
             a tuple of rows, targets (which are ignored) and weights. See
-            `lucidae.data.row_blocks` for the other kinds. None if `start` is the moment of all
+            `lucidae.rows.row_blocks` for the other kinds. None if `start` is the moment of all
             rows.
         sample_weight : data of any kind, optional
             Frequencies of the rows, unless the batches contain them.
         start : SecondMoment, optional
             Moment of rows that were read before, such as that of a
-            `lucidae.data.ReadInterrupted`.
+            `lucidae.rows.ReadInterrupted`.
 
         Returns
         -------

@@ -24,9 +24,6 @@ from lucidae.certificates.claims import (
     reported,
     undecided,
 )
-from lucidae.data import in_memory
-from lucidae.data.kinds import aligned_blocks
-from lucidae.data.passes import load_rows
 from lucidae.dropout.landscape import classify
 from lucidae.dropout.problem import check_hidden_units
 from lucidae.dropout.rows import as_columns, checked_columns
@@ -47,6 +44,8 @@ from lucidae.dropout.verify import (
     paper_bound,
 )
 from lucidae.dropout.verify_completion import CompletionFigures
+from lucidae.rows.kinds import aligned_blocks, in_memory
+from lucidae.rows.passes import load_rows
 from lucidae.sampling import separated_components
 from lucidae.validation import check_flag, check_number, check_rows, check_weights
 

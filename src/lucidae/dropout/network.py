@@ -30,8 +30,6 @@ from lucidae.arrays.threads import fork_safe
 from lucidae.base import CertifiedMixin, Fitted, FittedState
 from lucidae.certificates.claims import Certificate, Claim, undecided
 from lucidae.certificates.sketch import Sketch, column_scales, sketch_pairs
-from lucidae.data import aligned_blocks, store_features
-from lucidae.data.passes import check_start, load_rows
 from lucidae.dropout.claims import (
     CERTIFIED,
     LARGEST_GAP,
@@ -49,7 +47,9 @@ from lucidae.dropout.theory import dropout_of
 from lucidae.dropout.verify import ATTRIBUTES, Data, FittedArrays, Judged, JudgedRows, TestedMoment
 from lucidae.iteration import History, Status, progress_bars
 from lucidae.moments import SecondMoment
+from lucidae.rows.kinds import aligned_blocks
 from lucidae.rows.operator import CHANGED_ROWS, TrainingRows
+from lucidae.rows.passes import check_start, load_rows, store_features
 from lucidae.validation import (
     check_choice,
     check_flag,

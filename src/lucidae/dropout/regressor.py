@@ -34,8 +34,6 @@ from lucidae.base import (
 )
 from lucidae.certificates.claims import Certificate
 from lucidae.certificates.sketch import Sketch, column_scales, sketch_pairs
-from lucidae.data import by_blocks, in_memory, loaded, store_targets
-from lucidae.data.kinds import by_chunks, check_batch
 from lucidae.dropout.claims import Context, given_rows
 from lucidae.dropout.network import (
     NetworkMixin,
@@ -74,6 +72,8 @@ from lucidae.dropout.verify import FittedArrays
 from lucidae.iteration import progress_bars
 from lucidae.iteration.progress import timed_fit
 from lucidae.moments import SecondMoment
+from lucidae.rows.kinds import by_chunks, check_batch, in_memory, loaded
+from lucidae.rows.passes import by_blocks, store_targets
 from lucidae.validation import (
     check_flag,
     check_jobs,
@@ -512,7 +512,7 @@ class DropoutRegressor(NetworkMixin, MultiOutputMixin, RegressorMixin, BaseEstim
         ----------
         X : {array-like, sparse matrix} of shape (n_samples, n_features)
             Inputs, one row per sample. Files, memory maps, iterables of batches and Dask
-            collections are read in blocks: see `lucidae.data.row_blocks`. The same holds for `y`.
+            collections are read in blocks: see `lucidae.rows.row_blocks`. The same holds for `y`.
         y : array-like of shape (n_samples,) or (n_samples, n_targets)
             Targets, one row per sample.
         sample_weight : array-like of shape (n_samples,), optional
@@ -568,14 +568,14 @@ class DropoutRegressor(NetworkMixin, MultiOutputMixin, RegressorMixin, BaseEstim
         ----------
         batches : iterable of batches, path, memory map, or data of any other kind
             Each batch is a tuple of rows, targets and, optionally, weights; or of rows alone, if y
-            is given. See `lucidae.data.row_blocks` for the other kinds.
+            is given. See `lucidae.rows.row_blocks` for the other kinds.
         y : data of any kind, optional
             Targets, unless the batches contain them.
         sample_weight : data of any kind, optional
             Frequencies of the rows, unless the batches contain them.
         start : SecondMoment, optional
             Moment of rows [x | y] that were read before, such as that of a
-            `lucidae.data.ReadInterrupted`.
+            `lucidae.rows.ReadInterrupted`.
 
         Returns
         -------

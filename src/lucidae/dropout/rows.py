@@ -33,8 +33,6 @@ from lucidae.arrays import (
 )
 from lucidae.base import reference_array
 from lucidae.certificates.sketch import Sketch, column_scales, sketch_pairs
-from lucidae.data.kinds import AlignedBlocks
-from lucidae.data.passes import fold, nothing_read
 from lucidae.dropout.problem import (
     CONDITION,
     GRAM_CONDITION,
@@ -47,7 +45,9 @@ from lucidae.dropout.problem import (
     varying,
 )
 from lucidae.moments import SecondMoment
+from lucidae.rows.kinds import AlignedBlocks
 from lucidae.rows.operator import STORED_FEATURES, RowOperator
+from lucidae.rows.passes import fold, nothing_read
 from lucidae.validation import check_rows
 
 LARGEST_COPY = 2**27

@@ -40,8 +40,8 @@ from lucidae.dropout.problem import (
     whiten,
 )
 from lucidae.dropout.theory import optimal_rank, optimal_value, shrink
-from lucidae.rows.leading import costs, leading, refined
 from lucidae.rows.operator import CsrRows, DenseRows, RowOperator
+from lucidae.spectrum import costs, leading, refined
 from lucidae.validation import check_number, check_rows
 
 Triple = tuple[Array, Array, Array]

@@ -35,7 +35,7 @@ from lucidae.linear.rules import (
 )
 from lucidae.linear.simulation import Plan, Run, Trajectory, epochs_to_alignment, simulate
 from lucidae.linear.weights import TiedWeights, UntiedWeights, VariationalWeights
-from lucidae.rows.covariances import Spectrum
+from lucidae.spectrum import Spectrum
 
 __all__ = [
     "METHODS",

@@ -19,9 +19,6 @@ from lucidae.certificates.bounds import TINY, epsilon
 from lucidae.certificates.certify import certifies, check_settings
 from lucidae.certificates.claims import Certificate, Claim
 from lucidae.certificates.sketch import Sketch
-from lucidae.data import ReadInterrupted, aligned_blocks, in_memory
-from lucidae.data.kinds import AlignedBlocks, LoadedRows
-from lucidae.data.passes import Passes, fold, load_rows, no_moment, nothing_read
 from lucidae.linear import verify
 from lucidae.linear.claims import certificate, claims, evidence, figures_of
 from lucidae.linear.methods import Method, Options
@@ -31,8 +28,11 @@ from lucidae.linear.rules import RotationAugmentedRule
 from lucidae.linear.verify import Data, GivenRows, RereadRows, mean_difference
 from lucidae.linear.weights import TiedWeights, UntiedWeights
 from lucidae.moments import SecondMoment
-from lucidae.rows.leading import leading
+from lucidae.rows import ReadInterrupted
+from lucidae.rows.kinds import AlignedBlocks, LoadedRows, aligned_blocks, in_memory
 from lucidae.rows.operator import EXACT_FEATURES, BlockRows, MomentRows, RowOperator
+from lucidae.rows.passes import Passes, fold, load_rows, no_moment, nothing_read
+from lucidae.spectrum import leading
 from lucidae.validation import check_rows, check_weights
 
 __all__ = ["blocks_of", "certify_components", "certify_weights", "checked_data", "data_of"]

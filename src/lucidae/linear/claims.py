@@ -30,13 +30,13 @@ from lucidae.linear.verify import (
     WeightFigures,
 )
 from lucidae.linear.weights import map_fields
-from lucidae.rows.covariances import Spectrum
 from lucidae.sampling import (
     TURNED,
     component_sampling_error,
     components_above_noise,
     subspace_sampling_error,
 )
+from lucidae.spectrum import Spectrum
 
 __all__ = ["LinearFigures", "certificate", "claims", "evidence", "figures_of", "with_changes"]
 

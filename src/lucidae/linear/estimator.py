@@ -26,17 +26,6 @@ from lucidae.base import (
 from lucidae.certificates.claims import Certificate
 from lucidae.certificates.sketch import Sketch
 from lucidae.counting import ComponentCount
-from lucidae.data import (
-    LazyOutputMixin,
-    aligned_blocks,
-    blocks,
-    by_blocks,
-    in_memory,
-    loaded,
-    store_features,
-)
-from lucidae.data.kinds import AlignedBlocks, by_chunks, check_batch
-from lucidae.data.passes import Passes, check_start, given_moment
 from lucidae.iteration.progress import timed_fit
 from lucidae.linear.certify import (
     check_repeatable,
@@ -51,12 +40,29 @@ from lucidae.linear.missing import comparable, observed_part, unmasked
 from lucidae.linear.observed_gaussian import gaussian_of, has_missing
 from lucidae.linear.state import LinearState
 from lucidae.moments import SecondMoment
+from lucidae.rows import blocks
+from lucidae.rows.kinds import (
+    AlignedBlocks,
+    aligned_blocks,
+    by_chunks,
+    check_batch,
+    in_memory,
+    loaded,
+)
 from lucidae.rows.operator import (
     EXACT_FEATURES,
     STORED_FEATURES,
     BlockRows,
     MomentRows,
     RowOperator,
+)
+from lucidae.rows.passes import (
+    LazyOutputMixin,
+    Passes,
+    by_blocks,
+    check_start,
+    given_moment,
+    store_features,
 )
 from lucidae.validation import check_weights, columns_with_gaps, kind_of
 
@@ -342,7 +348,7 @@ class LinearAutoencoder(
         ----------
         X : array-like, data frame, sparse matrix or tensor of shape (n, m)
             The data: n ≥ 2 samples with m features. Files, memory maps, iterables of batches and
-            Dask collections are read in blocks: see `lucidae.data.row_blocks`. With more than 8192
+            Dask collections are read in blocks: see `lucidae.rows.row_blocks`. With more than 8192
             features they are read several times, for which an iterator is refused.
         y : ignored
             Accepted for scikit-learn's pipelines.
@@ -393,13 +399,13 @@ class LinearAutoencoder(
         batches : iterable of batches, path, memory map, or data of any other kind
             Each batch is an array, a data frame or a sparse matrix of rows, the path of a file, or
             a tuple of rows, targets (which are ignored) and weights. See
-            `lucidae.data.row_blocks` for the other kinds. None if `start` is the moment of all
+            `lucidae.rows.row_blocks` for the other kinds. None if `start` is the moment of all
             rows.
         sample_weight : data of any kind, optional
             Frequencies of the rows, unless the batches contain them.
         start : SecondMoment, optional
             Moment of rows that were read before, such as that of a
-            `lucidae.data.ReadInterrupted`.
+            `lucidae.rows.ReadInterrupted`.
 
         Returns
         -------

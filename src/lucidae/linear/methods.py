@@ -30,7 +30,7 @@ from lucidae.linear.rules import (
     brockett_ranks,
 )
 from lucidae.linear.weights import balanced_mean, frobenius
-from lucidae.rows.covariances import Spectrum
+from lucidae.spectrum import Spectrum
 from lucidae.validation import (
     check_choice,
     check_flag,

@@ -32,7 +32,8 @@ from lucidae.arrays.eigen import column_signs, orthonormal_rows
 from lucidae.iteration import History, Status
 from lucidae.linear.methods import Method
 from lucidae.linear.weights import map_fields
-from lucidae.rows.covariances import TINY, Covariance, Spectrum
+from lucidae.rows.covariances import TINY, Covariance
+from lucidae.spectrum import Spectrum
 
 WELL_RESOLVED = 1e-4
 """Smallest ratio of an eigenvalue to the largest one for which it is used as the variance along its

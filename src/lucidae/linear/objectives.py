@@ -35,7 +35,8 @@ from lucidae.arrays.graphs import concurrently
 from lucidae.linear.rules import Rule, keep_probabilities, reconstruction_gradient
 from lucidae.linear.theory import AlignedPoint, hessian_eigenvalues, zero_latents
 from lucidae.linear.weights import AnyWeights, Products, UntiedWeights, VariationalWeights, products
-from lucidae.rows.covariances import TINY, Covariance, Spectrum
+from lucidae.rows.covariances import TINY, Covariance
+from lucidae.spectrum import Spectrum
 from lucidae.validation import check_number
 
 Vector = np.ndarray[Any, Any]

@@ -41,7 +41,8 @@ from lucidae.arrays import (
     zeros_like_shape,
 )
 from lucidae.linear.model import Model
-from lucidae.rows.covariances import TINY, Spectrum
+from lucidae.rows.covariances import TINY
+from lucidae.spectrum import Spectrum
 
 BLOCK_ENTRIES = 2**22
 """Largest number of entries of k × k matrices, and of rows, that are in memory at a time."""

@@ -29,7 +29,7 @@ from lucidae.linear.objectives import (
 )
 from lucidae.linear.rules import BrockettRule, GeneralizedHebbianRule, RotationAugmentedRule
 from lucidae.linear.verify import Data, Leading, Losses, Terms, norm
-from lucidae.rows.covariances import Spectrum
+from lucidae.spectrum import Spectrum
 
 __all__ = ["REFERENCES", "SelfJudged", "reference_of"]
 

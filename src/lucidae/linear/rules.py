@@ -34,7 +34,8 @@ from lucidae.linear.weights import (
     UntiedWeights,
     products,
 )
-from lucidae.rows.covariances import Covariance, RowsCovariance, Spectrum
+from lucidae.rows.covariances import Covariance, RowsCovariance
+from lucidae.spectrum import Spectrum
 
 Vector = np.ndarray[Any, Any]
 

@@ -33,9 +33,9 @@ from lucidae.rows.covariances import (
     Covariance,
     DenseCovariance,
     EigenbasisCovariance,
-    Spectrum,
     rows_covariance,
 )
+from lucidae.spectrum import Spectrum
 from lucidae.validation import check_choice
 
 __all__ = ["Plan", "Run", "Trajectory", "epochs_to_alignment", "simulate"]

@@ -15,8 +15,8 @@ from lucidae.linear.state import LinearState
 from lucidae.linear.stream import StreamFit
 from lucidae.linear.weights import TiedWeights, UntiedWeights, VariationalWeights
 from lucidae.moments import SecondMoment
-from lucidae.rows.covariances import Spectrum
 from lucidae.snapshots import DTYPE, HISTORY, STATUS, Record, Snapshot
+from lucidae.spectrum import Spectrum
 
 __all__ = ["SNAPSHOTS", "STATE"]
 

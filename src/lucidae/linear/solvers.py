@@ -27,9 +27,9 @@ from lucidae.linear.methods import (
 from lucidae.linear.model import Model, TrainedWeights, build_model
 from lucidae.linear.optimizers import DescentSettings, Optimizer
 from lucidae.linear.weights import map_fields
-from lucidae.rows.covariances import Covariance, DenseCovariance, Spectrum, ritz_spectrum
-from lucidae.rows.leading import leading, refined
+from lucidae.rows.covariances import Covariance, DenseCovariance
 from lucidae.rows.operator import EXACT_FEATURES, CsrRows, DenseRows, MomentRows, RowOperator
+from lucidae.spectrum import Spectrum, leading, refined, ritz_spectrum
 from lucidae.validation import warn_user
 
 CHECK_EVERY = 20

@@ -35,8 +35,6 @@ from lucidae.linear.verified_missing import (
 )
 from lucidae.linear.verify import FEW_ROWS, SMALL_ROWS, Data, GivenRows, RereadRows
 from lucidae.moments import SecondMoment, positive_rows
-from lucidae.rows.covariances import Spectrum
-from lucidae.rows.leading import leading
 from lucidae.rows.operator import (
     CHANGED_ROWS,
     EXACT_FEATURES,
@@ -46,6 +44,7 @@ from lucidae.rows.operator import (
     RowOperator,
     TrainingRows,
 )
+from lucidae.spectrum import Spectrum, leading
 
 __all__ = ["LinearState"]
 
@@ -254,7 +253,7 @@ class LinearState(FittedState):
         """Whether the fit used the rows beside their second moment, and the certificate must too.
 
         This is so if rounding errors of the second moment hide components of small variance, see
-        `lucidae.rows.leading`.
+        `lucidae.spectrum`.
         """
         return self._spectrum is not None and self._spectrum.beyond is not None
 

@@ -22,8 +22,9 @@ from lucidae.linear.solvers import (
     resolve_components,
     stiffness,
 )
-from lucidae.rows.covariances import Covariance, Spectrum, ritz_spectrum, rows_covariance
+from lucidae.rows.covariances import Covariance, rows_covariance
 from lucidae.rows.operator import RowOperator
+from lucidae.spectrum import Spectrum, ritz_spectrum
 
 HORIZON = 200.0
 """Number of batches after which the step size has halved."""

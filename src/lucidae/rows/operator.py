@@ -40,9 +40,9 @@ from lucidae.arrays import (
     where_set,
 )
 from lucidae.arrays.threads import blas_threads, in_threads
-from lucidae.data.passes import Passes, ReadInterrupted, fold, rows_differed
 from lucidae.moments import SMALLEST_SCATTER, SecondMoment, positive_rows, slices, sparse_centre
 from lucidae.rows.covariances import RowsCovariance, moment_product
+from lucidae.rows.passes import Passes, ReadInterrupted, fold, rows_differed
 from lucidae.validation import check_rows
 
 __all__ = [

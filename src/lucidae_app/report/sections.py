@@ -16,10 +16,10 @@ import numpy as np
 from sklearn.exceptions import ConvergenceWarning
 
 from lucidae import DropoutAutoencoder, DropoutRegressor, LinearAutoencoder, SecondMoment, SparseVAE
-from lucidae.data.files import FILES
-from lucidae.data.tables import Matrix, ReadOptions, Table, default_names, some
 from lucidae.datasets import make_sparse_regression
 from lucidae.dropout import LinearProblem, regularization_path
+from lucidae.rows.files import FILES
+from lucidae.rows.tables import Matrix, ReadOptions, Table, default_names, some
 from lucidae_app.preparation import Preparation, Prepared
 from lucidae_app.report import figures
 from lucidae_app.report.page import (

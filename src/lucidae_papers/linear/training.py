@@ -17,7 +17,7 @@ from lucidae.iteration import log_grid
 from lucidae.linear.penalties import best_penalties, paper_penalties
 from lucidae.linear.simulation import Plan, Run, Trajectory, simulate
 from lucidae.moments import SecondMoment
-from lucidae.rows.covariances import Spectrum
+from lucidae.spectrum import Spectrum
 from lucidae.validation import check_choice
 from lucidae_papers.declaration import Arrays, Cell, Curve, Curves, Results, Settings, work
 from lucidae_papers.device import reference

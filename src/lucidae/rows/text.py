@@ -37,9 +37,9 @@ from lucidae.columns import (
     refuse_bad_cells,
     some,
 )
-from lucidae.data.blocks import PARTS, RowBlocks, float_reference
-from lucidae.data.tables import ChosenColumns, ReadOptions, choose_columns, unique_names
 from lucidae.io.atomic import reason_of
+from lucidae.rows.blocks import PARTS, RowBlocks, float_reference
+from lucidae.rows.tables import ChosenColumns, ReadOptions, choose_columns, unique_names
 
 __all__ = ["AS_TEXT", "TextBlocks", "parsing", "without_blank_rows"]
 

@@ -27,24 +27,6 @@ from lucidae.columns import (
     judge,
     refuse_bad_cells,
 )
-from lucidae.data.blocks import (
-    PARTS,
-    ArrayBlocks,
-    RowBlocks,
-    concatenated,
-    float_reference,
-    refuse_bad_entries,
-    shrunk,
-)
-from lucidae.data.tables import (
-    ChosenColumns,
-    ReadOptions,
-    Table,
-    choose_columns,
-    default_names,
-    image_shape_from_names,
-    some,
-)
 from lucidae.io.atomic import (
     EXPANSION,
     SMALL,
@@ -53,6 +35,24 @@ from lucidae.io.atomic import (
     read_member,
     reason_of,
     require_size,
+)
+from lucidae.rows.blocks import (
+    PARTS,
+    ArrayBlocks,
+    RowBlocks,
+    concatenated,
+    float_reference,
+    refuse_bad_entries,
+    shrunk,
+)
+from lucidae.rows.tables import (
+    ChosenColumns,
+    ReadOptions,
+    Table,
+    choose_columns,
+    default_names,
+    image_shape_from_names,
+    some,
 )
 from lucidae.validation import forget_pages, install_command, missing_bytes, warn_user
 
@@ -680,7 +680,7 @@ def _has_cells(kind: Any) -> bool:
 def _blocks_of_text(file: Path, *, flat: bool, first_row: int, options: ReadOptions) -> RowBlocks:
     """Return the rows of a text file, read in blocks; this needs pandas."""
     try:
-        from lucidae.data.text import TextBlocks
+        from lucidae.rows.text import TextBlocks
     except ImportError:
         raise ValueError("Reading CSV needs pandas: pip install pandas") from None
     return TextBlocks(file, flat=flat, first_row=first_row, options=options)

@@ -15,7 +15,7 @@ import numpy as np
 import scipy.sparse
 
 from lucidae.arrays import Array, is_array, namespace, to_numpy, zeros_like_shape
-from lucidae.data.tables import ChosenColumns
+from lucidae.rows.tables import ChosenColumns
 from lucidae.validation import check_rows, refuse_text
 
 __all__ = ["ArrayBlocks", "RowBlock", "RowBlocks"]

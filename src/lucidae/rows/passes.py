@@ -14,10 +14,12 @@ from sklearn import get_config
 
 from lucidae.arrays import Array, as_double, is_numpy, like, namespace, to_numpy
 from lucidae.base import restored_on_failure
-from lucidae.data.batches import BatchBlocks
-from lucidae.data.blocks import RowBlock, RowBlocks, coalesced, concatenated, located
-from lucidae.data.kinds import (
+from lucidae.iteration.progress import CountedBar, is_shown
+from lucidae.moments import SecondMoment, reads_moments
+from lucidae.rows.blocks import RowBlock, RowBlocks, coalesced, concatenated, located
+from lucidae.rows.kinds import (
     AlignedBlocks,
+    BatchBlocks,
     LoadedRows,
     aligned_blocks,
     in_memory,
@@ -26,8 +28,6 @@ from lucidae.data.kinds import (
     refuse_iterator,
     row_blocks,
 )
-from lucidae.iteration.progress import CountedBar, is_shown
-from lucidae.moments import SecondMoment, reads_moments
 
 __all__ = [
     "LazyOutputMixin",
@@ -71,7 +71,7 @@ class ReadInterrupted(KeyboardInterrupt):
         to the first chunk that was not finished. While chunks of unknown length are counted, no
         moment is computed.
     n_rows : int
-        Number of rows that were read. `lucidae.data.row_blocks` with this number as `first_row`
+        Number of rows that were read. `lucidae.rows.row_blocks` with this number as `first_row`
         gives the other rows.
     """
 
@@ -483,7 +483,7 @@ def by_blocks(method: Method) -> Method:
                 "read in blocks: omit the options, or give X as an array."
             )
         if is_dask(X):
-            from lucidae.data.dask_collections import mapped
+            from lucidae.rows.dask import mapped
 
             return mapped(self, X, method.__name__)
         return _applied(partial(method, self), X, self)

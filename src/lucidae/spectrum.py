@@ -35,6 +35,7 @@ from lucidae.arrays import (
     as_double,
     eigh_descending,
     eye_like,
+    fields_beside,
     is_numpy,
     machine_epsilon,
     namespace,
@@ -53,7 +54,7 @@ from lucidae.arrays.eigen import (
 from lucidae.arrays.krylov import EXTRA, WIDEST, krylov_eigenpairs
 from lucidae.arrays.threads import one_thread
 from lucidae.moments import covariance_spectrum
-from lucidae.rows.covariances import Spectrum, has_fast_products
+from lucidae.rows.covariances import Covariance, has_fast_products
 from lucidae.rows.operator import EXACT_FEATURES, BlockRows, CsrRows, DenseRows, RowOperator
 
 __all__ = ["are_accurate", "costs", "leading", "refined"]
@@ -110,6 +111,80 @@ CLOSE = 1e-2
 """Eigenvalues whose relative difference is smaller than this count as different by this much. The
 axes of so close eigenvalues depend on the last digits of the data; the subspace of all of them does
 not, and is what must be accurate."""
+
+
+@dataclass(frozen=True, slots=True)
+class Spectrum:
+    """Leading eigenvalues and eigenvectors of the second moment of data.
+
+    Parameters
+    ----------
+    values : array of shape (q,)
+        The q leading eigenvalues, descending; q is at most the number of features m.
+    vectors : array of shape (m, q)
+        Their eigenvectors, one per column.
+    trace : float
+        Sum of all m eigenvalues.
+    beyond : float or None
+        Sum of the m − q other eigenvalues if it was computed from the rows
+        (`lucidae.spectrum`), so that it is accurate even if it is tiny compared with
+        `trace`, and so are all eigenvalues. None if it is known as a difference alone.
+    """
+
+    values: Array
+    vectors: Array
+    trace: float
+    beyond: float | None = None
+
+    @property
+    def n_features(self) -> int:
+        """Number of features m."""
+        return int(self.vectors.shape[0])
+
+    def leading(self, k: int) -> Spectrum:
+        """Return the spectrum with its first `k` eigenvalues and eigenvectors alone."""
+        beyond = self.beyond
+        if beyond is not None:
+            beyond += float(namespace(self.values).sum(self.values[k:]))
+        return Spectrum(self.values[:k], self.vectors[:, :k], self.trace, beyond)
+
+    def beside(self, ref: Array) -> Spectrum:
+        """Return the spectrum in the library and on the device of the array `ref`."""
+        moved: Spectrum = fields_beside(self, ref)
+        return moved
+
+    def noise(self, k: int) -> float:
+        """Return the mean of all eigenvalues after the first `k`; 0 if there are none.
+
+        This is the noise variance of probabilistic PCA with `k` components.
+        """
+        m = self.n_features
+        if k >= m:
+            return 0.0
+        if self.beyond is not None and k <= self.values.shape[0]:
+            rest = float(namespace(self.values).sum(self.values[k:]))
+            return max(0.0, rest + self.beyond) / (m - k)
+        leading = float(namespace(self.values).sum(self.values[:k]))
+        return max(0.0, self.trace - leading) / (m - k)
+
+    def rank(self) -> int:
+        """Return the numerical rank: the number of eigenvalues above their rounding error.
+
+        The error is m·ε times the largest eigenvalue, for m features and the machine epsilon ε.
+        """
+        return int(np.sum(self.resolved(int(self.values.shape[0])) > 0.0))
+
+    def resolved(self, q: int) -> np.ndarray[Any, Any]:
+        """Return the first `q` eigenvalues; those below their rounding error are set to zero.
+
+        The error is m·ε times the largest eigenvalue, for m features and the machine epsilon ε.
+        Eigenvalues that were not computed, because there are fewer rows than features, are zero as
+        well. The result is therefore the same for eigenvalues from rows and from a second moment.
+        """
+        values = to_numpy(self.values)
+        floor = machine_epsilon(self.values) * self.n_features * float(values.max(initial=0.0))
+        padded = np.append(values, np.zeros(max(0, min(q, self.n_features) - len(values))))
+        return np.where(padded > floor, padded, 0.0)[:q]
 
 
 def leading(rows: RowOperator, k: int | None) -> Spectrum | None:
@@ -422,3 +497,20 @@ def _power_step(vectors: Array, apply: Callable[[Array], Array], trace: float) -
         return None
     columns, triangle = np.linalg.qr((images / values[:, None]).T)
     return Spectrum(values, fix_signs(columns * np.sign(np.diagonal(triangle))), trace)
+
+
+def ritz_spectrum(covariance: Covariance, k: int, like: Array, *, n_iter: int = 8) -> Spectrum:
+    """Estimate the `k` largest eigenvalues of the second moment and their eigenvectors.
+
+    `n_iter` block power iterations are made, so that only products with the second moment are
+    needed. The estimated eigenvalues (Ritz values) never exceed the true ones.
+    """
+    xp = namespace(like)
+    width = min(k + 8, covariance.n_features)  # more columns than k make the first k accurate
+    rows = normal(np.random.default_rng(0), (width, covariance.n_features), like)
+    for _ in range(n_iter):
+        basis, _ = xp.linalg.qr(rows.mT)
+        rows = covariance.apply(basis.mT)
+    # Rayleigh–Ritz: the eigenpairs of Σ restricted to the span of the basis.
+    values, rotation = eigh_descending((rows @ basis + (rows @ basis).mT) / 2)
+    return Spectrum(values[:k], (basis @ rotation)[:, :k], float(covariance.trace))
