@@ -108,7 +108,7 @@ except ImportError as error:
 
 
 LOADED = "import sys; before = set(sys.modules); {}; print(*set(sys.modules) - before)"
-FIRST = ("SparseVAE", "data", "displays")
+FIRST = ("SparseVAE", "rows", "displays")
 PAIR = """
 import numpy as np
 from lucidae import certify
