@@ -48,6 +48,9 @@ def test_the_covariance_of_a_linear_decoder_is_that_of_the_exact_posterior(covar
     else:
         inverse = torch.linalg.inv(precision).expand(5, 3, 3)
         assert_allclose(posterior.covariance.detach(), inverse, atol=1e-5)
+        vae.head.coupling.fill_(0.0)  # the diagonal one
+        expected = torch.diag(1 / precision.diagonal()).expand(5, 3, 3)
+        assert_allclose(vae.encode(x).covariance.detach(), expected, atol=1e-5)
     # No gradient reaches the decoder through the covariance, and the mean has one.
     posterior.kl().sum().backward()
     assert vae.decoder.weight.grad is None

@@ -345,9 +345,6 @@ SENTENCES = {
     "without the methods encode and decode": lambda: hadamard_gap(
         linear(4, 6), rows(), noise_variance=0.1
     ),
-    "n_projections=3": lambda: hadamard_gap(
-        linear(4, 6), codes=rows(), noise_variance=0.1, jacobian="sketch", n_projections=3
-    ),
     "family='linear', expected none": lambda: CertificateMonitor(
         "a", "b", rows(), rows(), family="linear"
     ),

@@ -14,9 +14,9 @@ import torch
 from lucidae.arrays import to_numpy
 from lucidae.cards import card, facts
 from lucidae.nn.layers import Tensor, check_module, check_tensor, evaluation, full_precision
-from lucidae.validation import check_choice, check_integer, check_number
+from lucidae.validation import check_choice, check_number
 
-__all__ = ["HadamardGap", "gap_of_gram", "hadamard_gap", "jacobian_columns", "sketch_bias"]
+__all__ = ["HadamardGap", "gap_of_gram", "hadamard_gap", "jacobian_of"]
 
 MOST_ENTRIES = 1 << 25
 """Largest number of entries of the Jacobians that are computed at a time."""
@@ -41,11 +41,8 @@ class HadamardGap:
         The gap of each sample.
     noise_variance : float
         Noise variance γ of the decoder.
-    jacobian : {"forward", "reverse", "sketch"}
+    jacobian : {"forward", "reverse"}
         How the Jacobians were computed.
-    bias : float, default=0.0
-        Expected amount by which a sketch exceeds the exact value if all latents are used; zero for
-        exact Jacobians.
 
     Examples
     --------
@@ -60,14 +57,12 @@ class HadamardGap:
     samples: np.ndarray[Any, Any] = field(repr=False)
     noise_variance: float
     jacobian: str
-    bias: float = 0.0
 
     def __str__(self) -> str:
-        biased = f", of which up to {self.bias:.2g} nats are bias of the sketch"
         unit = "sample" if len(self.samples) == 1 else "samples"
         return (
             f"Hadamard gap {self._shown} nats ({len(self.samples)} {unit}, "
-            f"γ = {self.noise_variance:.3g}){biased if self.bias else ''}"
+            f"γ = {self.noise_variance:.3g})"
         )
 
     @property
@@ -99,8 +94,6 @@ class HadamardGap:
             "noise variance γ": self.noise_variance,
             "Jacobian": self.jacobian,
         }
-        if self.bias:
-            values["bias of the sketch (nats)"] = self.bias
         return card("Hadamard gap", facts(values), self.answer)
 
     def to_dict(self) -> dict[str, Any]:
@@ -112,7 +105,6 @@ class HadamardGap:
             "n_samples": len(self.samples),
             "noise_variance": self.noise_variance,
             "jacobian": self.jacobian,
-            "bias": self.bias,
         }
 
 
@@ -123,8 +115,6 @@ def hadamard_gap(
     codes: Any = None,
     noise_variance: float | None = None,
     jacobian: str = "forward",
-    n_projections: int = 1024,
-    random_state: int = 0,
 ) -> HadamardGap:
     """Return how many nats a diagonal posterior covariance costs a VAE with a given decoder.
 
@@ -154,29 +144,14 @@ def hadamard_gap(
         Latents at which the Jacobians are computed, instead of the posterior means of `x`.
     noise_variance : float, optional
         Noise variance γ of the decoder; by default the attribute ``noise_variance`` of the model.
-    jacobian : {"forward", "reverse", "sketch"}, default="forward"
-        ``"forward"`` computes JᵀJ exactly by k products with tangents (forward mode), whatever D
-        is; ``"reverse"`` computes it exactly by D products with cotangents, for decoders without
-        derivatives in forward mode; ``"sketch"`` replaces J by RJ with a random R of
-        `n_projections` rows, by as many products.
-    n_projections : int, default=1024
-        Number m of rows of R for ``"sketch"``, at least k.
-    random_state : int, default=0
-        Seed of R for ``"sketch"``.
+    jacobian : {"forward", "reverse"}, default="forward"
+        ``"forward"`` computes JᵀJ by k products with tangents (forward mode), ``"reverse"`` by D
+        products with cotangents, for decoders without derivatives in forward mode.
 
     Returns
     -------
     HadamardGap
         ``value`` and ``standard_error`` in nats, and the gap of each sample.
-
-    Notes
-    -----
-    The entries of R are independent with distribution N(0, 1/m), so that (RJ)ᵀRJ is an unbiased
-    estimate of JᵀJ, but H of the estimate is too large: random columns are never orthogonal. Where
-    all eigenvalues of C are large, (RJ)ᵀRJ has a Wishart distribution, and the excess is exactly
-    ½ Σᵢ [ψ(m/2) − ψ((m − i + 1)/2)], i = 1, …, k, about k²/(4m), with the digamma function ψ.
-    Latents that are not used add nothing to it. The result has this number as ``bias``; it is not
-    subtracted.
 
     Examples
     --------
@@ -197,22 +172,13 @@ def hadamard_gap(
     0.0
     """
     check_choice(jacobian, "jacobian", _GRAMS)
-    check_integer(n_projections, "n_projections", low=1)
-    check_integer(random_state, "random_state", low=0)
     noise = _noise_variance(model, noise_variance)
     with evaluation(model if isinstance(model, torch.nn.Module) else torch.nn.Identity()):
         decode, latents = _decoder_and_codes(model, x, codes)
         k = latents.shape[1]
-        if jacobian == "sketch" and n_projections < k:
-            raise ValueError(
-                f"n_projections={n_projections} was given for {k} latents, expected at least as "
-                "many projections as latents: with fewer, the determinant of the sketch is zero."
-            )
-        rng = torch.Generator(latents.device).manual_seed(random_state)
-        settings = {"count": n_projections, "rng": rng}
-        size = max(k, n_projections if jacobian == "sketch" else decode(latents[:1]).numel())
+        size = max(k, decode(latents[:1]).numel())
         chunks = latents.split(max(1, MOST_ENTRIES // (k * size)))
-        gaps = [gap_of_gram(_GRAMS[jacobian](decode, z, **settings) / noise) for z in chunks]
+        gaps = [gap_of_gram(_GRAMS[jacobian](decode, z) / noise) for z in chunks]
     samples = to_numpy(torch.cat(gaps))
     if not np.isfinite(samples).all():
         raise ValueError(
@@ -220,8 +186,7 @@ def hadamard_gap(
             "Train again with a smaller learning rate."
         )
     error = float(np.std(samples, ddof=1) / math.sqrt(len(samples))) if len(samples) > 1 else np.nan
-    bias = sketch_bias(k, n_projections) if jacobian == "sketch" else 0.0
-    return HadamardGap(float(samples.mean()), error, samples, noise, jacobian, bias)
+    return HadamardGap(float(samples.mean()), error, samples, noise, jacobian)
 
 
 def gap_of_gram(gram: Tensor) -> Tensor:
@@ -234,17 +199,6 @@ def gap_of_gram(gram: Tensor) -> Tensor:
     correlations = correlations - torch.diag_embed(torch.diagonal(correlations, dim1=-2, dim2=-1))
     log_determinant = torch.linalg.slogdet(correlations + identity).logabsdet
     return torch.clamp(log_determinant, max=0.0).abs() / 2
-
-
-def sketch_bias(k: int, count: int) -> float:
-    """Return by how much a random sketch of `count` rows overestimates the Hadamard gap, in nats.
-
-    k is the number of latents that the decoder uses. The formula is derived in the notes of
-    `hadamard_gap`.
-    """
-    half = torch.tensor(count / 2, dtype=torch.float64)
-    lower = (count - torch.arange(k, dtype=torch.float64)) / 2
-    return float(torch.sum(torch.digamma(half) - torch.digamma(lower)) / 2)
 
 
 def _noise_variance(model: Any, given: float | None) -> float:
@@ -322,35 +276,34 @@ def _finite(codes: Tensor) -> Tensor:
     return full_precision(codes)
 
 
-def _gram_forward(decode: Callable[[Tensor], Tensor], z: Tensor, **_: Any) -> Tensor:
-    """Return JᵀJ for each row of latents z, shape (n, k, k), by forward-mode differentiation.
-
-    One product with a tangent is computed for each latent.
-    """
-    columns = [column.flatten(1).double() for column in jacobian_columns(decode, z)]
-    jacobian = torch.stack(columns, -1)
+def _gram_forward(decode: Callable[[Tensor], Tensor], z: Tensor) -> Tensor:
+    """Return JᵀJ for each row of latents z, shape (n, k, k), by forward-mode differentiation."""
+    jacobian = jacobian_of(decode, z).flatten(1, -2).double()
     return jacobian.mT @ jacobian
 
 
-def jacobian_columns(decode: Callable[[Tensor], Tensor], z: Tensor) -> list[Tensor]:
-    """Return the derivatives of ``decode(z)`` with respect to each latent, in forward mode."""
-    columns = []
+def jacobian_of(decode: Callable[[Tensor], Tensor], z: Tensor) -> Tensor:
+    """Return the derivatives of ``decode(z)`` with respect to each latent, on a new last axis.
+
+    All k products with tangents are computed at once, in forward mode.
+    """
+
+    def derivative(direction: Tensor) -> Tensor:
+        return torch.func.jvp(decode, (z,), (direction.expand_as(z),))[1]
+
     with warnings.catch_warnings():  # the first use of forward mode compiles scripts inside torch
         warnings.filterwarnings("ignore", message=".*torch.jit.script", category=DeprecationWarning)
-        for index in range(z.shape[-1]):
-            tangent = torch.zeros_like(z)
-            tangent[..., index] = 1.0
-            try:
-                columns.append(torch.func.jvp(decode, (z,), (tangent,))[1])
-            except (RuntimeError, NotImplementedError) as error:
-                raise ValueError(
-                    f"the decoder cannot be differentiated in forward mode ({error}): use "
-                    "jacobian='reverse' or jacobian='sketch'."
-                ) from error
-    return columns
+        try:
+            unit = torch.eye(z.shape[-1], dtype=z.dtype, device=z.device)
+            return torch.func.vmap(derivative, out_dims=-1)(unit)
+        except (RuntimeError, NotImplementedError) as error:
+            raise ValueError(
+                f"the decoder cannot be differentiated in forward mode ({error}): use "
+                "jacobian='reverse'."
+            ) from error
 
 
-def _gram_reverse(decode: Callable[[Tensor], Tensor], z: Tensor, **_: Any) -> Tensor:
+def _gram_reverse(decode: Callable[[Tensor], Tensor], z: Tensor) -> Tensor:
     """Return JᵀJ for each row of latents z, shape (n, k, k), by reverse-mode differentiation.
 
     One product with a cotangent is computed for each entry of the output.
@@ -365,22 +318,4 @@ def _gram_reverse(decode: Callable[[Tensor], Tensor], z: Tensor, **_: Any) -> Te
     return gram
 
 
-def _gram_sketch(decode: Callable[[Tensor], Tensor], z: Tensor, *, count: int, rng: Any) -> Tensor:
-    """Return (RJ)ᵀRJ for each row of latents z, shape (n, k, k), with a random matrix R.
-
-    The product estimates JᵀJ.
-    """
-    decoded, pull_back = torch.func.vjp(decode, z)
-    rows = [
-        pull_back(torch.randn(decoded.shape, dtype=z.dtype, device=z.device, generator=rng))[0]
-        for _ in range(count)
-    ]
-    sketch = torch.stack(rows, 1).double() / math.sqrt(count)
-    return sketch.mT @ sketch
-
-
-_GRAMS: dict[str, Callable[..., Tensor]] = {
-    "forward": _gram_forward,
-    "reverse": _gram_reverse,
-    "sketch": _gram_sketch,
-}
+_GRAMS: dict[str, Callable[..., Tensor]] = {"forward": _gram_forward, "reverse": _gram_reverse}

@@ -563,8 +563,8 @@ def with_factors(
     memo: dict[int, Any] = {}
     if share:
         memo |= {id(kept): kept for kept in (*model.parameters(), *model.buffers())}
-    pairs = set()
-    for name, pair in factors.items():
+    pairs, owners = set(), {}
+    for name, given in factors.items():
         try:
             layer = model.get_submodule(name)
         except AttributeError as error:
@@ -572,8 +572,12 @@ def with_factors(
                 f"the model has no layer {name!r}: apply the plan to the model for which it was "
                 "made."
             ) from error
-        memo[id(layer)] = replacement(layer, pair, dropout)
-        pairs.add(memo[id(layer)])
+        memo[id(layer)] = pair = replacement(layer, given, dropout)
+        pairs.add(pair)
+        owner = owners.setdefault(layer._parameters.get("weight", layer), pair)
+        for part, own in zip(pair, owner, strict=True):
+            if hasattr(own, "weight"):
+                part.weight = own.weight  # layers that shared a weight share both factors
     small = copy.deepcopy(model, memo)
     # The fast path of these two modules reads weights of their layers instead of calling them.
     for part in small.modules():

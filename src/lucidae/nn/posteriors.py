@@ -282,7 +282,8 @@ class GaussianHead(nn.Module):
     entries relative to s and divided by √k, the change is proportional to the scale of the latent.
 
     The buffer `coupling` contains c, usually 1. If c = 0, the latents are independent; a training
-    that increases c after some epochs continues from the optimum of a diagonal covariance.
+    that increases c after some epochs continues from the optimum of a diagonal covariance. With
+    ``covariance="decoder"`` it multiplies the entries of JᵀJ beside the diagonal.
 
     Under autocast this layer computes in float32, from the half-precision features.
 

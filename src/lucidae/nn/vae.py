@@ -10,7 +10,7 @@ from typing import Any, NamedTuple, Self
 import torch
 from torch import nn
 
-from lucidae.nn.hadamard import jacobian_columns
+from lucidae.nn.hadamard import jacobian_of
 from lucidae.nn.layers import (
     ResNetDecoder,
     ResNetEncoder,
@@ -216,7 +216,8 @@ class VAE(nn.Module):
         Maps features to the posterior over the k latents. With ``covariance="decoder"`` or
         ``"decoder_diagonal"`` it predicts the mean alone, and the covariance is the best one for
         the decoder linearised at this mean, (I + JᵀJ/γ)⁻¹ with its Jacobian J (k forward-mode
-        products a batch).
+        products a batch). Such a covariance, too, is best coupled late in the training; `fit_vae`
+        does so.
     decoder : nn.Module
         Maps latents (B, k) to means of the shape of the batch.
     noise_variance : "learn", float, or callable, default="learn"
@@ -316,16 +317,17 @@ class VAE(nn.Module):
         Its precision is I + JᵀJ/γ with the Jacobian J of the decoder; the best diagonal covariance
         has the inverse of the diagonal of this matrix. The covariance is a constant for the
         gradient: at its optimum the derivative of the loss with respect to it vanishes (envelope
-        theorem). Statistics of batch normalisation are held fixed in J.
+        theorem). Statistics of batch normalisation are held fixed in J. Entries of JᵀJ beside the
+        diagonal are multiplied by the coupling of the head.
         """
         with evaluation(self.decoder):
-            columns = jacobian_columns(self.decode, mean.detach())
-            jacobian = torch.stack([full_precision(part).flatten(1) for part in columns], -1)
+            jacobian = full_precision(jacobian_of(self.decode, mean.detach())).flatten(1, -2)
             precision = (jacobian.mT @ jacobian).double() / self.noise_variance.double()
-            precision.diagonal(dim1=-2, dim2=-1).add_(1.0)
+            diagonal = 1.0 + precision.diagonal(dim1=-2, dim2=-1)
             if self.head.covariance == "decoder_diagonal":
-                variances = 1.0 / precision.diagonal(dim1=-2, dim2=-1)
-                return DiagonalGaussian(mean, variances.sqrt().to(mean.dtype))
+                return DiagonalGaussian(mean, diagonal.rsqrt().to(mean.dtype))
+            precision = self.head.coupling * precision
+            precision.diagonal(dim1=-2, dim2=-1).copy_(diagonal)
             covariance = torch.cholesky_inverse(torch.linalg.cholesky(precision))
             factor = torch.linalg.cholesky(covariance)
         return FullGaussian(mean, factor.to(mean.dtype))

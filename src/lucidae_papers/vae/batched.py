@@ -26,7 +26,7 @@ from torch.nn import functional
 
 from lucidae.metrics import active_dimensions
 from lucidae.nn.collapse import active_directions
-from lucidae.nn.hadamard import hadamard_gap, jacobian_columns
+from lucidae.nn.hadamard import hadamard_gap, jacobian_of
 from lucidae.nn.layers import Tensor
 from lucidae.nn.posteriors import FACTOR_INIT, FullGaussian, relative_factor
 from lucidae.nn.training import TrainingSettings
@@ -183,7 +183,7 @@ def _first_order(
     f is the decoder (`decode`), J its Jacobian at the latents z, and γ (`noise`) the noise
     variance. The Hessian is that of the Gauss–Newton approximation to ½‖x − f(z)‖²/γ + ½‖z‖².
     """
-    jacobian = torch.stack(jacobian_columns(decode, z), -1)
+    jacobian = jacobian_of(decode, z)
     unit = torch.eye(z.shape[-1], dtype=z.dtype, device=z.device)
     pulled = ((x - decode(z))[..., None, :] @ jacobian)[..., 0, :]
     gradient = z - pulled / noise[..., None]
