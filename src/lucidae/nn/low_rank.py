@@ -563,7 +563,7 @@ def with_factors(
     memo: dict[int, Any] = {}
     if share:
         memo |= {id(kept): kept for kept in (*model.parameters(), *model.buffers())}
-    pairs, owners = set(), {}
+    pairs, owners = set(), dict[Any, Any]()
     for name, given in factors.items():
         try:
             layer = model.get_submodule(name)
