@@ -216,13 +216,6 @@ def upper(matrix: Any) -> Any:
     return np.linalg.qr(matrix, mode="r")
 
 
-def times_power(values: Any, exponents: Any) -> Any:
-    """Return numbers times two to the power of the exponents, without rounding."""
-    if not np.iscomplexobj(values):
-        return np.ldexp(values, exponents)
-    return np.ldexp(values.real, exponents) + 1j * np.ldexp(values.imag, exponents)
-
-
 def centred(values: Any, shares: Any) -> tuple[Any, Any]:
     """Return values minus their means, and how far the means are from row 0.
 
@@ -359,64 +352,6 @@ def column_powers(Phi: Any) -> Any:
     return np.concatenate(found)
 
 
-class PowersOfTwo(NamedTuple):
-    """Exponents of the powers of two by which columns and responses are divided, for all problems.
-
-    They make the measured values independent of the units of the data, and prevent overflow.
-    """
-
-    columns: Any  # (κ,)
-    responses: int
-
-    @property
-    def coefficients(self) -> Any:
-        """Exponents for coefficients."""
-        return self.columns - self.responses
-
-
-def in_units(
-    samples: Sequence[Sample], fit: Fit, labels: Any
-) -> tuple[list[Sample], Fit, PowersOfTwo]:
-    """Return data and fit with columns and responses divided by powers of two.
-
-    Columns of a group share theirs. The reported energy and the covariances keep their units.
-    """
-
-    def exponents(peaks: Any) -> Any:
-        return np.where(peaks > 0, np.frexp(peaks)[1], 0)
-
-    def largest_entries(Phi: Any) -> Any:
-        if scipy.sparse.issparse(Phi):
-            return abs(scipy.sparse.csc_array(Phi)).max(axis=0).toarray().ravel()
-        return np.abs(Phi).max(axis=0, initial=0)
-
-    peaks = np.max([largest_entries(sample.dictionary) for sample in samples], axis=0)
-    columns = exponents(largest_in(peaks, labels))
-    responses = int(exponents(max(float(np.abs(sample.responses).max()) for sample in samples)))
-    units = PowersOfTwo(columns, responses)
-    scaled = [
-        sample._replace(
-            dictionary=sample.dictionary @ scipy.sparse.diags_array(np.ldexp(1.0, -columns))
-            if scipy.sparse.issparse(sample.dictionary)
-            else times_power(sample.dictionary, -columns),
-            responses=times_power(sample.responses, -responses),
-        )
-        for sample in samples
-    ]
-
-    def squared(values: Any) -> Any:
-        return None if values is None else np.ldexp(np.asarray(values, float), -2 * responses)
-
-    w, predicted = fit.relevance, fit.predicted
-    return scaled, fit._replace(
-        coef=[times_power(U, units.coefficients[:, None]) for U in fit.coef],
-        relevance=None if w is None else np.ldexp(np.asarray(w, float), 2 * units.coefficients),
-        noise=squared(fit.noise), given_noise=squared(fit.given_noise),
-        predicted=None if predicted is None else times_power(predicted, -responses),
-        variances=squared(fit.variances), row_variances=squared(fit.row_variances),
-    ), units  # fmt: skip
-
-
 def group_numbers(groups: Any, count: int) -> Any:
     """Return the number of each column's group, from 0 in the order of the given labels.
 
@@ -426,15 +361,6 @@ def group_numbers(groups: Any, count: int) -> Any:
         return None
     labels = np.arange(count) // groups if np.ndim(groups) == 0 else groups
     return np.unique(labels, return_inverse=True)[1]
-
-
-def largest_in(values: Any, labels: Any) -> Any:
-    """Return, for each column, the largest of the values of its group."""
-    if labels is None:
-        return values
-    largest = np.full(labels.max() + 1, -np.inf)
-    np.maximum.at(largest, labels, values)
-    return largest[labels]
 
 
 def totals_in(values: Any, labels: Any) -> Any:
@@ -507,7 +433,7 @@ def shared_prior(relevance: Any) -> Prior:
     return Prior(relevance, [(used[:, None], np.sqrt(relevance[used])[:, None, None])])
 
 
-def full_prior(fit: Fit, w: Any, rows: PreparedRows, units: PowersOfTwo, labels: Any) -> Prior:
+def full_prior(fit: Fit, w: Any, rows: PreparedRows, labels: Any) -> Prior:
     """Return the prior of groups with covariances of their own; their units are unit columns."""
     sizes = blocks_by_size(labels)
     given, largest = fit.covariances, sizes[-1][1].shape[1]
@@ -519,8 +445,7 @@ def full_prior(fit: Fit, w: Any, rows: PreparedRows, units: PowersOfTwo, labels:
     for numbers, members in sizes:
         size, scales = members.shape[1], lengths[members]
         own = given[numbers, :size, :size]
-        exponents = units.coefficients[members[:, :1]].astype(int)[:, :, None]
-        scaled = times_power(own, 2 * exponents) * scales[:, :, None] * scales[:, None, :]
+        scaled = own * scales[:, :, None] * scales[:, None, :]
         padded = np.count_nonzero(given[numbers]) > np.count_nonzero(own)
         if padded or not np.isfinite(scaled).all():
             return Prior(w, [], labels, np.inf)
@@ -531,7 +456,7 @@ def full_prior(fit: Fit, w: Any, rows: PreparedRows, units: PowersOfTwo, labels:
         beyond = np.linalg.norm(unseen @ scaled[used], axis=(1, 2))
         beyond = ratio(beyond, np.linalg.norm(scaled[used], axis=(1, 2)))
         deviation = float(np.max([deviation, found, beyond.max(initial=0.0)]))
-        roots = times_power(known[numbers, :size, :size], exponents) * scales[:, :, None]
+        roots = known[numbers, :size, :size] * scales[:, :, None]
         # the given root, if it is one up to a few ε√(Γᵢᵢ Γⱼⱼ); that of Γ itself loses digits
         sizes_ = np.sqrt(np.abs(np.diagonal(scaled, axis1=1, axis2=2)))
         allowed = gamma(16.0 * (size + 1)) * sizes_[:, :, None] * sizes_[:, None, :]
@@ -685,16 +610,11 @@ def evaluated(rows: PreparedRows, prior: Prior, noise: float, turn: Any, factors
 # 4. The measured values ----------------------------------------------------------------------
 
 
+@np.errstate(all="ignore")  # figures of absurd numbers may overflow, and then fail
 def measure(samples: Sequence[Sample], fit: Fit, kind: EnergyKind = EnergyKind()) -> Figures:  # noqa: B008
     """Return the measured values of a fit on the rows of one or several problems."""
-    with np.errstate(all="ignore"):  # figures of absurd numbers may overflow, and then fail
-        return _measured(samples, fit, kind)
-
-
-def _measured(samples: Sequence[Sample], fit: Fit, kind: EnergyKind) -> Figures:
     kind = kind._replace(labels=group_numbers(kind.labels, len(fit.coef[0])))
     labels, tolerance = kind.labels, max(min(kind.tolerance, LOOSEST), FINEST)
-    samples, fit, units = in_units(samples, fit, labels)
     problems, coef, noise = [prepared(sample) for sample in samples], fit.coef, fit.noise
     figures = _of_coefficients(problems, coef, kind)
     if samples[0].noise_cov is not None:
@@ -712,7 +632,7 @@ def _measured(samples: Sequence[Sample], fit: Fit, kind: EnergyKind) -> Figures:
         return _failed(figures, fit, tolerance)
     prior = shared_prior(w)
     if kind.full_groups:
-        prior = full_prior(fit, w, problems[0], units, labels)
+        prior = full_prior(fit, w, problems[0], labels)
         figures = replace(figures, covariance=max(prior.deviation - 4.0 * fit.rounding, 0.0))
         if not prior.deviation < np.inf:
             return _failed(figures, fit, tolerance)
@@ -729,7 +649,7 @@ def _measured(samples: Sequence[Sample], fit: Fit, kind: EnergyKind) -> Figures:
                for rows, level in zip(problems, noise, strict=True)]  # fmt: skip
     except np.linalg.LinAlgError:
         return _failed(figures, fit, tolerance)
-    state = Evaluation(samples, fit, kind, tolerance, units, prior, ats, turn)
+    state = Evaluation(samples, fit, kind, tolerance, prior, ats, turn)
 
     # 3) the conditions of optimality, all from S and Q
     stored = STORED * fit.rounding * (1.0 + np.count_nonzero(w) ** 0.5)
@@ -769,7 +689,6 @@ class Evaluation(NamedTuple):
     fit: Fit
     kind: EnergyKind
     tolerance: float
-    units: PowersOfTwo
     prior: Prior
     ats: list[At]  # one for each sample
     turn: Any  # eigenvectors of the covariance of the responses
@@ -885,6 +804,7 @@ def _optimality(figures: Figures, state: Evaluation, implied: float) -> Figures:
     """
     kind, labels, w = state.kind, state.kind.labels, state.prior.relevance
     z, Q = state.average(lambda at: at.z), state.average(lambda at: at.q)
+    count = totals_in(np.ones_like(w), labels)
     alignment, curvature, pressure = (
         totals_in(state.average(each), labels)
         for each in (lambda at: at.alignment, lambda at: at.curvature, state.pressure)
@@ -901,7 +821,7 @@ def _optimality(figures: Figures, state: Evaluation, implied: float) -> Figures:
     if kind.violation is not None:
         violation = Ball(kind.violation)
     # Columns of a group share one relevance, also those that are zero on these rows.
-    elif not kind.full_groups and (np.abs(w - largest_in(w, labels)) > FINEST * w).any():
+    elif not kind.full_groups and (np.abs(totals_in(w, labels) - count * w) > FINEST * count * w).any():
         violation = Ball(np.inf)
     # An evaluation that is worse than this has lost its meaning, and so have the relevances.
     share = implied * float(max((w * (z + Q)).max(initial=0.0), (1.0 + ratio(Q, z)).max()))
@@ -914,15 +834,13 @@ def _optimality(figures: Figures, state: Evaluation, implied: float) -> Figures:
         wrong = dormant & (excess.low > bar + figures.reach)
         open_ = dormant & (excess.high > bar) & ~wrong
         collapse = Ball(float(wrong.sum()), 0.0 if wrong.any() else float(open_.sum()))
-    chosen, shift = np.flatnonzero(active), state.units.coefficients
+    chosen = np.flatnonzero(active)
     return replace(
         figures, violation=violation, collapse=collapse, full_gains=int(gains.sum()),
         n_active=int((latent > ACTIVE).sum()),
         evidence=figures.evidence | {
             "active": chosen,
-            "relevance": np.ldexp(w[chosen], -2 * shift[chosen]),
-            "curvature": np.ldexp(z[chosen], 2 * shift[chosen]),
-            "alignment": np.ldexp(Q[chosen], 2 * shift[chosen]),
+            "relevance": w[chosen], "curvature": z[chosen], "alignment": Q[chosen],
             "ratio": 1.0 + full_excess.value[chosen],
             "worst_inactive": worst,
             "largest_ratio_outside": float(outside[worst]) + 1.0 if outside.size else 0.0,
@@ -1158,8 +1076,8 @@ def energies(state: Evaluation) -> list[float] | None:
         volume = at.log_volume
         if state.kind.posterior == "diagonal":
             volume = float(np.log1p(w * rows.powers / at.noise).sum())
-        unit = np.log(at.noise) + 2.0 * state.units.responses * np.log(2.0)
-        found.append(float(at.n * (at.fit + volume + rows.dimension * unit + rows.volume)))
+        volume += rows.dimension * np.log(at.noise) + rows.volume
+        found.append(float(at.n * (at.fit + volume)))
     return found
 
 
@@ -1176,21 +1094,20 @@ def _energy_distance(state: Evaluation) -> Ball | None:
 
 def _evidence(state: Evaluation) -> dict[str, Any]:
     """Return, by name, the numbers from which measured values can be computed again."""
-    found, shift = energies(state), 2 * state.units.responses
-    noise = np.ldexp([at.noise for at in state.ats], shift)
-    energy, given = None if found is None else sum(found), state.fit.given_noise
+    found, noise = energies(state), [at.noise for at in state.ats]
+    energy = None if found is None else sum(found)
     if len(state.ats) > 1:
         return {
-            "noise_variance": noise, "energy": energy, "energies": found,
+            "noise_variance": np.array(noise), "energy": energy, "energies": found,
             "n_responses": np.array([at.n for at in state.ats]),
-            "given_noise": None if given is None else np.ldexp(given, shift),
+            "given_noise": state.fit.given_noise,
             "tolerance": state.kind.tolerance, "significance": state.kind.significance,
         }  # fmt: skip
     at = state.ats[0]
     return {
-        "noise_variance": float(noise[0]), "energy": energy, "n_responses": at.n,
+        "noise_variance": noise[0], "energy": energy, "n_responses": at.n,
         "data_term": at.fit, "dimension": at.rows.dimension,
-        "residual": float(np.ldexp(power(at.residuals) / at.n, shift)),
+        "residual": power(at.residuals) / at.n,
     }  # fmt: skip
 
 
@@ -1393,8 +1310,7 @@ def _path_correlation(state: Evaluation) -> float | None:
     path, labels = state.fit.path, state.kind.labels
     if path is None or path.get("overlap") is None or path["column"] < 0:
         return None
-    level = np.ldexp(np.asarray(path["noise"]), -2 * state.units.responses)
-    noise = state.ats[0].noise
+    level, noise = np.asarray(path["noise"]), state.ats[0].noise
     near = (level >= noise / 10.0) & (level <= 10.0 * noise)
     changed = np.asarray(path.get("changed", path["strongest"] != path["column"]), dtype=bool)
     others = np.unique(np.asarray(path["strongest"])[changed & near])
