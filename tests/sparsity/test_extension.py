@@ -54,6 +54,7 @@ def test_it_is_minimised_certified_saved_and_loaded(toy, tmp_path):
     assert model.status_.ok
     assert model.certificate_["stationarity"].holds
     assert "laplace posterior" in model.certificate_.title
+    assert "not verified independently" in model.certificate_["stationarity"].reference
     on_data = lucidae.certify(model, toy.dictionary, toy.responses)
     assert on_data["stationarity"].value == pytest.approx(model.certificate_["stationarity"].value)
     lucidae.save(model, tmp_path / "toy.npz")

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import scipy.sparse
 
 from lucidae.arrays import as_double, is_array, machine_epsilon, to_numpy
-from lucidae.certificates.bounds import Ball
 from lucidae.certificates.certify import certifies
 from lucidae.certificates.claims import (
     Certificate,
@@ -32,16 +31,10 @@ from lucidae.sparsity.theory import (
     uniqueness_bound,
     uniqueness_of,
 )
-from lucidae.sparsity.verify import FINEST, HELD_OUT, EnergyKind, Figures, Fit, Sample, measure
+from lucidae.sparsity.verify import HELD_OUT, EnergyKind, Figures, Fit, Sample, measure
 from lucidae.validation import check_number, check_rows
 
 __all__ = ["certify_coefficients"]
-
-GIVEN = 1e-9
-"""Largest relative difference of γ, or of B, from what was given; units cause about 1e-15."""
-
-ENERGY = 1e-8
-"""Largest relative difference of a reported energy, and decrease that is taken for rounding."""
 
 STABLE = 0.5
 """The certificate warns below this overlap (intersection over union) of columns at neighbouring γ.
@@ -50,6 +43,7 @@ SAME_COLUMN = 0.9
 """Smallest correlation at which one strongest column may replace another at neighbouring γ."""
 
 WIPF, CHEN_HUO = "Wipf 2023", "Chen & Huo 2006, Theorem 2.4"
+UNVERIFIED = "the methods of the registered energy itself, not verified independently"
 SPARSEST = "no other representation of the responses uses as few columns"
 OPEN = "It is not known whether another set of as few columns represents the responses"
 NO_NOISE = "No noise variance is known for these coefficients: give noise_variance."
@@ -68,120 +62,17 @@ TRUST = (
     "the solutions at larger noise variances more: see lucidae.sparsity.noise_path."
 )
 
-
-class SparseClaim(NamedTuple):
-    """A claim that a measured value is at most a limit: what it says, and what to do if it fails.
-
-    It is undecided if it fails by no more than `reach`, the accuracy of solvers in float64: the
-    verifier is accurate to ε√cond(Σ), so that what holds does hold, but solvers that form Σ are
-    accurate to ε cond(Σ), and a distance within that may be as small as they can make it.
-    """
-
-    name: str
-    statement: str
-    reference: str
-    value: Callable[[Figures], Ball | None]
-    limit: Callable[[Figures], float]
-    advice: str
-    without: str = NO_NOISE  # why nothing was measured
-    reach: Callable[[Figures], float] = lambda _: 0.0
-    headline: str = ""
-
-    def claim(self, figures: Figures) -> Claim:
-        """Return the claim about a fit."""
-        words, measured = self[:3], self.value(figures)
-        if measured is None:
-            return does_not_apply(*words, self.without)
-        limit, reach = self.limit(figures), self.reach(figures)
-        value, error = measured.value, measured.error
-        found = at_most(*words, value, limit, self.advice, error=error)
-        if found.holds is False and value - limit <= reach:
-            why = OUT_OF_REACH.format(reach=reach)
-            found = undecided(*words, why, value, limit, error=reach)
-        return replace(found, headline=self.headline)
-
-
-def _reach(figures: Figures) -> float:
-    return figures.reach
-
-
-STATIONARITY, MEAN, ENERGIES, VARIANCE, SUPPORT = (
-    SparseClaim(
-        "stationarity", "the energy is stationary in the relevances (KKT conditions)",
-        f"{WIPF}, eq. 18 and 21", lambda of: of.violation, lambda of: of.tolerance,
-        "Raise max_iter, or raise tol if this accuracy is enough.", NO_NOISE, _reach,
-        "stationary point of the loss",
-    ),
-    SparseClaim(
-        "posterior_mean",
-        "the coefficients are the posterior mean, and predictions are computed from it",
-        f"{WIPF}, eq. 18", lambda of: of.mean, lambda of: of.mean_tolerance,
-        "The coefficients, the intercept and the relevances do not fit together or do not belong "
-        "to these data. Fit again.", NO_NOISE, _reach,
-    ),
-    SparseClaim(
-        "energy", "the reported energy is the energy at the fitted relevances and noise variance",
-        f"{WIPF}, eq. 18, 48 and 50", lambda of: of.energy, lambda _: ENERGY,
-        "The reported energy (loss) belongs to other relevances (prior variances) or to other "
-        "data. Fit again.",
-        "No energy was reported, or the verifier does not know the formula of this energy.", _reach,
-    ),
-    SparseClaim(
-        "predictive_variance",
-        "the variances of predictions follow from the relevances and the noise variance",
-        f"{WIPF}, eq. 18", lambda of: of.variance, lambda _: FINEST,
-        "The relevances (prior variances), the noise variance or the data have changed. Fit again.",
-        "Coefficients alone have no predictive variance.",
-        # Variances are differences of numbers of the size of γ cond(Σ).
-        lambda of: min(float(of.evidence.get("reach", 0.0)), 1.0),
-    ),
-    SparseClaim(
-        "support", "support_ contains exactly the statistically significant columns", "Wilks 1938",
-        lambda of: of.support, lambda _: 0,
-        "The value is the number of columns that support_ lacks or contains wrongly. Fit again.",
-        "Coefficients alone have no support with a test of significance.",
-    ),
-)  # fmt: skip
-
-COVARIANCES = SparseClaim(
-    "group_covariances",
-    "the covariances of the groups are symmetric and positive semi-definite, and their diagonals "
-    "are the relevances", f"{WIPF}, eq. 18",
-    lambda of: None if of.covariance is None else Ball(of.covariance), lambda _: FINEST,
-    "group_covariances_ or relevance_ were changed. Fit again.",
-)  # fmt: skip
-
-LEARNED = SparseClaim(
-    "noise_variance", "the energy is stationary in the noise variance", "Wipf & Rao 2007",
-    lambda of: of.noise, lambda of: of.tolerance,
-    "Raise max_iter. If the noise variance then falls further, towards zero, these data do not "
-    "determine it (too few rows for so many columns, or no noise): use noise_variance='cv' or give "
-    "a number.",
-    "The noise variance was given with the coefficients, and nothing was fitted.", _reach,
-)  # fmt: skip
-ASKED = LEARNED._replace(
-    statement="the noise variance is the one that was given", limit=lambda _: GIVEN,
-    advice="The noise variance was changed. Fit again.", reach=lambda _: 0.0,
-)  # fmt: skip
-HELD = ASKED._replace(without="Held-out rows are predicted only during fit.")
-NOISE_RULES = {
+LEARNED = "the energy is stationary in the noise variance"
+HELD = "the noise variance is the mean squared error of predicting held-out rows"
+NOISE_STATEMENTS = {
     "learn": LEARNED,
     "floor": LEARNED,
-    "learn_diagonal": LEARNED._replace(
-        statement="the energy is stationary in the noise variance of every row"
-    ),
-    "auto": HELD._replace(
-        statement="the noise variance is the mean squared error of predicting held-out rows, plus "
-        "a share for errors of the dictionary"
-    ),
-    "cv": HELD._replace(
-        statement="the noise variance is the mean squared error of predicting held-out rows"
-    ),
-    "cv_1se": HELD._replace(
-        statement="held-out rows are predicted within one standard error of the best noise variance"
-    ),
+    "learn_diagonal": f"{LEARNED} of every row",
+    "auto": f"{HELD}, plus a share for errors of the dictionary",
+    "cv": HELD,
+    "cv_1se": "held-out rows are predicted within one standard error of the best noise variance",
 }
-"""The claim about the noise variance, by the rule by which it was found."""
+"""What is claimed of the noise variance, by the rule by which it was found."""
 
 NOT_REPEATED = {
     **dict.fromkeys(
@@ -192,56 +83,36 @@ NOT_REPEATED = {
 }
 """Why a noise variance that is the one of its rule is not claimed to be right."""
 
-RESPONSE_RULES = {
-    "given": SparseClaim(
-        "response_covariance", "the covariance of the responses is the one that was given",
-        "Zhang & Rao 2011", lambda of: Ball(of.response[1]), lambda _: GIVEN,  # type: ignore[index]
+RESPONSE_CLAIMS = {
+    "given": (
+        "the covariance of the responses is the one that was given",
         "The covariance of the responses was changed. Fit again.",
     ),
-    "learn": SparseClaim(
-        "response_covariance",
+    "learn": (
         "no nearby correlation of successive responses lowers the energy per response",
-        "Zhang & Rao 2011", lambda of: Ball(of.response[1]), lambda _: ENERGY, "Raise max_iter.",  # type: ignore[index]
+        "Raise max_iter.",
     ),
-}  # fmt: skip
-
-JOINT_STATEMENTS = {
-    "stationarity": "the energy of all parts is stationary in the relevances (KKT conditions)",
-    "posterior_mean": "the coefficients of every part are the posterior mean",
-    "noise_variance": "the noise variance of every part is the one asked for, or is stationary",
-    "energy": "the reported energy is the sum of the energies of all parts",
-    "support": "support contains exactly the statistically significant columns",
 }
-"""Statements about several dictionaries, where they differ from those about one."""
+"""What is claimed of the covariance of the responses and the advice, by how it was found."""
 
 
 def certificate_of(figures: Figures, title: str) -> Certificate:
     """Return a certificate with all claims about a fit and the numbers from which to check them."""
     (rows,) = figures.rows
     unique = uniqueness_of(rows.dictionary, rows.responses, figures.used, figures.relative_error)
-    first, last = _claims(figures), figures.response
-    at = [claim.name for claim in first].index("row_scales")
     found = (
-        *first[:at], _unique_in_general_position(figures, unique),
-        _unique_by_coherence(figures, unique), *first[at:], *_path(figures),
-        *_noise_covariance(figures),
-        *(() if last is None else (RESPONSE_RULES[last[0]].claim(figures),)),
+        *_optimality(figures), _variance(figures), *_representation(figures),
+        _unique_in_general_position(figures, unique), _unique_by_coherence(figures, unique),
+        *_shape(figures), *_path(figures), *_noise_covariance(figures),
+        *_response_covariance(figures),
     )  # fmt: skip
     return Certificate(title, found, figures.evidence | unique.evidence)
 
 
 def joint_certificate(figures: Figures) -> Certificate:
     """Return the certificate of a fit of several dictionaries with one set of relevances."""
-    found = [
-        replace(
-            claim,
-            statement=JOINT_STATEMENTS.get(claim.name, claim.statement),
-            advice=claim.advice.replace("use noise_variance='cv' or give a number", "give numbers"),
-        )
-        for claim in _claims(figures)
-        if claim.name != "predictive_variance"
-    ]
-    return Certificate("solve_joint, full posterior", tuple(found), figures.evidence)
+    found = (*_optimality(figures), *_representation(figures), *_shape(figures))
+    return Certificate("solve_joint, full posterior", found, figures.evidence)
 
 
 def with_changes(found: Certificate, changed: Mapping[str, float]) -> Certificate:
@@ -259,18 +130,96 @@ def with_changes(found: Certificate, changed: Mapping[str, float]) -> Certificat
     return Certificate(found.title, (*found, failed), found.evidence)
 
 
-def _claims(figures: Figures) -> tuple[Claim, ...]:
-    """Return the claims that fits of one and of several dictionaries share."""
-    stationarity, rule = STATIONARITY.claim(figures), figures.noise_rule
-    if figures.full_groups:
-        words = stationarity.statement.replace("relevances", "covariances of the groups")
-        stationarity = replace(stationarity, statement=words)
-    noise = NOISE_RULES.get(rule, ASKED)
-    noise = noise if figures.violation is not None else noise._replace(without=NO_NOISE)
-    variance = noise.claim(figures)
-    if variance.holds and rule in NOT_REPEATED:
-        variance = does_not_apply(*noise[:3], NOT_REPEATED[rule])
-    support = SUPPORT.claim(figures)
+def judged(
+    figures: Figures, name: str, statement: str, reference: str, advice: str,
+    without: str = NO_NOISE, headline: str = "",
+) -> Claim:  # fmt: skip
+    """Return the claim about what was measured under its name; `without` says why nothing was."""
+    words, found = (name, statement, reference), figures.measured.get(name)
+    if found is None:
+        return does_not_apply(*words, without)
+    (value, error), limit, reach = (found.distance.value, found.distance.error), *found[1:]
+    claim = at_most(*words, value, limit, advice, error=error)
+    if claim.holds is False and value - limit <= reach:
+        claim = undecided(*words, OUT_OF_REACH.format(reach=reach), value, limit, error=reach)
+    return replace(claim, headline=headline)
+
+
+def _optimality(figures: Figures) -> Iterator[Claim]:
+    """Yield the claims about relevances, coefficients, noise variance and energy."""
+    full, own = figures.kind.full_groups, figures.kind.violation is not None
+    yield judged(
+        figures, "stationarity",
+        f"the energy is stationary in the {'covariances of the groups' if full else 'relevances'} "
+        "(KKT conditions)", UNVERIFIED if own else f"{WIPF}, eq. 18 and 21",
+        "Raise max_iter, or raise tol if this accuracy is enough.",
+        headline="stationary point of the loss",
+    )  # fmt: skip
+    if "group_covariances" in figures.measured:
+        yield judged(
+            figures, "group_covariances",
+            "the covariances of the groups are symmetric and positive semi-definite, and their "
+            "diagonals are the relevances", f"{WIPF}, eq. 18",
+            "group_covariances_ or relevance_ were changed. Fit again.",
+        )  # fmt: skip
+    yield judged(
+        figures, "posterior_mean",
+        "the coefficients are the posterior mean, and predictions are computed from it",
+        f"{WIPF}, eq. 18",
+        "The coefficients, the intercept and the relevances do not fit together or do not belong "
+        "to these data. Fit again.",
+    )  # fmt: skip
+    yield _noise_variance(figures)
+    yield judged(
+        figures, "energy",
+        "the reported energy is the energy at the fitted relevances and noise variance",
+        f"{WIPF}, eq. 18, 48 and 50",
+        "The reported energy (loss) belongs to other relevances (prior variances) or to other "
+        "data. Fit again.",
+        "No energy was reported, or the verifier does not know the formula of this energy.",
+    )  # fmt: skip
+
+
+def _noise_variance(figures: Figures) -> Claim:
+    """Return the claim that the noise variance is what its rule gives."""
+    rule, without = figures.noise_rule, NO_NOISE
+    advice = "The noise variance was changed. Fit again."
+    if rule.startswith("learn") or rule == "floor":
+        advice = (
+            "Raise max_iter. If the noise variance then falls further, towards zero, these data do "
+            "not determine it (too few rows for so many columns, or no noise): give a number, or "
+            "let SparseVAE find it by noise_variance='cv'."
+        )
+    if "stationarity" in figures.measured:
+        without = "The noise variance was given with the coefficients, and nothing was fitted."
+    if rule in HELD_OUT:
+        without = "Held-out rows are predicted only during fit."
+    statement = NOISE_STATEMENTS.get(rule, "the noise variance is the one that was given")
+    claim = judged(figures, "noise_variance", statement, "Wipf & Rao 2007", advice, without)
+    if claim.holds and rule in NOT_REPEATED:
+        return does_not_apply(claim.name, statement, claim.reference, NOT_REPEATED[rule])
+    return claim
+
+
+def _variance(figures: Figures) -> Claim:
+    """Return the claim about the variances of predictions."""
+    return judged(
+        figures, "predictive_variance",
+        "the variances of predictions follow from the relevances and the noise variance",
+        f"{WIPF}, eq. 18",
+        "The relevances (prior variances), the noise variance or the data have changed. Fit again.",
+        "Coefficients alone have no predictive variance.",
+    )  # fmt: skip
+
+
+def _representation(figures: Figures) -> Iterator[Claim]:
+    """Yield the claims about the columns in use and the error that they leave."""
+    support = judged(
+        figures, "support", "support_ contains exactly the statistically significant columns",
+        "Wilks 1938",
+        "The value is the number of columns that support_ lacks or contains wrongly. Fit again.",
+        "Coefficients alone have no support with a test of significance.",
+    )  # fmt: skip
     if figures.tied and support.holds is not None:
         sets = "; ".join(" or ".join(map(str, found)) for found in figures.tied)
         alternatives = (
@@ -278,26 +227,22 @@ def _claims(figures: Figures) -> tuple[Claim, ...]:
             f"support_ has one of each set. Alternatives: {sets}."
         )
         support = replace(support, advice=f"{support.advice} {alternatives}".strip())
-    return (
-        stationarity,
-        *(() if figures.covariance is None else (COVARIANCES.claim(figures),)),
-        MEAN.claim(figures),
-        variance,
-        ENERGIES.claim(figures),
-        VARIANCE.claim(figures),
-        support,
-        reported(
-            "reconstruction", "relative error of the reconstructed responses",
-            f"{WIPF}, Theorem 4.1 (ii)", figures.relative_error,
-        ),
-        reported(
-            "active_dimensions", f"number of active latents among {figures.n_columns} columns",
-            f"{WIPF}, Definition 3.1", figures.n_active,
-        ),
-        _row_scales(figures),
-        _posterior_collapse(figures),
-        _leverage(figures),
+    yield support
+    yield reported(
+        "reconstruction", "relative error of the reconstructed responses",
+        f"{WIPF}, Theorem 4.1 (ii)", figures.relative_error,
     )  # fmt: skip
+    yield reported(
+        "active_dimensions", f"number of active latents among {figures.n_columns} columns",
+        f"{WIPF}, Definition 3.1", figures.n_active,
+    )  # fmt: skip
+
+
+def _shape(figures: Figures) -> Iterator[Claim]:
+    """Yield the claims about local minima, collapsed latents and rows of large influence."""
+    yield _row_scales(figures)
+    yield _posterior_collapse(figures)
+    yield _leverage(figures)
 
 
 def _row_scales(figures: Figures) -> Claim:
@@ -316,19 +261,19 @@ def _row_scales(figures: Figures) -> Claim:
 
 def _posterior_collapse(figures: Figures) -> Claim:
     """Return the claim that no inactive column would lower the energy if it were active."""
-    collapsed, known = figures.n_columns - figures.n_active, figures.posterior
-    judged = SparseClaim(
-        "posterior_collapse",
-        f"none of the {collapsed} collapsed latents would lower the energy if it were active",
-        f"{WIPF}, Theorem 4.4", lambda of: of.collapse, lambda _: 0,
+    known, without = figures.kind.posterior, NO_NOISE
+    if "stationarity" in figures.measured:
+        without = "A zero coefficient is stationary for this energy, whatever the data say."
+    claim = judged(
+        figures, "posterior_collapse",
+        f"none of the {figures.n_columns - figures.n_active} collapsed latents would lower the "
+        "energy if it were active", f"{WIPF}, Theorem 4.4",
         "The value is the number of collapsed latents that would lower it. Raise max_iter.",
-        NO_NOISE if figures.violation is None
-        else "A zero coefficient is stationary for this energy, whatever the data say.",
+        without,
     )  # fmt: skip
-    claim = judged.claim(figures)
-    if figures.violation is not None and claim.value is None and known in ("full", "diagonal"):
-        return undecided(*judged[:3], NOT_DETERMINED)
-    if figures.violation is None or not figures.full_gains or known == "full":
+    if claim.value is None and without != NO_NOISE and known in ("full", "diagonal"):
+        return undecided(claim.name, claim.statement, claim.reference, NOT_DETERMINED)
+    if not figures.full_gains or known == "full":
         return claim
     full = (
         f"{figures.full_gains} of the collapsed latents would lower the energy of posterior='full'."
@@ -365,7 +310,7 @@ def _path(figures: Figures) -> tuple[Claim, ...]:
     if not figures.noise_rule:
         return ()
     if path is None or path["overlap"] is None:
-        correlated = ", without response_covariance," * (figures.response is not None)
+        correlated = ", without response_covariance," * bool(figures.response_rule)
         why = (
             "The fit was not repeated at neighbouring noise variances. Call "
             f"lucidae.sparsity.noise_path{correlated} to see how the columns change."
@@ -410,6 +355,13 @@ def _noise_covariance(figures: Figures) -> tuple[Claim, ...]:
     statement = f"rank of the noise covariance of {rows} rows, by which the rows were whitened"
     advice = advice if rank < rows else ""
     return (reported("noise_covariance", statement, "Aitken 1936", rank, advice),)
+
+
+def _response_covariance(figures: Figures) -> Iterator[Claim]:
+    """Yield the claim about the covariance of the responses, if there is one."""
+    if figures.response_rule:
+        statement, advice = RESPONSE_CLAIMS[figures.response_rule]
+        yield judged(figures, "response_covariance", statement, "Zhang & Rao 2011", advice)
 
 
 def _not_proved(unique: Uniqueness) -> str:

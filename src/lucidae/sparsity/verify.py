@@ -30,13 +30,19 @@ import scipy.sparse
 from scipy.linalg import solve_triangular
 from scipy.special import chdtrc
 
-from lucidae.certificates.bounds import EPS, Ball, epsilon, gamma
+from lucidae.certificates.bounds import Ball, epsilon, gamma
 
 FINEST = 1e-6
 """Smallest distance to stationarity that a certificate requires, even if `tol` is smaller."""
 
 LOOSEST = 1e-2
 """Largest distance that counts as stationary, even if `tol` is larger."""
+
+GIVEN = 1e-9
+"""Largest relative difference of γ, or of B, from what was given; units cause about 1e-15."""
+
+ENERGY = 1e-8
+"""Largest relative difference of a reported energy, and decrease that is taken for rounding."""
 
 ACTIVE = 1e-6
 """A latent is active if its posterior variance is below 1 by more than this; rows likewise."""
@@ -51,8 +57,8 @@ learned for a row, and the γ of a single row, as the estimator documents them."
 HELD_OUT = ("auto", "cv", "cv_1se")
 """Rules by which γ follows from held-out rows, which the verifier does not predict again."""
 
-REACHED = 32.0
-"""Error of solvers that form Σ in float64, in units of ε cond(Σ)."""
+REACHED = 56
+"""Rounding errors of solvers that form Σ in float64, relative to cond(Σ)."""
 
 STORED = 8.0
 """Error allowed because relevances are rounded when they are stored, divided by ε(1 + √a).
@@ -62,8 +68,8 @@ A relative change δ ≤ ε/2 of a relevances changes the measured values by at 
 DEPENDENT = 1e-10
 """Singular value of a group's unit columns, relative to the largest, that counts as zero."""
 
-CONSTANT = 8.0
-"""A column that varies by fewer ε, relative to its largest entry, is constant."""
+CONSTANT = 8
+"""A column that varies by fewer rounding errors, relative to its largest entry, is constant."""
 
 TIED, IN_USE, NEARLY = 1e-12, 0.01, 1e-4
 """Columns are tied if the squared sine of their angle is below the first number. Compared are those
@@ -119,7 +125,9 @@ class Fit(NamedTuple):
     responses: Any = None  # (n, n): covariance B of the responses, and the one that was given
     given_responses: Any = None
     row_variances: Any = None  # (d,): noise variance of each row
-    rounding: float = EPS  # machine epsilon of the precision in which the numbers are stored
+    rounding: float = epsilon(
+        float
+    )  # machine epsilon of the precision in which the numbers are stored
     path: dict[str, Any] | None = None  # strongest columns at neighbouring γ, as the fit found them
 
 
@@ -136,9 +144,22 @@ class EnergyKind(NamedTuple):
     violation: float | None = None  # reported by an energy that the verifier does not know
 
 
+class Measured(NamedTuple):
+    """A distance from what a claim says, and the largest one at which the claim holds.
+
+    It is undecided if it fails by no more than `reach`, the accuracy of solvers in float64: the
+    verifier is accurate to ε√cond(Σ), so that what holds does hold, but solvers that form Σ are
+    accurate to ε cond(Σ), and a distance within that may be as small as they can make it.
+    """
+
+    distance: Ball
+    limit: float = 0.0
+    reach: float = 0.0
+
+
 @dataclass(frozen=True)
 class Figures:
-    """Measured values of one fit; None means that there is nothing to measure."""
+    """Measured values of one fit."""
 
     n_columns: int
     n_rows: int
@@ -146,29 +167,18 @@ class Figures:
     used: Any  # the columns with coefficients other than zero
     row_norms: Any  # of these columns: the norm of the row of U times that of the column
     relative_error: float  # ‖X − ΦU‖/‖X‖
-    posterior: str = "full"
-    full_groups: bool = False
-    violation: Ball | None = None  # distance to the KKT conditions
-    tolerance: float = FINEST
-    covariance: float | None = None  # deviation of group_covariances_ from covariances
-    mean: Ball | None = None  # distance of the coefficients from the posterior mean
-    mean_tolerance: float = FINEST
-    noise_rule: str = ""
-    noise: Ball | None = None  # relative distance of γ from what its rule gives
-    energy: Ball | None = None  # relative difference of the reported energy
-    variance: Ball | None = None  # difference of the predictive variances, divided by γ
-    support: Ball | None = None  # number of columns that are wrong in support_; error: undecided
+    rows: Sequence[PreparedRows]  # for claims of uniqueness
+    kind: EnergyKind
+    measured: dict[str, Measured] = field(default_factory=dict)  # by the name of the claim
+    noise_rule: str = ""  # how γ was found, "floor" if learning ended at its smallest value
+    response_rule: str = ""  # how the covariance of the responses was found, if there is one
     tied: tuple[Any, ...] = ()  # sets of columns of which each can replace the others
-    collapse: Ball | None = None  # number of collapsed latents that would lower the energy
-    full_gains: int = 0  # the same for the energy of the full posterior
-    reach: float = 0.0  # expected distance of solvers that form Σ in float64
+    full_gains: int = 0  # collapsed latents that would lower the energy of the full posterior
     noise_rank: tuple[int, int, float] | None = None  # rank and size of R, power outside its range
     path: dict[str, Any] | None = None
     correlation: float | None = None  # smallest one of the strongest column and its successors
     leverage: tuple[Any, Any, float] | None = None  # rows, their shares, and the largest share
-    response: tuple[str, float] | None = None  # how B was found, and its error
     evidence: dict[str, Any] = field(default_factory=dict)
-    rows: Any = None  # the prepared rows (Φ, X), for claims of uniqueness
 
 
 # 1. Rows -------------------------------------------------------------------------------------
@@ -189,11 +199,6 @@ class PreparedRows(NamedTuple):
     volume: float  # log|R| on its range
     outside: float  # share of the responses' power outside this range
     powers: Any  # (κ,): squared norms of the columns
-
-    @property
-    def mean_square(self) -> float:
-        """Sum of squares of responses over distinct rows and responses, the unit of γ."""
-        return power(self.responses) / (self.distinct * self.responses.shape[1]) or 1.0
 
 
 def squares(values: Any) -> Any:
@@ -230,7 +235,7 @@ def centred(values: Any, shares: Any) -> tuple[Any, Any]:
     moved = moved - mean
     rest = shares @ moved
     moved = moved - rest
-    constant = np.abs(moved).max(axis=0) <= CONSTANT * EPS * np.abs(values).max(axis=0)
+    constant = np.abs(moved).max(axis=0) <= gamma(CONSTANT) * np.abs(values).max(axis=0)
     return np.where(constant, 0.0, moved), mean + rest
 
 
@@ -309,7 +314,7 @@ def prepared(sample: Sample) -> PreparedRows:
 def apparent_rounding(values: Any) -> float:
     """Return the machine epsilon of float32 for numbers that it represents, else of float64."""
     single = np.complex64 if np.iscomplexobj(values) else np.float32
-    return epsilon(single) if (values.astype(single) == values).all() else EPS
+    return epsilon(single if (values.astype(single) == values).all() else float)
 
 
 def count_distinct(Phi: Any, X: Any) -> int:
@@ -588,7 +593,7 @@ def evaluated(rows: PreparedRows, prior: Prior, noise: float, turn: Any, factors
         rows, noise, left, right.conj().T, factors, powers, inside, outside, None, None, None,
         (power(outside) / noise + float((squares(inside) / (powers + noise)).sum())) / n,
         # Rounding errors of a factorisation grow as the root of its size (Higham & Mary 2019).
-        steps * condition**0.5 + cancelled, REACHED * EPS * condition + cancelled,
+        steps * condition**0.5 + cancelled, gamma(REACHED) * condition + cancelled,
     )  # fmt: skip
     # In these coordinates Σ⁻¹ is diagonal, and φᴴΣ⁻¹X is a sum in which nothing cancels.
     precise = np.vstack([inside / (powers + noise), outside / noise]) * np.sqrt(factors)
@@ -618,10 +623,11 @@ def measure(samples: Sequence[Sample], fit: Fit, kind: EnergyKind = EnergyKind()
     problems, coef, noise = [prepared(sample) for sample in samples], fit.coef, fit.noise
     figures = _of_coefficients(problems, coef, kind)
     if samples[0].noise_cov is not None:
-        found = len(problems[0].responses), len(samples[0].responses), problems[0].outside
-        figures = replace(figures, noise_rank=found)
+        rank = len(problems[0].responses), len(samples[0].responses), problems[0].outside
+        figures = replace(figures, noise_rank=rank)
     if noise is None:
         return figures
+    figures = replace(figures, noise_rule=fit.rule)
 
     # 1) the prior covariances: relevances, what coefficients imply, or covariances of groups
     w, implied = fit.relevance, 0.0
@@ -629,52 +635,67 @@ def measure(samples: Sequence[Sample], fit: Fit, kind: EnergyKind = EnergyKind()
         w, implied = implied_relevance(problems[0], coef[0], noise[0], fit.rounding)
     finite = all(np.isfinite(U).all() for U in coef) and np.isfinite(w).all() and (w >= 0).all()
     if not (finite and all(0 < level < np.inf for level in noise)):
-        return _failed(figures, fit, tolerance)
-    prior = shared_prior(w)
+        return _failed(figures, fit)
+    prior, measured = shared_prior(w), figures.measured
     if kind.full_groups:
         prior = full_prior(fit, w, problems[0], labels)
-        figures = replace(figures, covariance=max(prior.deviation - 4.0 * fit.rounding, 0.0))
+        deviation = Ball(max(prior.deviation - 4.0 * fit.rounding, 0.0))
+        measured["group_covariances"] = Measured(deviation, FINEST)
         if not prior.deviation < np.inf:
-            return _failed(figures, fit, tolerance)
+            return _failed(figures, fit)
 
     # 2) every problem at these covariances
     turn, factors = None, np.ones(1)
     if fit.responses is not None:
         if not is_response_covariance(fit.responses, problems[0].responses.shape[1]):
-            return _failed(replace(figures, response=("given", np.inf)), fit, tolerance)
+            measured["response_covariance"] = Measured(Ball(np.inf))
+            return _failed(replace(figures, response_rule="given"), fit)
         factors, turn = np.linalg.eigh(fit.responses)
         factors = np.maximum(factors, 0.0)
     try:
         ats = [evaluated(rows, prior, level, turn, factors)
                for rows, level in zip(problems, noise, strict=True)]  # fmt: skip
     except np.linalg.LinAlgError:
-        return _failed(figures, fit, tolerance)
-    state = Evaluation(samples, fit, kind, tolerance, prior, ats, turn)
-
-    # 3) the conditions of optimality, all from S and Q
+        return _failed(figures, fit)
     stored = STORED * fit.rounding * (1.0 + np.count_nonzero(w) ** 0.5)
     reach = min(max(at.reach * (1.0 + at.fit) ** 0.5 for at in ats), LOOSEST)
-    figures = replace(
-        figures, tolerance=max(tolerance, stored), mean_tolerance=max(FINEST, stored), reach=reach
-    )
-    figures = _optimality(figures, state, implied)
+    state = Evaluation(samples, fit, kind, tolerance, max(tolerance, stored), reach, prior, ats,
+                       turn)  # fmt: skip
 
-    # 4) what is reported beside the relevances: coefficients, γ, energy, predictions, support
+    # 3) the conditions of optimality, all from S and Q
+    figures, violation = _optimality(figures, state, implied)
     mean = _mean_distance(state) + Ball(0.0, implied * (ats[0].fit + 1.0) ** 0.5)
     if fit.predicted is not None:
         other = prediction_distance(samples[0], problems[0], coef[0], fit.predicted)
         mean = Ball(float(np.max([mean.value, other.value])), max(mean.error, other.error))
-    violation = figures.violation
-    if fit.relevance is None and violation is not None:
+    if fit.relevance is None:
         # Stationary relevances say nothing if they do not give these coefficients.
         violation = Ball(float(np.max([violation.value, mean.value])), violation.error)
-    support, tied = (None, ()) if fit.support is None else _support(state)
+    measured["stationarity"] = Measured(violation, state.limit, reach)
+    measured["posterior_mean"] = Measured(mean, max(FINEST, stored), reach)
+
+    # 4) what is reported beside the relevances: γ, energy, predictions, support
+    found = _noise_distance(state, violation.error * max(1, figures.n_active))
+    if found is not None:
+        measured["noise_variance"] = found
+    energy = _energy_distance(state)
+    if energy is not None:
+        measured["energy"] = Measured(energy, ENERGY, reach)
+    if fit.variances is not None:
+        # Variances are differences of numbers of the size of γ cond(Σ).
+        lost = min(max(at.reach for at in ats), 1.0)
+        measured["predictive_variance"] = Measured(_variance_distance(state), FINEST, lost)
+    tied: tuple[Any, ...] = ()
+    if fit.support is not None:
+        wrong, tied = _support(state)
+        measured["support"] = Measured(wrong)
+    response_rule = ""
+    if fit.responses is not None:
+        response_rule, measured["response_covariance"] = _response(state)
     rows, shares, most = _leverage(state)
+    low = fit.rule == "learn" and any(_floored(state, at) for at in ats)
     return replace(
-        figures, violation=violation, mean=mean, support=support, tied=tied,
-        variance=None if fit.variances is None else _variance_distance(state),
-        noise_rule=_rule(state), noise=_noise_distance(state, figures),
-        energy=_energy_distance(state), response=_response(state),
+        figures, tied=tied, noise_rule="floor" if low else fit.rule, response_rule=response_rule,
         leverage=(rows, shares, most), path=fit.path, correlation=_path_correlation(state),
         evidence=figures.evidence | _evidence(state) | {
             "mean_distance": mean.value, "leverage_rows": rows, "leverage_shares": shares,
@@ -688,7 +709,9 @@ class Evaluation(NamedTuple):
     samples: Sequence[Sample]
     fit: Fit
     kind: EnergyKind
-    tolerance: float
+    tolerance: float  # between `FINEST` and `LOOSEST`
+    limit: float  # the same, and at least what rounding of the stored relevances explains
+    reach: float  # expected distance of solvers that form Σ in float64
     prior: Prior
     ats: list[At]  # one for each sample
     turn: Any  # eigenvectors of the covariance of the responses
@@ -700,7 +723,7 @@ class Evaluation(NamedTuple):
 
     @property
     def mean_square(self) -> float:
-        """Mean square response over all problems, the unit of noise variances."""
+        """Mean square of the responses in distinct rows, the unit of noise variances."""
         entries = sum(at.rows.distinct * at.n for at in self.ats)
         return sum(power(at.rows.responses) for at in self.ats) / entries or 1.0
 
@@ -760,23 +783,22 @@ def _of_coefficients(
     error = (residual / total) ** 0.5 if total > 0 else (np.inf if residual > 0 else 0.0)
     return Figures(
         norms.size, sum(len(rows.responses) for rows in problems), int(used.size), used,
-        norms[used], error, kind.posterior, kind.full_groups, rows=problems,
-        evidence={
+        norms[used], error, problems, kind, evidence={
             "relative_error": error, "used": used,
             "row_norms": norms[used] / max(total**0.5, 1e-300),
         },
     )  # fmt: skip
 
 
-def _failed(figures: Figures, fit: Fit, tolerance: float) -> Figures:
+def _failed(figures: Figures, fit: Fit) -> Figures:
     """Return measured values with infinite distances to optimality, for an invalid fit."""
-    wrong = Ball(np.inf)
-    return replace(
-        figures, violation=wrong, tolerance=tolerance, mean=wrong, noise_rule=fit.rule,
-        noise=wrong, energy=None if fit.energy is None else wrong,
-        support=None if fit.support is None else Ball(float(np.size(fit.support))),
-        variance=None if fit.variances is None else wrong,
-    )  # fmt: skip
+    reported = {"energy": fit.energy, "predictive_variance": fit.variances}
+    names = ["stationarity", "posterior_mean", "noise_variance"]
+    names += [name for name, value in reported.items() if value is not None]
+    wrong = dict.fromkeys(names, Measured(Ball(np.inf)))
+    if fit.support is not None:
+        wrong["support"] = Measured(Ball(float(np.size(fit.support))))
+    return replace(figures, measured=figures.measured | wrong)
 
 
 def ratio(values: Any, sizes: Any) -> Any:
@@ -795,7 +817,7 @@ def largest(*balls: Ball) -> Ball:
     return Ball(value, max(high - value, value - low))
 
 
-def _optimality(figures: Figures, state: Evaluation, implied: float) -> Figures:
+def _optimality(figures: Figures, state: Evaluation, implied: float) -> tuple[Figures, Ball]:
     """Return the distance to the KKT conditions, and the collapsed latents that should be active.
 
     For single columns these are w|Q − z| and (Q − z)/z, for groups of one relevance the same with
@@ -821,7 +843,10 @@ def _optimality(figures: Figures, state: Evaluation, implied: float) -> Figures:
     if kind.violation is not None:
         violation = Ball(kind.violation)
     # Columns of a group share one relevance, also those that are zero on these rows.
-    elif not kind.full_groups and (np.abs(totals_in(w, labels) - count * w) > FINEST * count * w).any():
+    elif (
+        not kind.full_groups
+        and (np.abs(totals_in(w, labels) - count * w) > FINEST * count * w).any()
+    ):
         violation = Ball(np.inf)
     # An evaluation that is worse than this has lost its meaning, and so have the relevances.
     share = implied * float(max((w * (z + Q)).max(initial=0.0), (1.0 + ratio(Q, z)).max()))
@@ -829,15 +854,15 @@ def _optimality(figures: Figures, state: Evaluation, implied: float) -> Figures:
     bar, dormant = max(COLLAPSE, 10.0 * state.tolerance), ~(active | (z == 0))
     outside = np.where(dormant, full_excess.value, -np.inf)
     worst = int(np.argmax(outside)) if outside.size else 0
-    collapse, gains = None, dormant & (full_excess.low > bar + figures.reach)
+    gains = dormant & (full_excess.low > bar + state.reach)
     if implied < 1.0 and kind.posterior in ("full", "diagonal"):
-        wrong = dormant & (excess.low > bar + figures.reach)
+        wrong = dormant & (excess.low > bar + state.reach)
         open_ = dormant & (excess.high > bar) & ~wrong
         collapse = Ball(float(wrong.sum()), 0.0 if wrong.any() else float(open_.sum()))
+        figures.measured["posterior_collapse"] = Measured(collapse)
     chosen = np.flatnonzero(active)
     return replace(
-        figures, violation=violation, collapse=collapse, full_gains=int(gains.sum()),
-        n_active=int((latent > ACTIVE).sum()),
+        figures, full_gains=int(gains.sum()), n_active=int((latent > ACTIVE).sum()),
         evidence=figures.evidence | {
             "active": chosen,
             "relevance": w[chosen], "curvature": z[chosen], "alignment": Q[chosen],
@@ -848,7 +873,7 @@ def _optimality(figures: Figures, state: Evaluation, implied: float) -> Figures:
             "reach": max(at.reach for at in state.ats),
             "violation": violation.value,
         },
-    )  # fmt: skip
+    ), violation  # fmt: skip
 
 
 def _group_conditions(state: Evaluation) -> tuple[Ball, Ball, Any]:
@@ -872,7 +897,7 @@ def _group_conditions(state: Evaluation) -> tuple[Ball, Ball, Any]:
     for _, members in blocks_by_size(labels):
         basis, _ = group_axes(at.rows.dictionary, members, 2.0 * DEPENDENT)
         turned = at.whitened(np.moveaxis(basis, 0, 1).reshape(basis.shape[1], -1))
-        basis, _ = group_axes(turned, np.arange(members.size).reshape(members.shape), EPS)
+        basis, _ = group_axes(turned, np.arange(members.size).reshape(members.shape), gamma(0))
         inner = adjoint(basis) @ targets
         found = np.linalg.eigvalsh(inner @ adjoint(inner))[:, -1] / n
         excess[members] = np.where(basis.any(axis=(1, 2)), found - 1.0, 0.0)[:, None]
@@ -899,7 +924,7 @@ def _penalised(state: Evaluation, alignment: Any) -> tuple[Any, Any]:
     """Return mean squares of the coefficients, and relevances, in the units of the penalty."""
     rows, labels = state.ats[0].rows, state.kind.labels
     norms = totals_in(rows.powers, labels)
-    norms = np.where(norms > 0, norms, 1.0) / rows.mean_square
+    norms = np.where(norms > 0, norms, 1.0) / state.mean_square
     powers = state.prior.relevance**2 * alignment * norms
     count = totals_in(np.ones_like(powers), labels)
     return totals_in(powers, labels) / count, state.prior.relevance * norms
@@ -908,7 +933,7 @@ def _penalised(state: Evaluation, alignment: Any) -> tuple[Any, Any]:
 def _point_violation(state: Evaluation) -> Ball:
     """Return the largest |1/h′(a) − w| over the larger of both plus γ, for the penalty h."""
     at = state.ats[0]
-    noise = at.noise / at.rows.mean_square
+    noise = at.noise / state.mean_square
 
     def distance(alignment: Any) -> float:
         powers, relevance = _penalised(state, np.maximum(alignment, 0.0))
@@ -941,7 +966,7 @@ def _mean_distance(state: Evaluation) -> Ball:
                 scales.append(upper(stacked(at.rows.dictionary, members)))
             for scale in scales:
                 spread = np.linalg.norm(scale @ roots, 2, axis=(1, 2))
-                seen = spread**2 > EPS * at.noise
+                seen = spread**2 > gamma(0) * at.noise
                 found = np.linalg.norm(scale @ apart[members], axis=(1, 2))
                 found = np.maximum(found - lost, 0.0) / (at.n**0.5 * spread)
                 values.append(float(found[seen].max(initial=0.0)))
@@ -965,7 +990,7 @@ def prediction_distance(sample: Sample, rows: PreparedRows, coef: Any, predicted
     distance = np.abs(predicted - first - mean - Phi @ U).max(axis=0) / size
     # A prediction is a sum with the mean response, so that it is rounded relative to this mean.
     terms = (np.abs(Phi) @ np.abs(U)).max(axis=0)
-    error = (EPS * np.abs(predicted).max(axis=0) + gamma(2.0 * used.size**0.5) * terms) / size
+    error = (gamma(0) * np.abs(predicted).max(axis=0) + gamma(2.0 * used.size**0.5) * terms) / size
     return Ball(float(distance.max()), float(error.max()))
 
 
@@ -1002,14 +1027,11 @@ def _floored(state: Evaluation, at: At) -> bool:
     return at.noise <= 1.01 * SMALLEST_LEARNED * state.mean_square
 
 
-def _rule(state: Evaluation) -> str:
-    """Return how γ was found: "floor" if learning ended at the smallest allowed value."""
-    low = any(_floored(state, at) for at in state.ats)
-    return "floor" if state.fit.rule == "learn" and low else state.fit.rule
+def _noise_distance(state: Evaluation, error: float) -> Measured | None:
+    """Return the relative distance of γ from what its rule gives; None if that is unknown.
 
-
-def _noise_distance(state: Evaluation, figures: Figures) -> Ball | None:
-    """Return the relative distance of γ from what its rule gives; None if that is unknown."""
+    A learned γ inherits `error`, that of z and Q summed over the active columns.
+    """
     fit, rule, lowest = state.fit, state.fit.rule, SMALLEST_NOISE * state.mean_square
     noise, rows = np.array([at.noise for at in state.ats]), state.ats[0].rows
     found = None
@@ -1029,19 +1051,22 @@ def _noise_distance(state: Evaluation, figures: Figures) -> Ball | None:
             change = ratio / at.rows.dimension - 1.0
             changes.append(max(change, 0.0) if _floored(state, at) else abs(change))
         found = float(np.max(changes))
-    error = 0.0
-    if rule in ("learn", "learn_diagonal") and figures.violation is not None:
-        # The learned γ inherits the rounding errors of z and Q, summed over the active columns.
-        error = figures.violation.error * max(1, figures.n_active)
     cov = state.samples[0].noise_cov
     if fit.row_variances is not None and cov is not None:
         expected = noise[0] * (cov if cov.ndim == 1 else np.diagonal(cov)).real
         given = fit.row_variances
         if given.shape != expected.shape:
-            return Ball(np.inf)
+            return Measured(Ball(np.inf))
         sizes = np.where(expected > 0, expected, expected.max(initial=0.0))
         found = float(np.max([found or 0.0, (np.abs(given - expected) / sizes).max()]))
-    return None if found is None else Ball(found, error)
+    if found is None:
+        return None
+    learned = rule in ("learn", "learn_diagonal")
+    return (
+        Measured(Ball(found, error), state.limit, state.reach)
+        if learned
+        else Measured(Ball(found), GIVEN)
+    )
 
 
 def _row_noise_distance(state: Evaluation) -> float:
@@ -1111,21 +1136,20 @@ def _evidence(state: Evaluation) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _response(state: Evaluation) -> tuple[str, float] | None:
+def _response(state: Evaluation) -> tuple[str, Measured]:
     """Return how the covariance of the responses was found, and its error.
 
     For a learned one it is by how much the energy per response falls at nearby correlations ρ, at
     which artanh ρ differs by `CORRELATION_STEP`; infinite if it is not that of an AR(1) model.
     """
     covariance, at = state.fit.responses, state.ats[0]
-    if covariance is None:
-        return None
     if state.fit.given_responses is not None:
-        return "given", float(np.abs(covariance - state.fit.given_responses).max())
+        apart = float(np.abs(covariance - state.fit.given_responses).max())
+        return "given", Measured(Ball(apart), GIVEN)
     n, correlation = len(covariance), float(covariance[0, 1] / covariance[0, 0])
     places = np.abs(np.subtract.outer(np.arange(n), np.arange(n)))
     if not abs(correlation) < 1 or np.abs(correlation**places - covariance).max() > 1e-8:
-        return "learn", np.inf
+        return "learn", Measured(Ball(np.inf))
     values = np.linalg.svd(state.prior.half(at.rows.dictionary), compute_uv=False)[:, None] ** 2
     inside = at.inside @ state.turn.T  # of the responses as they are given
 
@@ -1137,7 +1161,7 @@ def _response(state: Evaluation) -> tuple[str, float] | None:
     angle, bound = np.arctanh(correlation), np.arctanh(LARGEST_CORRELATION) + 1e-6
     beside = [angle + sign * CORRELATION_STEP for sign in (-1.0, 1.0)]
     others = [energy(each) for each in beside if abs(each) <= bound]
-    return "learn", float(max(0.0, energy(angle) - min(others)))
+    return "learn", Measured(Ball(max(0.0, energy(angle) - min(others))), ENERGY)
 
 
 # 5. Support, leverage, stability -------------------------------------------------------------
@@ -1213,7 +1237,7 @@ def _column_evidence(state: Evaluation, sets: dict[int, Any]) -> tuple[Any, Any]
     for first, found in sets.items():
         w[first] = (w[found] * norms[found]).sum() / norms[first]
     z, Q, n = at.z, at.q, at.n * (2 if at.rows.complex_ else 1)
-    variance = np.maximum(1.0 - w * z, EPS)
+    variance = np.maximum(1.0 - w * z, gamma(0))
     growth = np.maximum(ratio(Q, z * variance), 1.0)
     evidence = np.where(w > 0, n * (growth - 1.0 - np.log(growth)), 0.0)
     relative = 2.0 * at.rounding * (1.0 + 2.0 * np.sqrt(ratio(z * at.fit, Q)) + w * z / variance)
@@ -1235,7 +1259,7 @@ def _lost_evidence(state: Evaluation, chosen: list[Any]) -> tuple[Any, Any]:
             shares = at.powers / (at.powers + at.noise)
             metric = np.einsum("ak,kt,bk->tab", right, shares, right.conj())
             values, axes = np.linalg.eigh(np.eye(len(members)) - metric)
-            values = np.maximum(values, EPS)
+            values = np.maximum(values, gamma(0))
             along = squares(adjoint(axes) @ loading[members].T[:, :, None])[:, :, 0]
             own = (along / values).sum() + at.n / len(values) * np.log(values).sum()
             lost[place] += parts * own
