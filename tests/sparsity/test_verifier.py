@@ -57,9 +57,7 @@ def at_violation(distance):
 )
 def test_stationarity_follows_tol_between_its_bounds(tol, threshold, factor):
     found = one_column(at_violation(factor * threshold), tolerance=tol)
-    assert found.measured["stationarity"].distance.value == pytest.approx(
-        factor * threshold, rel=1e-4
-    )
+    assert found.distances["stationarity"].ball.value == pytest.approx(factor * threshold, rel=1e-4)
     assert claim(found, "stationarity").holds is (factor < 1)
 
 
@@ -67,7 +65,7 @@ def test_stationarity_follows_tol_between_its_bounds(tol, threshold, factor):
 def test_the_posterior_mean_is_met_to_a_millionth_of_the_prior(factor):
     w = 0.9
     found = one_column(w, shift=factor * 1e-6 * np.sqrt(w))
-    assert found.measured["posterior_mean"].distance.value == pytest.approx(factor * 1e-6, rel=1e-3)
+    assert found.distances["posterior_mean"].ball.value == pytest.approx(factor * 1e-6, rel=1e-3)
     assert claim(found, "posterior_mean").holds is (factor < 1)
 
 
@@ -78,8 +76,8 @@ def test_relevances_in_single_precision_are_allowed_their_rounding(factor):
     Phi = X = np.ones((1, 1))
     mean = np.full((1, 1), w / (w + NOISE))
     found = measure(Sample(Phi, X), mean, np.array([w]), NOISE, rounding=2.0**-23)
-    assert found.measured["stationarity"].limit == pytest.approx(threshold)
-    assert found.measured["posterior_mean"].limit == pytest.approx(threshold)
+    assert found.distances["stationarity"].limit == pytest.approx(threshold)
+    assert found.distances["posterior_mean"].limit == pytest.approx(threshold)
     assert claim(found, "stationarity").holds is (factor < 1)
 
 
@@ -133,7 +131,7 @@ def test_a_collapsed_latent_is_unjustified_above_a_thousandth(factor):
     X = np.array([[1.0], [np.sqrt(NOISE * (1 + factor * 1e-3))]])  # Q/z = x²/γ at w = 0
     w = np.array([1.0 - NOISE, 0.0])
     found = measure(Sample(np.eye(2), X), np.array([[1.0 - NOISE], [0.0]]), w, NOISE)
-    assert found.measured["posterior_collapse"].distance == Ball(float(factor > 1), 0.0)
+    assert found.distances["posterior_collapse"].ball == Ball(float(factor > 1), 0.0)
     assert claim(found, "posterior_collapse").holds is (factor < 1)
 
 
@@ -142,7 +140,7 @@ def test_the_bar_of_collapse_follows_stationarity(factor):
     X = np.array([[1.0], [np.sqrt(NOISE * (1 + factor * 1e-1))]])
     coef, w = np.array([[1.0 - NOISE], [0.0]]), np.array([1.0 - NOISE, 0.0])
     found = measure(Sample(np.eye(2), X), coef, w, NOISE, EnergyKind(tolerance=1.0))
-    assert found.measured["posterior_collapse"].distance.value == (factor > 1)
+    assert found.distances["posterior_collapse"].ball.value == (factor > 1)
 
 
 @SIDES
@@ -152,7 +150,7 @@ def test_a_given_noise_variance_is_met_to_a_billionth(factor):
         one, np.full((1, 1), 0.9), np.array([0.9]), NOISE,
         rule="given", given_noise=[NOISE / (1 + factor * 1e-9)],
     )  # fmt: skip
-    assert found.measured["noise_variance"].distance.value == pytest.approx(factor * 1e-9, rel=1e-3)
+    assert found.distances["noise_variance"].ball.value == pytest.approx(factor * 1e-9, rel=1e-3)
     assert claim(found, "noise_variance").holds is (factor < 1)
 
 
@@ -162,7 +160,7 @@ def test_the_reported_energy_is_met_to_a_hundred_millionth(factor):
     one = Sample(np.ones((1, 1)), np.ones((1, 1)))
     reported = true + factor * 1e-8
     found = measure(one, np.full((1, 1), 0.9), np.array([0.9]), NOISE, energy=reported)
-    assert found.measured["energy"].distance.value == pytest.approx(factor * 1e-8, rel=1e-3)
+    assert found.distances["energy"].ball.value == pytest.approx(factor * 1e-8, rel=1e-3)
     assert claim(found, "energy").holds is (factor < 1)
 
 
@@ -171,7 +169,7 @@ def test_the_learned_noise_follows_the_tolerance(factor):
     one = Sample(np.ones((1, 1)), np.ones((1, 1)))
     noise = 0.1 + factor * 1e-5  # γ tr M ≈ 0.1 (γ − 0.1)
     found = measure(one, np.full((1, 1), 0.9 / (0.9 + noise)), np.array([0.9]), noise, rule="learn")
-    assert found.measured["noise_variance"].distance.value == pytest.approx(factor * 1e-6, rel=1e-2)
+    assert found.distances["noise_variance"].ball.value == pytest.approx(factor * 1e-6, rel=1e-2)
     assert claim(found, "noise_variance").holds is (factor < 1)
 
 
@@ -209,18 +207,18 @@ def test_the_reach_of_solvers_is_pinned():
     found = one_column(1.0)
     condition = (1.0 + NOISE) / NOISE
     fit = 1.0 / (1.0 + NOISE)
-    stationarity = found.measured["stationarity"]
+    stationarity = found.distances["stationarity"]
     assert stationarity.reach == pytest.approx(
         32 * 2.0**-52 * condition * np.sqrt(1 + fit), rel=1e-9, abs=0
     )
     for reach, holds in ((0.9999e-3, None), (0.9e-3, False)):
-        far = stationarity._replace(distance=Ball(1e-3), reach=reach)
-        judged = claim(replace(found, measured={"stationarity": far}), "stationarity")
+        far = stationarity._replace(ball=Ball(1e-3), reach=reach)
+        judged = claim(replace(found, distances={"stationarity": far}), "stationarity")
         assert judged.holds is holds
         assert judged.undecided is (holds is None)
     one = Sample(np.ones((1, 1)), np.ones((1, 1)))
     tiny = measure(one, np.ones((1, 1)), np.ones(1), 1e-20)
-    assert tiny.measured["stationarity"].reach == 1e-2
+    assert tiny.distances["stationarity"].reach == 1e-2
 
 
 @SIDES
@@ -398,15 +396,15 @@ def test_saddles_and_other_minima():
         w = np.array([share, 1 - share]) * 0.9  # w₁ + w₂ + γ = ‖x‖²
         mean = parts(Phi, x, w, 0.1)[2]
         figures = measure(Sample(Phi, x), mean, w, 0.1)
-        assert figures.measured["stationarity"].distance.value == pytest.approx(
+        assert figures.distances["stationarity"].ball.value == pytest.approx(
             violation(Phi, x, w, 0.1), abs=1e-12
         )
-        assert figures.measured["stationarity"].distance.value < 1e-12
-        assert figures.measured["posterior_mean"].distance.value < 1e-12
+        assert figures.distances["stationarity"].ball.value < 1e-12
+        assert figures.distances["posterior_mean"].ball.value < 1e-12
     # w = 0 is stationary along every update, and is not a minimum
     nothing = measure(Sample(Phi, x), np.zeros((2, 1)), np.zeros(2), 0.1)
-    assert nothing.measured["stationarity"].distance.value == pytest.approx(9.0)
-    assert nothing.measured["posterior_collapse"].distance == Ball(2.0, 0.0)
+    assert nothing.distances["stationarity"].ball.value == pytest.approx(9.0)
+    assert nothing.distances["posterior_collapse"].ball == Ball(2.0, 0.0)
 
 
 @pytest.mark.parametrize("size", [0.0, 1e-9, 1e-7, 1e-5, 1e-3, 1.0])
@@ -442,13 +440,13 @@ def test_figures_are_as_accurate_as_their_error_says(shape, noise):
         with in_digits(50):
             exact, mean = violation(Phi, X, w, noise), parts(Phi, X, w, noise)[2]
         figures = measure(Sample(Phi, X), mean, w, noise)
-        difference = abs(figures.measured["stationarity"].distance.value - exact)
-        assert difference <= figures.measured["stationarity"].distance.error
+        difference = abs(figures.distances["stationarity"].ball.value - exact)
+        assert difference <= figures.distances["stationarity"].ball.error
         assert (
-            figures.measured["posterior_mean"].distance.value
-            <= figures.measured["posterior_mean"].distance.error + 1e-15
+            figures.distances["posterior_mean"].ball.value
+            <= figures.distances["posterior_mean"].ball.error + 1e-15
         )
-        assert figures.measured["stationarity"].distance.error < 1e-11 / np.sqrt(noise)
+        assert figures.distances["stationarity"].ball.error < 1e-11 / np.sqrt(noise)
 
 
 @pytest.mark.covering

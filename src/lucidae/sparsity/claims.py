@@ -135,10 +135,10 @@ def judged(
     without: str = NO_NOISE, headline: str = "",
 ) -> Claim:  # fmt: skip
     """Return the claim about what was measured under its name; `without` says why nothing was."""
-    words, found = (name, statement, reference), figures.measured.get(name)
+    words, found = (name, statement, reference), figures.distances.get(name)
     if found is None:
         return does_not_apply(*words, without)
-    (value, error), limit, reach = (found.distance.value, found.distance.error), *found[1:]
+    (value, error), limit, reach = (found.ball.value, found.ball.error), *found[1:]
     claim = at_most(*words, value, limit, advice, error=error)
     if claim.holds is False and value - limit <= reach:
         claim = undecided(*words, OUT_OF_REACH.format(reach=reach), value, limit, error=reach)
@@ -155,7 +155,7 @@ def _optimality(figures: Figures) -> Iterator[Claim]:
         "Raise max_iter, or raise tol if this accuracy is enough.",
         headline="stationary point of the loss",
     )  # fmt: skip
-    if "group_covariances" in figures.measured:
+    if "group_covariances" in figures.distances:
         yield judged(
             figures, "group_covariances",
             "the covariances of the groups are symmetric and positive semi-definite, and their "
@@ -190,7 +190,7 @@ def _noise_variance(figures: Figures) -> Claim:
             "not determine it (too few rows for so many columns, or no noise): give a number, or "
             "let SparseVAE find it by noise_variance='cv'."
         )
-    if "stationarity" in figures.measured:
+    if "stationarity" in figures.distances:
         without = "The noise variance was given with the coefficients, and nothing was fitted."
     if rule in HELD_OUT:
         without = "Held-out rows are predicted only during fit."
@@ -262,7 +262,7 @@ def _row_scales(figures: Figures) -> Claim:
 def _posterior_collapse(figures: Figures) -> Claim:
     """Return the claim that no inactive column would lower the energy if it were active."""
     known, without = figures.kind.posterior, NO_NOISE
-    if "stationarity" in figures.measured:
+    if "stationarity" in figures.distances:
         without = "A zero coefficient is stationary for this energy, whatever the data say."
     claim = judged(
         figures, "posterior_collapse",

@@ -144,7 +144,7 @@ class EnergyKind(NamedTuple):
     violation: float | None = None  # reported by an energy that the verifier does not know
 
 
-class Measured(NamedTuple):
+class Distance(NamedTuple):
     """A distance from what a claim says, and the largest one at which the claim holds.
 
     It is undecided if it fails by no more than `reach`, the accuracy of solvers in float64: the
@@ -152,14 +152,14 @@ class Measured(NamedTuple):
     accurate to ε cond(Σ), and a distance within that may be as small as they can make it.
     """
 
-    distance: Ball
+    ball: Ball
     limit: float = 0.0
     reach: float = 0.0
 
 
 @dataclass(frozen=True)
 class Figures:
-    """Measured values of one fit."""
+    """Distance values of one fit."""
 
     n_columns: int
     n_rows: int
@@ -169,7 +169,7 @@ class Figures:
     relative_error: float  # ‖X − ΦU‖/‖X‖
     rows: Sequence[PreparedRows]  # for claims of uniqueness
     kind: EnergyKind
-    measured: dict[str, Measured] = field(default_factory=dict)  # by the name of the claim
+    distances: dict[str, Distance] = field(default_factory=dict)  # by the name of the claim
     noise_rule: str = ""  # how γ was found, "floor" if learning ended at its smallest value
     response_rule: str = ""  # how the covariance of the responses was found, if there is one
     tied: tuple[Any, ...] = ()  # sets of columns of which each can replace the others
@@ -636,11 +636,11 @@ def measure(samples: Sequence[Sample], fit: Fit, kind: EnergyKind = EnergyKind()
     finite = all(np.isfinite(U).all() for U in coef) and np.isfinite(w).all() and (w >= 0).all()
     if not (finite and all(0 < level < np.inf for level in noise)):
         return _failed(figures, fit)
-    prior, measured = shared_prior(w), figures.measured
+    prior, distances = shared_prior(w), figures.distances
     if kind.full_groups:
         prior = full_prior(fit, w, problems[0], labels)
         deviation = Ball(max(prior.deviation - 4.0 * fit.rounding, 0.0))
-        measured["group_covariances"] = Measured(deviation, FINEST)
+        distances["group_covariances"] = Distance(deviation, FINEST)
         if not prior.deviation < np.inf:
             return _failed(figures, fit)
 
@@ -648,7 +648,7 @@ def measure(samples: Sequence[Sample], fit: Fit, kind: EnergyKind = EnergyKind()
     turn, factors = None, np.ones(1)
     if fit.responses is not None:
         if not is_response_covariance(fit.responses, problems[0].responses.shape[1]):
-            measured["response_covariance"] = Measured(Ball(np.inf))
+            distances["response_covariance"] = Distance(Ball(np.inf))
             return _failed(replace(figures, response_rule="given"), fit)
         factors, turn = np.linalg.eigh(fit.responses)
         factors = np.maximum(factors, 0.0)
@@ -671,27 +671,27 @@ def measure(samples: Sequence[Sample], fit: Fit, kind: EnergyKind = EnergyKind()
     if fit.relevance is None:
         # Stationary relevances say nothing if they do not give these coefficients.
         violation = Ball(float(np.max([violation.value, mean.value])), violation.error)
-    measured["stationarity"] = Measured(violation, state.limit, reach)
-    measured["posterior_mean"] = Measured(mean, max(FINEST, stored), reach)
+    distances["stationarity"] = Distance(violation, state.limit, reach)
+    distances["posterior_mean"] = Distance(mean, max(FINEST, stored), reach)
 
     # 4) what is reported beside the relevances: γ, energy, predictions, support
     found = _noise_distance(state, violation.error * max(1, figures.n_active))
     if found is not None:
-        measured["noise_variance"] = found
+        distances["noise_variance"] = found
     energy = _energy_distance(state)
     if energy is not None:
-        measured["energy"] = Measured(energy, ENERGY, reach)
+        distances["energy"] = Distance(energy, ENERGY, reach)
     if fit.variances is not None:
         # Variances are differences of numbers of the size of γ cond(Σ).
         lost = min(max(at.reach for at in ats), 1.0)
-        measured["predictive_variance"] = Measured(_variance_distance(state), FINEST, lost)
+        distances["predictive_variance"] = Distance(_variance_distance(state), FINEST, lost)
     tied: tuple[Any, ...] = ()
     if fit.support is not None:
         wrong, tied = _support(state)
-        measured["support"] = Measured(wrong)
+        distances["support"] = Distance(wrong)
     response_rule = ""
     if fit.responses is not None:
-        response_rule, measured["response_covariance"] = _response(state)
+        response_rule, distances["response_covariance"] = _response(state)
     rows, shares, most = _leverage(state)
     low = fit.rule == "learn" and any(_floored(state, at) for at in ats)
     return replace(
@@ -795,10 +795,10 @@ def _failed(figures: Figures, fit: Fit) -> Figures:
     reported = {"energy": fit.energy, "predictive_variance": fit.variances}
     names = ["stationarity", "posterior_mean", "noise_variance"]
     names += [name for name, value in reported.items() if value is not None]
-    wrong = dict.fromkeys(names, Measured(Ball(np.inf)))
+    wrong = dict.fromkeys(names, Distance(Ball(np.inf)))
     if fit.support is not None:
-        wrong["support"] = Measured(Ball(float(np.size(fit.support))))
-    return replace(figures, measured=figures.measured | wrong)
+        wrong["support"] = Distance(Ball(float(np.size(fit.support))))
+    return replace(figures, distances=figures.distances | wrong)
 
 
 def ratio(values: Any, sizes: Any) -> Any:
@@ -859,7 +859,7 @@ def _optimality(figures: Figures, state: Evaluation, implied: float) -> tuple[Fi
         wrong = dormant & (excess.low > bar + state.reach)
         open_ = dormant & (excess.high > bar) & ~wrong
         collapse = Ball(float(wrong.sum()), 0.0 if wrong.any() else float(open_.sum()))
-        figures.measured["posterior_collapse"] = Measured(collapse)
+        figures.distances["posterior_collapse"] = Distance(collapse)
     chosen = np.flatnonzero(active)
     return replace(
         figures, full_gains=int(gains.sum()), n_active=int((latent > ACTIVE).sum()),
@@ -1027,7 +1027,7 @@ def _floored(state: Evaluation, at: At) -> bool:
     return at.noise <= 1.01 * SMALLEST_LEARNED * state.mean_square
 
 
-def _noise_distance(state: Evaluation, error: float) -> Measured | None:
+def _noise_distance(state: Evaluation, error: float) -> Distance | None:
     """Return the relative distance of γ from what its rule gives; None if that is unknown.
 
     A learned γ inherits `error`, that of z and Q summed over the active columns.
@@ -1056,16 +1056,16 @@ def _noise_distance(state: Evaluation, error: float) -> Measured | None:
         expected = noise[0] * (cov if cov.ndim == 1 else np.diagonal(cov)).real
         given = fit.row_variances
         if given.shape != expected.shape:
-            return Measured(Ball(np.inf))
+            return Distance(Ball(np.inf))
         sizes = np.where(expected > 0, expected, expected.max(initial=0.0))
         found = float(np.max([found or 0.0, (np.abs(given - expected) / sizes).max()]))
     if found is None:
         return None
     learned = rule in ("learn", "learn_diagonal")
     return (
-        Measured(Ball(found, error), state.limit, state.reach)
+        Distance(Ball(found, error), state.limit, state.reach)
         if learned
-        else Measured(Ball(found), GIVEN)
+        else Distance(Ball(found), GIVEN)
     )
 
 
@@ -1136,7 +1136,7 @@ def _evidence(state: Evaluation) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _response(state: Evaluation) -> tuple[str, Measured]:
+def _response(state: Evaluation) -> tuple[str, Distance]:
     """Return how the covariance of the responses was found, and its error.
 
     For a learned one it is by how much the energy per response falls at nearby correlations ρ, at
@@ -1145,11 +1145,11 @@ def _response(state: Evaluation) -> tuple[str, Measured]:
     covariance, at = state.fit.responses, state.ats[0]
     if state.fit.given_responses is not None:
         apart = float(np.abs(covariance - state.fit.given_responses).max())
-        return "given", Measured(Ball(apart), GIVEN)
+        return "given", Distance(Ball(apart), GIVEN)
     n, correlation = len(covariance), float(covariance[0, 1] / covariance[0, 0])
     places = np.abs(np.subtract.outer(np.arange(n), np.arange(n)))
     if not abs(correlation) < 1 or np.abs(correlation**places - covariance).max() > 1e-8:
-        return "learn", Measured(Ball(np.inf))
+        return "learn", Distance(Ball(np.inf))
     values = np.linalg.svd(state.prior.half(at.rows.dictionary), compute_uv=False)[:, None] ** 2
     inside = at.inside @ state.turn.T  # of the responses as they are given
 
@@ -1161,7 +1161,7 @@ def _response(state: Evaluation) -> tuple[str, Measured]:
     angle, bound = np.arctanh(correlation), np.arctanh(LARGEST_CORRELATION) + 1e-6
     beside = [angle + sign * CORRELATION_STEP for sign in (-1.0, 1.0)]
     others = [energy(each) for each in beside if abs(each) <= bound]
-    return "learn", Measured(Ball(max(0.0, energy(angle) - min(others))), ENERGY)
+    return "learn", Distance(Ball(max(0.0, energy(angle) - min(others))), ENERGY)
 
 
 # 5. Support, leverage, stability -------------------------------------------------------------
