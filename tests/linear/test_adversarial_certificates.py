@@ -370,7 +370,6 @@ def test_flat_spectra_above_1024_features_are_decided(shape):
     X, axes = rows_with(values, *shape)
     found = LinearAutoencoder(3).fit(X).certificate_
     assert found.holds, found
-    assert "Cholesky" in found["subspace"].reference
     wrong = turned(axes, 3, 1.0, 5)
     assert not judged(wrong.T, wrong, X, method="rag").holds
 
@@ -386,7 +385,6 @@ def test_few_rows_with_many_features(dtype, mean, monkeypatch):
     model = LinearAutoencoder(5).fit(X)
     assert model.certificate_.holds
     assert certify(model, X)["subspace"].holds
-    assert "Gram matrix of the rows tested" in model.certificate_["subspace"].reference
     if dtype is np.float32:
         return
     wrong = np.cov(X[:, ::2])

@@ -633,24 +633,21 @@ def test_groups_of_features_without_a_link_fail():
     model = em(1).fit(halves(0))
     claim = model.certificate_["identifiability"]
     assert claim.holds is False
-    assert "columns 0 and 4, 0 and 5" in claim.advice
+    assert "Columns 0 and 4, 0 and 5" in claim.advice
 
 
-def test_linked_features_determine_one_component():
+def test_covariances_that_follow_from_the_model_alone_are_undecided():
     claim = em(1).fit(halves(2)).certificate_["identifiability"]
-    assert claim.holds
-    assert "columns 0 and 6, 0 and 7, 0 and 8 and 13 other pairs" in claim.advice
+    assert claim.undecided
+    assert claim.value == 16
+    assert "Columns 0 and 6, 0 and 7, 0 and 8 and 13 other pairs" in claim.advice
 
 
-@pytest.mark.parametrize(("k", "links", "holds"), [(1, 1, True), (2, 1, False), (3, 2, False)])
-def test_fewer_links_than_latents_have_mirror_images(k, links, holds):
+@pytest.mark.parametrize(("k", "links"), [(2, 1), (3, 2)])
+def test_fewer_links_than_latents_have_mirror_images(k, links):
     X = halves(links, k=k, side=7, n=400)
     model = em(k).fit(X)
-    claim = model.certificate_["identifiability"]
-    assert claim.holds is holds
-    assert claim.value == (0 if holds else 7)
-    if holds:
-        return
+    assert model.certificate_["identifiability"].undecided
     # Reflect the loadings of one group along a direction orthogonal to those of the links.
     fitted = model._state.observed
     W = fitted.loadings
@@ -687,11 +684,6 @@ def test_a_local_maximum_near_a_mirror_image_does_not_hold(links, seed):
     model = em(tol=1e-5).fit(X)
     assert subspace_distance(model.decoder_, np.linalg.svd(W, full_matrices=False)[0]) > 0.4
     assert model.certificate_["identifiability"].undecided
-
-
-def test_links_of_as_many_loadings_as_latents_hold():
-    X = halves(4, k=2, n=1000, side=5, seed=1)
-    assert em(2).fit(X).certificate_.holds
 
 
 def test_features_that_form_no_large_group_are_undecided():

@@ -166,7 +166,7 @@ class FactorizationState(FactorsState):
         value = float(DropoutObjective(problem, strength).value(scaled))
         solution = replace(solution, weights=Weights(left, right), value=value)
         state = cls(solution, strength, ref, dropout, cv)
-        state.rows = TrainingRows.referenced(X, weights, title, None)
+        state.rows = TrainingRows.referenced(X, weights, title)
         if state.rows is None:
             state._certificate = state.judged(X, weights, state.attributes, title)
         return state

@@ -372,9 +372,9 @@ class NetworkState(FittedState):
         If that is not possible, they are sketched, and judged at once if the certificate needs
         them.
         """
-        self.rows = TrainingRows.referenced(X, sample_weight, title, None)
+        self.rows = TrainingRows.referenced(X, sample_weight, title)
         if self.rows is not None and Y is not None:
-            self.targets = TrainingRows.referenced(Y, None, title, None)
+            self.targets = TrainingRows.referenced(Y, None, title)
             self.rows = None if self.targets is None else self.rows
         if self.rows is None:
             self.sketch_rows(X, Y, sample_weight)

@@ -9,7 +9,6 @@ from __future__ import annotations
 import inspect
 import math
 from dataclasses import replace
-from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -35,7 +34,7 @@ from lucidae.rows.passes import Passes, fold, load_rows, no_moment, nothing_read
 from lucidae.spectrum import leading
 from lucidae.validation import check_rows, check_weights
 
-__all__ = ["blocks_of", "certify_components", "certify_weights", "checked_data", "data_of"]
+__all__ = ["certify_components", "certify_weights", "checked_data", "data_of"]
 
 Vector = np.ndarray[Any, Any]
 
@@ -200,9 +199,9 @@ def data_of(
     if not isinstance(X, AlignedBlocks):
         return data_of_rows(GivenRows(X, weights), center)
     if X.rows.n_features > EXACT_FEATURES:
-        return Data.of_rows(blocks_of(Passes(X, verbose)), center)
+        return Data.of_rows(RereadRows(Passes(X, verbose), X.rows.n_features), center)
     moment, sketch = read_sketched(X, verbose=verbose)
-    rows = blocks_of(Passes(X, verbose)) if X.repeatable else None
+    rows = RereadRows(Passes(X, verbose), X.rows.n_features) if X.repeatable else None
     return Data.of_moment(moment.mean, moment.covariance, moment.weight, sketch, rows)
 
 
@@ -214,16 +213,6 @@ def data_of_rows(rows: GivenRows, center: Vector | None = None) -> Data:
         return (data.refactored() or data) if n * m <= verify.SMALL_ROWS else data
     moment, sketch = SecondMoment.of(rows.X, rows.weights), Sketch.of(rows.X, rows.weights)
     return Data.of_moment(moment.mean, moment.covariance, moment.weight, sketch, rows)
-
-
-def blocks_of(passes: Passes) -> RereadRows:
-    """Return rows that are read in blocks in the form that the verifier reads."""
-    folded = partial(fold, passes.data, verbose=passes.verbose)
-
-    def sums(leaf: Any) -> Any:
-        return passes.total(leaf, leaf.merge)
-
-    return RereadRows(sums, folded, passes.data.rows.n_features)
 
 
 def _weights(encoder: Array, decoder: Array, ref: Array, tied: bool) -> Any:

@@ -267,13 +267,7 @@ _THEORY = (
     "conditioning",
     "epochs",
 )
-_SOURCES = {
-    "eigenvalues": "Davis & Kahan 1970",
-    "Krylov": "Davis & Kahan 1970; Boyd & Balakrishnan 1990, failure probability 1e-9",
-    "Gram": "Davis & Kahan 1970; Weyl 1912, Gram matrix of the rows tested with failure "
-    "probability 1e-9",
-    "Cholesky": "Davis & Kahan 1970; Cholesky factorisation outside of the decoder's span",
-}
+_BOUNDS = "Davis & Kahan 1970; Boyd & Balakrishnan 1990, failure probability 1e-9"
 _NO_NOISE = (
     "The components explain all variance of the data, so none remains for the noise of the linear "
     "VAE: its likelihood is not bounded and has no maximum. Choose n_components below the rank of "
@@ -300,7 +294,7 @@ def _enclosed(claim: Claim, figures: LinearFigures) -> Claim:
     if figures.leading.complete:
         return claim
     statement = claim.statement + " (not computed exactly: bounds from residuals)"
-    reference = f"{claim.reference}; {_SOURCES[figures.leading.source]}"
+    reference = f"{claim.reference}; {_BOUNDS}"
     advice = claim.advice
     if claim.holds is None and claim.value is not None:
         advice = (

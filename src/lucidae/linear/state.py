@@ -20,7 +20,7 @@ from lucidae.certificates.claims import Certificate, undecided
 from lucidae.certificates.sketch import Sketch
 from lucidae.counting import ComponentCount, count_in_spectrum, is_criterion
 from lucidae.iteration.progress import TIMED_FEATURES, elapsed
-from lucidae.linear.certify import blocks_of, data_of_rows
+from lucidae.linear.certify import data_of_rows
 from lucidae.linear.claims import LinearFigures, certificate, figures_of
 from lucidae.linear.methods import Options
 from lucidae.linear.missing import ObservedFit, fit_observed
@@ -28,12 +28,8 @@ from lucidae.linear.model import Model
 from lucidae.linear.observed_gaussian import ObservedGaussian, gaussian_of
 from lucidae.linear.solvers import closed_form, latents_counted, solve
 from lucidae.linear.stream import StreamFit
-from lucidae.linear.verified_missing import (
-    data_of_gaussian,
-    measure_observed,
-    observed_certificate,
-)
-from lucidae.linear.verify import FEW_ROWS, SMALL_ROWS, Data, GivenRows, RereadRows
+from lucidae.linear.verified_missing import Parameters, certify_observed, data_of_parameters
+from lucidae.linear.verify import SMALL_ROWS, Data, GivenRows, RereadRows
 from lucidae.moments import SecondMoment, positive_rows
 from lucidae.rows.operator import (
     CHANGED_ROWS,
@@ -105,8 +101,7 @@ class LinearState(FittedState):
         if copied or math.prod(rows.shape) <= SMALL_ROWS:
             self._rows = TrainingRows.copied(rows, data.weights, title)
             return
-        gram = data.known_gram if rows.shape[0] <= FEW_ROWS else None
-        self._rows = TrainingRows.referenced(rows, data.weights, title, gram)
+        self._rows = TrainingRows.referenced(rows, data.weights, title)
         if self._rows is None and self._moment is not None:
             self._sketch = Sketch.of(rows, data.weights)
         if self._rows is None and (self._moment is None or self.refined):
@@ -194,14 +189,12 @@ class LinearState(FittedState):
         If X is None, the parameters are not judged.
         """
         fitted = self.parameters
-        figures = self._figures(data_of_gaussian(fitted, X, weights))
-        seen = None
-        if X is not None:
-            encoder = to_numpy(as_double(self.model.encoder))
-            seen = measure_observed(fitted, X, weights, encoder)
+        model = Parameters(to_numpy(fitted.mean), to_numpy(fitted.loadings), fitted.noise)
+        figures = self._figures(data_of_parameters(model, fitted.weight, X, weights))
+        encoder = to_numpy(as_double(self.model.encoder))
         name = f"{title}(method={self.options.method!r}, handle_missing='em')"
         converged = self.observed is None or self.model.outcome.status.ok
-        return observed_certificate(name, figures, seen, fitted, converged)
+        return certify_observed(name, figures, model, encoder, X, weights, converged)
 
     @property
     def parameters(self) -> ObservedGaussian:
@@ -414,9 +407,9 @@ class LinearState(FittedState):
         center, moment = to_numpy(as_double(self.model.mean)), data.moment
         rows: GivenRows | RereadRows | None = None
         if isinstance(data, BlockRows):
-            rows = blocks_of(data.passes)
+            rows = RereadRows(data.passes, data.n_features)
         elif data.rows is not None:
-            rows = GivenRows(data.rows, data.weights, data.known_gram)
+            rows = GivenRows(data.rows, data.weights)
         if moment is None:
             assert rows is not None, "data without a moment have rows"
             return Data.of_rows(rows, center)
@@ -425,11 +418,10 @@ class LinearState(FittedState):
 
     def _data_of_rows(self, training: TrainingRows) -> Data:
         """Return training rows, with their second moment, in the form that the verifier reads."""
-        rows = GivenRows(*training.given, training.gram)
+        rows = GivenRows(*training.given)
         moment = self._moment
         if moment is None or training.stored:
-            data = data_of_rows(rows, to_numpy(as_double(self.model.mean)))
-            return data if moment is None else data.beside_moment(moment.covariance)
+            return data_of_rows(rows, to_numpy(as_double(self.model.mean)))
         self._sketch = self.saved_sketch()
         return Data.of_moment(moment.mean, moment.covariance, moment.weight, self._sketch, rows)
 

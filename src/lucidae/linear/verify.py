@@ -1,7 +1,7 @@
 """Measured values of a linear autoencoder, from its rows and its weights alone.
 
 Nothing is taken from solvers, moments or the reading of data: a test reads the imports. The rows
-(`Data`) are known in one of four ways, each with a bound `error` on what is not known of their
+(`Data`) are known in one of three ways, each with a bound `error` on what is not known of their
 second moment Σ (m × m):
 
 1. *triangle*: Σ = RᵀR, where R comes from a QR factorisation of the centred rows. Its singular
@@ -9,15 +9,14 @@ second moment Σ (m × m):
    memory, or blocks that can be read again, if what follows does not decide.
 2. *matrix*: a matrix that is claimed to be Σ, such as that of the solver, with the bound on its
    error that a `Sketch` of the rows gives. For up to 1024 features.
-3. *Gram matrix*: of at most 1024 rows with more features, computed or tested by random products.
-4. *products* of Σ with vectors, from the rows or a tested matrix, for more features.
+3. *products* of Σ with vectors, from the rows or a tested matrix, for more features.
 
-From 1 and 2 all eigenpairs follow (`_of_all_axes`). From 3 and 4 the eigenpairs are enclosed by
-residuals of the decoder's span and a bound on the eigenvalues outside of it (`_of_residuals`). Both
-give the same record (`Leading`). Errors are those of `lucidae.certificates.bounds`.
+From 1 and 2 all eigenpairs follow (`_of_all_axes`). From 3 they are enclosed by residuals of the
+decoder's span and a bound on the eigenvalues outside of it (`_of_products`). Both give the same
+record (`Leading`). Errors are those of `lucidae.certificates.bounds`.
 
-`measure` divides all data by a power of two near their standard deviation first, so that nothing
-over- or underflows, and judges the equivalent problem.
+`WeightFigures` divides all data by a power of two near their standard deviation first, so that
+nothing over- or underflows, and judges the equivalent problem.
 """
 
 from __future__ import annotations
@@ -39,7 +38,6 @@ from lucidae.certificates.bounds import (
     enclose_eigenvalues,
     enclose_singular_values,
     gamma,
-    is_positive_definite,
     triangle,
     turn,
 )
@@ -49,7 +47,6 @@ from lucidae.certificates.complement import (
     Complement,
     drawn_after,
     orthonormal,
-    start_share,
 )
 from lucidae.certificates.sketch import Sketch
 
@@ -68,18 +65,12 @@ Vector = np.ndarray[Any, Any]
 # Largest number of features for which all eigenvalues are computed; otherwise they are bounded.
 DENSE_FEATURES = 1024
 
-# Largest number of rows, of more features, whose Gram matrix is decomposed.
-FEW_ROWS = 1024
-
 # Largest number of entries of rows (one mebibyte) that are factorised in any case.
 SMALL_ROWS = 2**17
 
 # Largest number of rows or features, whichever is smaller, of rows that are factorised because
 # nothing else decides.
 LARGEST_FACTOR = 2048
-
-# The same for a Cholesky factorisation of their Gram matrix, which takes half a gibibyte.
-LARGEST_CHOLESKY = 8192
 
 # Largest number of entries of rows that are copied for it: 256 mebibytes.
 LARGEST_COPY = 2**25
@@ -112,9 +103,6 @@ NEARLY = 1e-6
 # Relative difference of eigenvalues which no further Krylov steps are made to decide.
 TIED = 1e-9
 
-# Ratio of the gap, which a Cholesky factorisation proves, to the residuals of the span.
-PROVED_GAP = 300.0
-
 # Share of a component, or of the total variance, from which on a row is named. In the tables of
 # scikit-learn the largest share is 0.35; a row that was multiplied by 500 has 0.7 of 100 000 rows.
 LEVERAGE = 0.4
@@ -137,91 +125,53 @@ class Deviations:
     """Sums over deviations d = x − c of rows x with weights w: Σ w, Σ w d, Σ w d² and Σ w⟨v, d⟩d.
 
     The centre c need not be the mean, but is subtracted without loss of digits only if it is close
-    to it. It is applied to a block of rows, or to the chunks of its columns: `codes` ⟨v, d⟩ are
-    added over the chunks before `sums` is called for each of them, and the results are `joined`.
+    to it.
     """
 
     center: Vector  # (m,)
     vectors: Vector  # (q, m): one vector v in each row; Σ w d² is computed without any, or is 0
-    plain: bool = False  # whether the centre is small enough to be subtracted from the sums
 
     def __call__(self, X: Any, _targets: Any, weights: Any) -> tuple[Any, ...]:
-        """Return the sums over a block of rows with all columns."""
-        parts = self._parts(X)
-        return self._sums(*parts, self._codes(*parts), weights)
-
-    def columns(self, part: slice) -> Deviations:
-        """Return the same function of the columns `part`."""
-        return replace(self, center=self.center[part], vectors=self.vectors[:, part])
-
-    def codes(self, X: Any) -> Vector:
-        """Return ⟨v, d⟩ for each row and each vector v, (n, q)."""
-        return self._codes(*self._parts(X))
-
-    def _codes(self, rows: Any, left: Vector) -> Vector:
-        V = self.vectors if scipy.sparse.issparse(rows) else like(self.vectors, rows)
-        return np.asarray(to_numpy(rows @ V.T) - self.vectors @ left)
-
-    def sums(self, X: Any, codes: Vector, weights: Any) -> tuple[Any, ...]:
-        """Return the four sums, of the columns in X."""
-        return self._sums(*self._parts(X), codes, weights)
-
-    def _sums(self, rows: Any, left: Vector, codes: Vector, weights: Any) -> tuple[Any, ...]:
-        sparse = scipy.sparse.issparse(rows)
-        w = np.ones(rows.shape[0]) if weights is None else to_numpy(weights).astype(float)
-        both, squares = np.vstack([codes.T * w, w]), 0.0 * left
-        found = np.asarray(both @ rows) if sparse else to_numpy(like(both, rows) @ rows)
-        if not len(self.vectors):
-            powers = rows.multiply(rows) if sparse else rows * rows
-            squares = np.asarray(w @ powers) if sparse else to_numpy(like(w, rows) @ powers)
-        # d = r − l for the part l of the centre that was not subtracted from the rows r.
-        squares = squares - 2 * left * found[-1] + float(w.sum()) * left**2
-        found = found - np.outer(both.sum(axis=1), left)
-        return float(w.sum()), found[-1], squares, found[:-1]
-
-    def _parts(self, X: Any) -> tuple[Any, Vector]:
-        """Return rows r and a vector l with d = r − l.
-
-        Of sparse rows, only columns without zeros are centred, which adds no entries. Others have
-        a variance of at least the share of their zeros times the squared mean.
-        """
-        if not scipy.sparse.issparse(X):
-            rows = as_double(X)
-            if self.plain:
-                return rows, self.center
-            return rows - like(self.center, rows), 0.0 * self.center
-        rows = _canonical(X)
-        full = np.bincount(rows.indices, minlength=rows.shape[1]) == rows.shape[0]
-        if full.any():
-            rows = rows.copy()
+        """Return the sums over a block of rows."""
+        w = np.ones(X.shape[0]) if weights is None else to_numpy(weights).astype(float)
+        # 1) Rows r and a vector l with d = r − l. Of sparse rows, only columns without zeros are
+        # centred, which adds no entries. Others have a variance of at least the share of their
+        # zeros times the squared mean.
+        if scipy.sparse.issparse(X):
+            rows = X.tocsr().astype(np.float64, copy=True)
+            rows.sum_duplicates()
+            full = np.bincount(rows.indices, minlength=rows.shape[1]) == rows.shape[0]
             rows.data -= np.where(full, self.center, 0.0)[rows.indices]
-        return rows, np.where(full, 0.0, self.center)
+            left = np.where(full, 0.0, self.center)
+            codes = rows @ self.vectors.T - self.vectors @ left
+        else:
+            rows = as_double(X)
+            rows, left = rows - like(self.center, rows), 0.0 * self.center
+            codes = to_numpy(rows @ like(self.vectors, rows).mT)
+
+        def total(factors: Vector, table: Any) -> Vector:
+            if scipy.sparse.issparse(table):
+                return np.asarray(factors @ table)
+            return to_numpy(like(factors, table) @ table)
+
+        # 2) Sums over r, from which those over d follow.
+        both, squares = np.vstack([codes.T * w, w]), 0.0 * left
+        found, weight = total(both, rows), float(w.sum())
+        if not len(self.vectors):
+            powers = rows.multiply(rows) if scipy.sparse.issparse(rows) else rows * rows
+            squares = total(w, powers) - 2 * left * found[-1] + weight * left**2
+        found = found - np.outer(both.sum(axis=1), left)
+        return weight, found[-1], squares, found[:-1]
 
     @staticmethod
     def merge(one: tuple[Any, ...], other: tuple[Any, ...]) -> tuple[Any, ...]:
         """Return the sums over two sets of rows together."""
         return tuple(a + b for a, b in zip(one, other, strict=True))
 
-    merge_into = merge
-
-    @staticmethod
-    def joined(parts: list[tuple[Any, ...]]) -> tuple[Any, ...]:
-        """Return the sums of all columns, from those of chunks of columns."""
-        return parts[0][0], *(np.concatenate([p[i] for p in parts], axis=-1) for i in (1, 2, 3))
-
-
-def _canonical(X: Any) -> Any:
-    """Return sparse rows in float64 without duplicate entries; X itself if it is so."""
-    rows = X.tocsr().astype(np.float64, copy=False)
-    if not rows.has_canonical_format:
-        rows = rows.copy()
-        rows.sum_duplicates()
-    return rows
-
 
 @dataclass(frozen=True)
 class CenteredTriangle:
-    """Triangular factor of √w[1, (x − c)/unit] for the rows x of a block, and its error.
+    """Weight, triangular factor of √w[1, (x − c)/unit] for the rows x of a block, and its error.
 
     The first column belongs to a feature that is 1 in every row: the other rows of the factor are
     orthogonal to it, and so belong to rows that are centred, whatever c is.
@@ -230,17 +180,20 @@ class CenteredTriangle:
     center: Vector
     unit: float
 
-    def __call__(self, X: Any, _targets: Any, weights: Any) -> tuple[Vector, float]:
+    def __call__(self, X: Any, _targets: Any, weights: Any) -> tuple[float, Vector, float]:
         X = X.toarray() if scipy.sparse.issparse(X) else X
         rows = (to_numpy(as_double(X)) - self.center) / self.unit
-        roots = np.ones(len(rows)) if weights is None else np.sqrt(to_numpy(weights).astype(float))
-        return triangle([roots[:, None] * np.column_stack([np.ones(len(rows)), rows])])
+        w = np.ones(len(rows)) if weights is None else to_numpy(weights).astype(float)
+        rows = np.column_stack([np.ones(len(rows)), rows])
+        return float(w.sum()), *triangle([np.sqrt(w)[:, None] * rows])
 
     @staticmethod
-    def merge(one: tuple[Vector, float], other: tuple[Vector, float]) -> tuple[Vector, float]:
+    def merge(
+        one: tuple[float, Vector, float], other: tuple[float, Vector, float]
+    ) -> tuple[float, Vector, float]:
         """Return the factor of two sets of rows together."""
-        found, error = triangle([one[0], other[0]])
-        return found, error + math.hypot(one[1], other[1])
+        found, error = triangle([one[1], other[1]])
+        return one[0] + other[0], found, error + math.hypot(one[2], other[2])
 
 
 @dataclass(frozen=True)
@@ -249,8 +202,6 @@ class GivenRows:
 
     X: Any
     weights: Any = None
-    # (n, n): a matrix that is claimed to be the Gram matrix of the centred and weighted rows
-    gram: Any = None
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -264,37 +215,15 @@ class GivenRows:
         w = np.ones(n) if self.weights is None else to_numpy(self.weights).astype(float)
         return np.asarray(w / w.sum())
 
-    @cached_property
-    def _sparse(self) -> Any:
-        """The rows as they are multiplied, if they are sparse: converted once; otherwise None."""
-        return _canonical(self.X) if scipy.sparse.issparse(self.X) else None
-
     def total(self, leaf: Any, least: int = 1) -> Any:
         """Return the results of `leaf` for blocks of at least so many rows, joined by its merge."""
-        n, m = self.shape
-        if self._sparse is not None or getattr(leaf, "plain", False):
-            return leaf(self.X if self._sparse is None else self._sparse, None, self.weights)
-        step = max(least, BLOCK_ENTRIES // m)
+        (n, m), w = self.shape, self.weights
+        step = n if scipy.sparse.issparse(self.X) else max(least, BLOCK_ENTRIES // m)
         parts = (slice(start, min(start + step, n)) for start in range(0, n, step))
-        w = self.weights
         return reduce(
             leaf.merge,
             (leaf(self.X[part, :], None, None if w is None else w[part]) for part in parts),
         )
-
-    def first(self) -> Vector:
-        """Return the first row of positive weight."""
-        at = int(np.argmax(self.shares > 0.0))
-        if scipy.sparse.issparse(self.X):
-            return np.asarray(self.X.tocsr()[[at]].toarray()[0], dtype=float)
-        return to_numpy(as_double(self.X[at, :]))
-
-    def centred(self, data: Data) -> Vector:
-        """Return the rows minus their mean, times the roots of their shares, in units of `data`."""
-        X = self.X.toarray() if scipy.sparse.issparse(self.X) else self.X
-        rows = to_numpy(as_double(X)) - data.mean.value * data.unit
-        rows *= np.sqrt(self.shares)[:, None] / data.unit
-        return np.asarray(rows)
 
     @property
     def decomposable(self) -> bool:
@@ -304,23 +233,19 @@ class GivenRows:
 
 @dataclass(frozen=True)
 class RereadRows:
-    """Rows that are read in blocks, several times.
+    """Rows that are read in blocks, several times: `passes.total` makes one pass over them."""
 
-    `sums` makes one pass over the rows for a `Deviations`, and `folded` joins a function of each
-    block by another one.
-    """
-
-    sums: Callable[[Any], tuple[Any, ...]]
-    folded: Callable[[Any, Any], Any]
+    passes: Any
     n_features: int
 
     def total(self, leaf: Any, least: int = 1) -> Any:  # noqa: ARG002
         """Return the results of `leaf` for all blocks, joined by its merge, in one pass."""
-        return self.sums(leaf) if isinstance(leaf, Deviations) else self.folded(leaf, leaf.merge)
+        return self.passes.total(leaf, leaf.merge)
 
-    def first(self) -> Vector:
-        """Return the first centre."""
-        return np.zeros(self.n_features)
+    @property
+    def shape(self) -> tuple[int, int]:
+        """Number of features, as that of rows and of features."""
+        return self.n_features, self.n_features
 
     @property
     def decomposable(self) -> bool:
@@ -386,8 +311,8 @@ class Data:
 
         The centre, such as the mean of the model, need not be right.
         """
-        center = rows.first() if center is None else center
-        m = len(center)
+        m = rows.shape[1]
+        center = np.zeros(m) if center is None else center
         for _ in range(3):
             with np.errstate(over="ignore", invalid="ignore"):
                 weight, rest, squares, _ = rows.total(Deviations(center, np.zeros((0, m))))
@@ -401,11 +326,9 @@ class Data:
         trace, mean = float(np.sum(variances)), center + rest
         if not math.isfinite(trace * weight):
             raise ValueError(OVERFLOW)
-        plain = norm(mean) <= math.sqrt(LARGE_MEAN * trace)
-        plain = plain and isinstance(rows, GivenRows) and str(rows.X.dtype).endswith("float64")
 
         def product(vectors: Vector) -> Vector:
-            found = rows.total(Deviations(mean, vectors, plain))
+            found = rows.total(Deviations(mean, vectors))
             offset = found[1] / found[0]
             return np.asarray(found[3] / found[0] - np.outer(vectors @ offset, offset))
 
@@ -452,28 +375,6 @@ class Data:
             peaks=peaks,
             origin=origin,
         )
-
-    def beside_moment(self, covariance: Any) -> Data:
-        """Return the same data, by which the covariance of a solver is tested as well."""
-        if self.factor is None or self.n_features > DENSE_FEATURES:
-            return self
-        own = self.factor[0].T @ self.factor[0]
-        apart, trace = norm(to_numpy(covariance) - own), max(self.trace, TINY)
-        return replace(self, moment=Ball(apart / trace, self.error / trace))
-
-    @classmethod
-    def of_model(cls, mean: Vector, loadings: Vector, noise: float, weight: float) -> Data:
-        """Return the covariance WWᵀ + γI of a Gaussian model as if it were that of data."""
-        m = len(mean)
-        variances = np.sum(loadings**2, axis=1) + noise
-        trace = float(np.sum(variances))
-
-        def product(vectors: Vector) -> Vector:
-            return np.asarray((vectors @ loadings) @ loadings.T + noise * vectors)
-
-        matrix = product(np.eye(m)) if m <= DENSE_FEATURES else None
-        center, known = Ball(mean, gamma(0) * np.abs(mean)), gamma(m) * trace
-        return cls(center, trace, variances, product, known, weight, matrix, origin="given")
 
     def about_zero(self) -> Data:
         """Return the second moment about zero, Σ + μμᵀ, of rows that are not centred."""
@@ -535,7 +436,7 @@ class Data:
         m, center = self.n_features, self.mean.value * self.unit
         # The error of each column is relative to its own norm (Higham 2002, Theorem 19.4).
         unit = self.unit * math.sqrt(max(self.trace / m, self.rounding, TINY))
-        found, error = self.rows.total(CenteredTriangle(center, unit), 4 * m)
+        _, found, error = self.rows.total(CenteredTriangle(center, unit), 4 * m)
         root = float(found[0, 0])
         factor, offset = found[1:, 1:] * (unit / abs(root)), found[0, 1:] * (unit / root)
         factor, offset = factor / self.unit, offset / self.unit
@@ -596,7 +497,6 @@ class Leading:
     subspace: Ball  # mean squared sine of the angles between decoder and principal subspace
     misalignments: Ball  # (k,): smallest squared sine of the angle of each axis to a column
     complete: bool  # whether all eigenpairs were computed; otherwise they are enclosed
-    source: str = "eigenvalues"  # how they were found: eigenvalues, rows, Krylov, Gram or Cholesky
     axes: Vector | None = None  # (m, k): the principal axes as columns, if `complete`
     # whether the rows may determine a component of small variance that Σ does not, but are unknown
     hidden: bool = False
@@ -636,7 +536,7 @@ def find_leading(data: Data, atoms: Vector) -> tuple[Data, Leading]:
 
     The rows of `atoms` are the columns of the decoder.
     """
-    k, rows = len(atoms), data.rows
+    k = len(atoms)
     if data.factor is not None:
         return data, _of_all_axes(data, atoms)
     if data.matrix is not None:
@@ -645,25 +545,19 @@ def find_leading(data: Data, atoms: Vector) -> tuple[Data, Leading]:
         finite, zero = bool(np.all(np.isfinite(atoms))), not np.any(np.abs(atoms) > SHORTEST)
         if not finite or zero or not data.varies:
             return data, _unknown(k, data, 1.0 if finite else math.nan)
-        dense = isinstance(rows, GivenRows) and isinstance(rows.X, np.ndarray)
-        few = dense and rows.shape[0] <= FEW_ROWS  # type: ignore[union-attr]
-        found = (_few_rows if few else _krylov)(data, atoms)
+        found = _of_products(data, atoms)
     # 1. Components of small variance: the rows have more digits than their second moment.
     lost = found.unidentifiable(k)
-    if rows is None and data.weight is not None:
+    if data.rows is None and data.weight is not None:
         lost = lost[lost + 2 <= data.weight]  # centred rows have a rank below their number
     small = bool(np.any(found.values.value[lost] < SMALL_VARIANCE * found.values.value[0]))
     # 2. Bounds that decide neither that the subspace is right nor that it is wrong.
     open_ended = not found.complete and found.subspace.low < FAR and found.subspace.high > NEAR / k
     if not small and not open_ended:
         return data, found
-    if rows is None:
-        return data, replace(found, hidden=small and found.complete)
-    if not small and min(getattr(rows, "shape", (0,))) > DENSE_FEATURES:
-        return data, (_cholesky(data, atoms) or found)
     factored = data.refactored()
     if factored is None:
-        return data, found
+        return data, replace(found, hidden=data.rows is None and small and found.complete)
     other = _of_all_axes(factored, atoms)
     better = other.subspace.error <= found.subspace.error
     return (factored, other) if better else (data, found)
@@ -693,8 +587,7 @@ def _of_all_axes(data: Data, atoms: Vector) -> Leading:
     known = Ball(values, np.full(m, found.error))
     known = known if data.factor is None else known * known
     outside = float(np.append(known.value, 0.0)[k])
-    source = "eigenvalues" if data.factor is None else "rows"
-    return Leading(known, outside, sine * sine, sines * sines, True, source, axes)
+    return Leading(known, outside, sine * sine, sines * sines, True, axes)
 
 
 class _Span(NamedTuple):
@@ -719,7 +612,7 @@ class _Span(NamedTuple):
         return cls(basis, error, values, images, residual, norm(residual) + data.error)
 
 
-def _krylov(data: Data, atoms: Vector) -> Leading:
+def _of_products(data: Data, atoms: Vector) -> Leading:
     """Enclose the eigenvalues by a bound on those outside of the span from a block Krylov space."""
     k, m = atoms.shape
     basis, _ = _column_space(atoms)
@@ -750,77 +643,11 @@ def _krylov(data: Data, atoms: Vector) -> Leading:
     tiny = span.size**2 <= data.error * float(span.values[0])
     ritz = rest.ritz(span.basis.T, span.images, span.residual[:0] if tiny else span.residual)
     lower = np.append(ritz, np.zeros(k))[:k] - data.error
-    return _of_residuals(data, atoms, span, rest.bound, rest.found, lower, "Krylov")
-
-
-def _few_rows(data: Data, atoms: Vector) -> Leading:
-    """Enclose the eigenvalues by those of the Gram matrix of few rows.
-
-    Let A be the centred and weighted rows. A matrix G that a solver claims to be AAᵀ is tested by
-    its products with random vectors Ω: ‖GΩ − AAᵀΩ‖ bounds its error as in `Sketch`. If its
-    eigenvalues λ satisfy θ_r > λ_{r+1} + ‖R‖, with the Ritz values θ and the residual R of the
-    span, none outside of the span exceeds λ_{r+1} + ‖R‖: otherwise r + 1 eigenvalues of the block
-    diagonal part of Σ would, against Weyl's inequality.
-    """
-    k, rows, unit = len(atoms), data.rows, data.unit
-    assert isinstance(rows, GivenRows), "the caller has tested it"
-    span = _Span.of(data, atoms)
-    plain = float(data.mean.value @ data.mean.value) <= LARGE_MEAN * data.trace
-    gram, error = None, math.inf
-    if rows.gram is not None:
-        gram, roots = to_numpy(rows.gram) / unit**2, np.sqrt(rows.shares)[:, None] / unit
-        seen = data.variances, data.mean.value, span.basis
-        checks = drawn_after((4, rows.shape[0]), *seen).T
-        centred = Deviations(data.mean.value * unit, np.ones((1, rows.shape[1])), plain)
-        back = centred.sums(rows.X, checks * roots, None)[3]
-        again = replace(centred, vectors=back).codes(rows.X) * roots
-        error = norm(gram @ checks - again) / start_share(checks.shape[1])
-    if not error <= TIED * data.trace:  # it is wrong, or none was given
-        A = rows.centred(data)
-        gram, error = A @ A.T, 0.0
-    error += gamma(rows.shape[1]) * (1.0 + plain * LARGE_MEAN) * data.trace
-    known = np.linalg.eigvalsh(np.asarray(gram))[::-1]
-    error += gamma(len(known)) * float(known[0])
-    values = np.append(np.maximum(known, 0.0), np.zeros(k + 1))
-    found = float(values[len(span.values)])
-    bound = found + error + span.size
-    bound = bound if span.values[-1] > bound else math.inf
-    bound = min(bound, max(data.trace - float(np.sum(span.values)), 0.0) + 4 * data.error)
-    leading = _of_residuals(data, atoms, span, bound, found, values[:k] - error, "Gram")
-    return replace(leading, values=Ball(values[: k + 1], np.full(k + 1, error)))
-
-
-def _cholesky(data: Data, atoms: Vector) -> Leading | None:
-    """Prove by a factorisation that no eigenvalue outside of the decoder's span is larger.
-
-    For the rows B without their parts in the span, ℓI − BᵀB (or ℓI − BBᵀ) has a Cholesky
-    factorisation only if no eigenvalue outside of the span reaches ℓ, which is chosen just below
-    the last one inside. In contrast to a Krylov space this decides flat spectra as well.
-    """
-    rows = data.rows
-    if not isinstance(rows, GivenRows) or not isinstance(rows.X, np.ndarray | scipy.sparse.sparray):
-        return None
-    if min(rows.shape) > LARGEST_CHOLESKY or math.prod(rows.shape) > LARGEST_COPY:
-        return None
-    span = _Span.of(data, atoms)
-    last = float(span.values[-1])
-    level = last - max(PROVED_GAP * span.size, 1e-6 * last)
-    if not 0.0 < level < last:
-        return None
-    A = rows.centred(data)
-    A -= (A @ span.basis) @ span.basis.T
-    gram = A.T @ A if rows.shape[1] <= rows.shape[0] else A @ A.T
-    np.negative(gram, out=gram)
-    gram[np.diag_indices_from(gram)] += level
-    # LAPACK overwrites columns without a copy.
-    if not is_positive_definite(gram.T, gamma(max(rows.shape)) * data.trace):
-        return None
-    lower = np.append(span.values, np.zeros(len(atoms)))[: len(atoms)] - data.error
-    return _of_residuals(data, atoms, span, level, level, lower, "Cholesky")
+    return _of_residuals(data, atoms, span, rest.bound, rest.found, lower)
 
 
 def _of_residuals(
-    data: Data, atoms: Vector, span: _Span, bound: float, found: float, lower: Vector, source: str
+    data: Data, atoms: Vector, span: _Span, bound: float, found: float, lower: Vector
 ) -> Leading:
     """Return enclosures from the residual of the decoder's span and a bound outside of it.
 
@@ -860,7 +687,6 @@ def _of_residuals(
         Ball.between(min(low, high), high),
         Ball.between(np.zeros(k), sines),
         complete=False,
-        source=source,
         unaligned=float(np.sum(np.maximum(away, 0.0) ** 2)) / (2 * k),
     )
 

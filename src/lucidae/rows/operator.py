@@ -124,7 +124,6 @@ class RowOperator:
     rows: Any = None  # (n, m): the rows, if they are in memory
     weights: Array | None = None  # (n,): weights of the rows; None for 1 each
     moment: SecondMoment | None = None  # the second moment, if it is known
-    known_gram: Array | None = None  # (n, n): the Gram matrix, if it was computed
     rereadable = False  # whether the rows are read in blocks, and can be read again
     factor: Array | None = None  # the triangle, if it was computed
 
@@ -294,10 +293,8 @@ class _RowsInMemory(RowOperator):
 
     def gram(self) -> Array:
         """Return the Gram matrix AAᵀ (n, n) of A = diag(√shares)(X − mean)."""
-        if self.known_gram is None:
-            root = namespace(self.shares).sqrt(self.shares)
-            self.known_gram = self._plain_gram() * (root[:, None] * root[None, :])
-        return self.known_gram
+        root = namespace(self.shares).sqrt(self.shares)
+        return self._plain_gram() * (root[:, None] * root[None, :])
 
     def _plain_gram(self) -> Array:
         raise NotImplementedError
@@ -659,17 +656,13 @@ class TrainingRows:
     rows: Any  # (n, m): the rows
     weights: Array | None  # (n,): weights of the rows; None for 1 each
     title: str  # title of the certificate
-    # (n, n): the Gram matrix of the centred rows, if a solver computed it
-    gram: Vector | None = None
     # (m,): A random vector; None if the rows are a copy, which nobody else can change
     direction: Vector | None = None
     # (n,): the products of the rows with this vector at the time of the fit
     projected: Vector | None = None
 
     @classmethod
-    def referenced(
-        cls, X: Any, weights: Array | None, title: str, gram: Array | None
-    ) -> TrainingRows | None:
+    def referenced(cls, X: Any, weights: Array | None, title: str) -> TrainingRows | None:
         """Return an object that refers to the rows X (n, m) without a copy.
 
         The result is None if the rows are too large, a memory map, or not on the CPU. The random
@@ -682,8 +675,7 @@ class TrainingRows:
             return None
         direction = np.random.default_rng().standard_normal(X.shape[1])
         weights = None if weights is None else weights.copy()
-        kept = None if gram is None else to_numpy(gram)
-        return cls(X, weights, title, kept, direction, _projected(X, direction))
+        return cls(X, weights, title, direction, _projected(X, direction))
 
     @classmethod
     def copied(cls, X: Any, weights: Array | None, title: str) -> TrainingRows:
