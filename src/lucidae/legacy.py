@@ -19,7 +19,7 @@ import lucidae
 from lucidae.dropout.claims import CERTIFIED
 from lucidae.dropout.theory import dropout_of
 from lucidae.iteration import Status
-from lucidae.linear.methods import Options
+from lucidae.linear.methods import PRIORS, Options
 from lucidae.models import built, check_part, check_row
 from lucidae.snapshots import Values, restored
 
@@ -160,11 +160,11 @@ def _arguments(options: _Fields) -> _Fields:
 
 
 def _method(method: _Fields, options: Values, k: int) -> _Fields:
-    rule = method["rule"]
+    rule, prior = method["rule"], Options.of(**options).prior
     found = {
         "name": method["name"],
         "penalties": method["objective"].get("penalties", np.zeros(k)),
-        "prior": Options.of(**options).prefix_prior(k),
+        "prior": PRIORS[prior](k) if isinstance(prior, str) else prior / prior.sum(),
         "tied": method["tied"],
         "rng": rule.get("rng") or rule.get("random") or np.random.default_rng(0),
     }

@@ -175,15 +175,12 @@ class MethodEntry:
     rule: MakeRule | None = None
     penalties: ReadPenalties | None = None
 
-    def make(self, settings: MethodSettings) -> tuple[Objective, Rule]:
-        """Return objective and rule for the given settings."""
-        objective = self.objective(settings)
-        return objective, objective if self.rule is None else self.rule(settings)
-
     @cached_property
     def example(self) -> tuple[Objective, Rule]:
         """Objective and rule for one latent, for what those of the method have in common."""
-        return self.make(MethodSettings(np.ones(1), np.ones(1), _RNG))
+        settings = MethodSettings(np.ones(1), np.ones(1), _RNG)
+        objective = self.objective(settings)
+        return objective, objective if self.rule is None else self.rule(settings)
 
 
 METHODS: dict[str, MethodEntry] = {}
@@ -304,7 +301,9 @@ def make_method(name: str, settings: MethodSettings) -> Method:
     >>> make_method("rag", settings).tied
     True
     """
-    objective, rule = method_entry(name).make(settings)
+    entry = method_entry(name)
+    objective = entry.objective(settings)
+    rule = objective if entry.rule is None else entry.rule(settings)
     return Method(name, rule, objective, _tied(name, rule, settings.tied), settings)
 
 
@@ -394,7 +393,9 @@ class Options:
     init_scale: float
     random_state: Any
     closed_form: bool  # whether the solver computes the optimum from leading eigenpairs
-    needs_rows: bool  # whether the method's rule needs rows instead of their second moment
+    samples: bool  # whether the method's rule draws random masks for rows
+    draws_rows: bool  # whether the solver needs rows instead of their second moment
+    needs_spectrum: bool  # whether penalties are chosen from eigenvalues (``l2="auto"``)
     recordable: bool  # whether steps of the method's rule can be recorded as CUDA graphs
 
     @classmethod
@@ -425,7 +426,8 @@ class Options:
         check_choice(optimizer, "optimizer", OPTIMIZERS)
         if not isinstance(tied, bool | np.bool_):
             check_choice(tied, "tied", ("auto",), others=", True or False")
-        objective, rule = method_entry(method).example
+        entry = method_entry(method)
+        objective, rule = entry.example
         _tied(method, rule, tied)
         check_optimizer(method, rule, optimizer)
         check_choice(solver, "solver", SOLVERS)
@@ -456,7 +458,13 @@ class Options:
             check_number(tol, "tol", low=0.0),
             check_verbose(verbose),
         )
-        # 3) All others.
+        # 3) All others. A number of components may also be a share of the variance or a criterion.
+        share = isinstance(n_components, float | np.floating) and 0.0 < n_components < 1.0
+        named = isinstance(n_components, str | tuple | list) and check_criterion(n_components)
+        if named:
+            n_components = named
+        elif n_components is not None and not share:
+            n_components = check_integer(n_components, "n_components", low=1, others=_OTHERS)
         check_flag(whiten, "whiten")
         check_flag(warm_start, "warm_start")
         if not isinstance(l2, str) or l2 != "auto":
@@ -466,35 +474,36 @@ class Options:
         init_scale = check_number(
             init_scale, "init_scale", low=0.0, high=LARGEST_START, open_low=True
         )
+        if not isinstance(prior, str) or prior not in PRIORS:
+            given, prior = prior, check_vector(prior, "prior", expected=_PROBABILITIES)
+            if prior.ndim != 1 or prior.sum() <= 0.0:
+                raise ValueError(
+                    f"prior={given!r} was given, expected {_PROBABILITIES}, not all of them 0."
+                )
         return cls(
-            _check_components(n_components),
+            n_components,
             method,
             "gradient" if solver == "auto" and not closed_form else str(solver),
             training,
             l2,
-            _check_prior(prior),
+            prior,
             batch_size,
             tied if isinstance(tied, str) else bool(tied),
             init_scale,
             check_seed(random_state),
             closed_form,
             rule.needs_rows,
+            solver == "stochastic" or (rule.needs_rows and not closed_form),
+            isinstance(l2, str) and entry.penalties is not None,
             rule.recordable,
         )
 
     @property
     def arguments(self) -> dict[str, Any]:
         """The arguments by name, for which `of` returns these options."""
-        own = {entry.name: getattr(self, entry.name) for entry in fields(self)}
-        for name in ("closed_form", "needs_rows", "recordable"):
-            del own[name]
+        own = {entry.name: getattr(self, entry.name) for entry in fields(self)[:10]}
         training = own.pop("training")
         return own | {entry.name: getattr(training, entry.name) for entry in fields(training)}
-
-    @property
-    def draws_rows(self) -> bool:
-        """Whether the solver needs rows instead of their second moment."""
-        return self.solver == "stochastic" or (not self.closed_form and self.needs_rows)
 
     def rng(self, *, draws: bool = True) -> np.random.Generator:
         """Return a random generator for one fit, seeded by `random_state`.
@@ -502,7 +511,7 @@ class Options:
         If nothing will be drawn (`draws` is false and the rule does not sample masks), a shared
         generator is returned, because making a new one takes time.
         """
-        if not draws and not self.needs_rows:
+        if not draws and not self.samples:
             return _RNG  # a new one would take a twentieth of the time of a small fit
         return np.random.default_rng(check_random_state(self.random_state).randint(2**31 - 1))
 
@@ -511,23 +520,18 @@ class Options:
 
         `spectrum`, the eigenpairs of the second moment, is needed only for ``l2="auto"``.
         """
-        settings = MethodSettings(self.penalties(k, spectrum), self.prefix_prior(k), rng, self.tied)
+        read, penalties = METHODS[self.method].penalties, np.zeros(k)
+        if read is not None:
+            values = None if spectrum is None else spectrum.resolved(k + 1)
+            penalties = read(self.l2, values, k)
+        prior = PRIORS[self.prior](k) if isinstance(self.prior, str) else self.prior
+        if prior.shape != (k,):
+            raise ValueError(
+                f"prior has {prior.size} probabilities, expected {k}: one for each number of "
+                "latents that nested dropout may keep."
+            )
+        settings = MethodSettings(penalties, prior / prior.sum(), rng, self.tied)
         return make_method(self.method, settings)
-
-    @property
-    def needs_spectrum(self) -> bool:
-        """Whether the method's penalties are chosen from eigenvalues (``l2="auto"``)."""
-        return isinstance(self.l2, str) and method_entry(self.method).penalties is not None
-
-    def penalties(self, k: int, spectrum: Spectrum | None) -> Vector:
-        """Return one ℓ₂ penalty per latent, shape (k,); zeros for methods without penalties.
-
-        `spectrum`, the eigenpairs of the second moment, is needed only for ``l2="auto"``.
-        """
-        read = method_entry(self.method).penalties
-        if read is None:
-            return np.zeros(k)
-        return read(self.l2, None if spectrum is None else spectrum.resolved(k + 1), k)
 
     def check_before_solving(self, m: int) -> None:
         """Raise a ValueError if the arguments contradict each other or the `m` features.
@@ -539,9 +543,8 @@ class Options:
         k = self.n_components
         if isinstance(k, int):
             check_features(k, m)
-            self.prefix_prior(k)
             if not self.needs_spectrum:
-                self.penalties(k, None)
+                self.make(k, None, _RNG)
             return
         for name, value in (("l2", self.l2), ("prior", self.prior)):
             if not isinstance(value, str) and value.ndim == 1:
@@ -550,20 +553,6 @@ class Options:
                     "not fix the number of latents. For partial_fit, give "
                     f"n_components={value.size}."
                 )
-
-    def prefix_prior(self, k: int) -> Vector:
-        """Return the probabilities of the prefix lengths 1 … k of nested dropout, shape (k,).
-
-        Nested dropout with prefix length b keeps the first b of k latents.
-        """
-        if isinstance(self.prior, str):
-            return PRIORS[self.prior](k)
-        if self.prior.shape != (k,):
-            raise ValueError(
-                f"prior has {self.prior.size} probabilities, expected {k}: one for each number of "
-                "latents that nested dropout may keep."
-            )
-        return np.asarray(self.prior / self.prior.sum())
 
 
 def check_features(k: int, m: int) -> None:
@@ -577,28 +566,11 @@ def check_features(k: int, m: int) -> None:
 _PENALTIES = "'auto', or one finite penalty of at least 0, or one per latent"
 
 
-def _check_components(value: Any) -> Any:
-    if value is None or (isinstance(value, float | np.floating) and 0.0 < value < 1.0):
-        return value
-    named = check_criterion(value)
-    if named is not None:
-        return named
-    names = ", ".join(repr(name) for name in CRITERIA)
-    others = (
-        f", a share of the variance in (0, 1), {names}, ('hard_threshold', noise variance), or "
-        "None for the rank"
-    )
-    return check_integer(value, "n_components", low=1, others=others)
-
-
-def _check_prior(value: Any) -> Any:
-    expected = (
-        "'geometric', 'uniform', or one probability of at least 0 for each number of latents that "
-        "nested dropout may keep"
-    )
-    if isinstance(value, str) and value in PRIORS:
-        return value
-    prior = check_vector(value, "prior", expected=expected)
-    if prior.ndim != 1 or prior.sum() <= 0.0:
-        raise ValueError(f"prior={value!r} was given, expected {expected}, not all of them 0.")
-    return prior
+_OTHERS = (
+    f", a share of the variance in (0, 1), {', '.join(map(repr, CRITERIA))}, ('hard_threshold', "
+    "noise variance), or None for the rank"
+)
+_PROBABILITIES = (
+    "'geometric', 'uniform', or one probability of at least 0 for each number of latents that "
+    "nested dropout may keep"
+)

@@ -40,9 +40,6 @@ WELL_RESOLVED = 1e-4
 eigenvector. The error of an eigenvalue is relative to the largest one; the variance of the data
 along a given direction is more accurate if it is small."""
 
-SAME_SPAN = 1e-10
-"""Largest difference of squared cosines to 1 for which two subspaces count as equal."""
-
 ZERO_LATENT = 1e-8
 """A latent counts as zero if the length of its encoder row times the length of its decoder column
 is at most this number. The product is the same if a factor is moved from one layer to the other."""
@@ -160,141 +157,86 @@ def build_model(
     covariance: Covariance,
     spectrum: Spectrum | None = None,
 ) -> Model:
-    """Return fitted model: latents ordered by variance, with fixed signs and their variances."""
+    """Return the fitted model: latents ordered by variance, with fixed signs and their variances.
+
+    `spectrum` are the eigenpairs from which a closed form was computed.
+    """
     encoder, atoms = as_double(outcome.weights.encoder), as_double(outcome.weights.atoms)
-    xp = namespace(atoms)
-    components, nonzero = _unit_rows(encoder, atoms)
-    ratio = weight / max(weight - 1.0, np.finfo(float).eps)
-    basis = _basis(components, nonzero)
-    along, codes, inside = _measured(covariance, components, encoder, basis, spectrum)
-    # Zero latents come last, all others by descending variance along their component.
-    order = np.lexsort((-to_numpy(along), ~nonzero))
+    xp, (k, m), eps = namespace(atoms), atoms.shape, machine_epsilon(atoms)
+    # 1) Components: decoder columns of unit length, and zeros for latents without any effect.
+    norms = xp.sqrt(xp.sum(atoms * atoms, axis=-1))
+    lengths = norms if encoder is atoms else xp.sqrt(xp.sum(encoder * encoder, axis=-1))
+    zero = norms * lengths <= ZERO_LATENT
+    components = atoms / where_set(norms, zero, 1.0)[:, None]
+    components = where_set(components, zero[:, None], 0.0)
+    # 2) An orthonormal basis of their span. At a closed form these are the components themselves,
+    # whose inner products of m entries have rounding errors of about √m ε.
+    basis, gram = components, components @ components.mT
+    if not largest(gram - eye_like(k, gram)) <= (8 + math.sqrt(m)) * eps:
+        chosen = np.flatnonzero(~to_numpy(zero))
+        chosen = xp.asarray(chosen if len(chosen) else [0], device=atoms.device)
+        basis = orthonormal_rows(xp.take(components, chosen, axis=0))
+    # 3) Variances along the components, of the codes, and in the basis. At a closed form all of
+    # them follow from the eigenvalues, or at least from one product.
+    left, factors = None, xp.sum(encoder * components, axis=-1)
+    bent = largest(encoder - factors[:, None] * components)
+    if basis is components and bent <= 8 * eps * largest(encoder):
+        if spectrum is not None and _are_eigenvectors(components, spectrum):
+            inside = eye_like(k, spectrum.values) * spectrum.values[:k]
+            if spectrum.beyond is not None:
+                left = spectrum.noise(k) * (m - k)
+        else:
+            inside = covariance.apply(basis) @ basis.mT
+        along = diagonal(inside)
+        codes = factors * factors * along
+    else:
+        rows = xp.concat([components, encoder, basis])
+        products = covariance.apply(rows)
+        variances = xp.sum(products[: 2 * k, :] * rows[: 2 * k, :], axis=-1)
+        along, codes, inside = variances[:k], variances[k:], products[2 * k :, :] @ basis.mT
+    inside, trace = (inside + inside.mT) / 2, max(0.0, float(covariance.trace))
+    if left is None:
+        left = max(0.0, trace - scalar(xp.sum(diagonal(inside))))
+    # 4) Zero latents come last, all others by descending variance, with fixed signs.
+    order = np.lexsort((-to_numpy(along), to_numpy(zero)))
     index = xp.asarray(order, device=atoms.device)
     components = xp.take(components, index, axis=0)
     signs = column_signs(components.mT)[:, None]
-    components = components * signs
     encoder, atoms = (xp.take(rows, index, axis=0) * signs for rows in (encoder, atoms))
-    along, codes = xp.take(along, index) * ratio, xp.take(codes, index) * ratio
-    total = max(0.0, float(covariance.trace)) * ratio
-    outside = basis.shape[1] - basis.shape[0]
-    left = _outside(basis, spectrum)
-    left = (
-        max(0.0, total - ratio * scalar(xp.sum(diagonal(inside)))) if left is None else left * ratio
-    )
+    along, codes = xp.take(along, index), xp.take(codes, index)
+    # A variance of a code that is a rounding error, for the length of its encoder row, counts as
+    # none: such codes are not scaled.
+    squares = xp.take(lengths * lengths, index)
+    relative = codes / where_set(squares, squares <= 0.0, 1.0)
+    negligible = relative <= eps * k * max(scalar(xp.max(relative)), 0.0)
+    ratio = weight / max(weight - 1.0, np.finfo(float).eps)
+    outside = m - basis.shape[0]
     return Model(
         mean,
         encoder,
         atoms,
-        components,
-        where_set(along, along < 0, 0.0),
-        xp.sqrt(where_set(codes, _negligible(codes, encoder), 1.0)),
-        total,
+        components * signs,
+        ratio * where_set(along, along < 0, 0.0),
+        xp.sqrt(where_set(ratio * codes, negligible, 1.0)),
+        ratio * trace,
         basis.mT,
-        inside * ratio,
-        left / outside if outside else 0.0,
+        ratio * inside,
+        ratio * left / outside if outside else 0.0,
         weight,
         outcome,
     )
 
 
-def _negligible(codes: Array, encoder: Array) -> Array:
-    """Return a mask of the codes whose variance consists of rounding errors.
-
-    `codes` are the variances of the codes. They are divided by ‖w‖² for the encoder rows w before
-    they are compared, because a long row gives large codes and large rounding errors.
-    """
-    xp = namespace(codes)
-    squares = xp.sum(encoder * encoder, axis=-1)
-    along = codes / where_set(squares, squares <= 0.0, 1.0)
-    top = max(scalar(xp.max(along)), 0.0)
-    return along <= machine_epsilon(codes) * float(codes.shape[0]) * top
-
-
-def _unit_rows(encoder: Array, atoms: Array) -> tuple[Array, np.ndarray[Any, Any]]:
-    """Return the decoder columns scaled to unit length, and a mask of the nonzero latents.
-
-    The mask is a boolean NumPy array of shape (k,).
-    """
-    xp = namespace(atoms)
-    norms = xp.sqrt(xp.sum(atoms * atoms, axis=-1))
-    reach = norms if encoder is atoms else xp.sqrt(xp.sum(encoder * encoder, axis=-1))
-    gains = norms * reach
-    zero = gains <= ZERO_LATENT
-    unit = atoms / where_set(norms, zero, 1.0)[:, None]
-    return where_set(unit, zero[:, None], 0.0), ~to_numpy(zero)
-
-
-def _basis(components: Array, nonzero: np.ndarray[Any, Any]) -> Array:
-    """Return r orthonormal rows, (r, m), that span the components of the latents that are not zero.
-
-    If all latents are zero, one arbitrary row is returned.
-    """
-    if nonzero.all():
-        gram = components @ components.mT
-        # Inner products of m entries have rounding errors of about √m ε.
-        allowed = (8 + math.sqrt(components.shape[1])) * machine_epsilon(gram)
-        if largest(gram - eye_like(gram.shape[0], gram)) <= allowed:
-            return components  # as at a closed form: a factorisation would return the same rows
-    xp = namespace(components)
-    chosen = np.flatnonzero(nonzero) if nonzero.any() else np.zeros(1, dtype=int)
-    return orthonormal_rows(
-        xp.take(components, xp.asarray(chosen, device=components.device), axis=0)
-    )
-
-
-def _measured(
-    covariance: Covariance,
-    components: Array,
-    encoder: Array,
-    basis: Array,
-    spectrum: Spectrum | None,
-) -> tuple[Array, Array, Array]:
-    """Return variances of the data along components and of the codes, and a covariance.
-
-    These are the variances along the components (k,), the variances of the codes (k,), and the
-    covariance (r, r) of the data in the basis of the orthonormal rows `basis`. The divisor is the
-    total weight. They are computed from products with the second moment of the data.
-    """
-    xp, k = namespace(basis), components.shape[0]
-    factors = xp.sum(encoder * components, axis=-1)
-    bent = largest(encoder - factors[:, None] * components)
-    if basis is components and bent <= 8 * machine_epsilon(encoder) * largest(encoder):
-        # At a closed form all three have the same directions, and one product serves for all.
-        if spectrum is not None and _are_eigenvectors(components, spectrum):
-            along = spectrum.values[:k]
-            return along, factors * factors * along, eye_like(k, along) * along
-        inside = covariance.apply(components) @ components.mT
-        along = diagonal(inside)
-        return along, factors * factors * along, (inside + inside.mT) / 2
-    rows = xp.concat([components, encoder, basis])
-    products = covariance.apply(rows)
-    variances = xp.sum(products[: 2 * k, :] * rows[: 2 * k, :], axis=-1)
-    inside = products[2 * k :, :] @ basis.mT
-    return variances[:k], variances[k:], (inside + inside.mT) / 2
-
-
-def _outside(basis: Array, spectrum: Spectrum | None) -> float | None:
-    """Return the variance of the data outside of the span of orthonormal rows `basis` (r, m)."""
-    r = int(basis.shape[0])
-    if spectrum is None or spectrum.beyond is None or spectrum.vectors.shape[1] < r:
-        return None
-    shares = basis @ spectrum.vectors[:, :r]
-    if not largest(shares @ shares.mT - eye_like(r, shares)) <= SAME_SPAN:
-        return None
-    return spectrum.noise(r) * (spectrum.n_features - r)
-
-
 def _are_eigenvectors(components: Array, spectrum: Spectrum) -> bool:
     """Tell whether components (k, m) are the first k eigenvectors of `spectrum`, in their order.
 
-    If `beyond` is known, all of them are accurate.
+    Small eigenvalues count only if `beyond` is known: then all of them are accurate.
     """
     k = components.shape[0]
     if spectrum.vectors.shape[1] < k:
         return False
-    if spectrum.beyond is None and not bool(
-        spectrum.values[k - 1] >= WELL_RESOLVED * spectrum.values[0]
-    ):
+    small = spectrum.values[k - 1] < WELL_RESOLVED * spectrum.values[0]
+    if spectrum.beyond is None and bool(small):
         return False
     # Components were scaled to unit length, which may have changed their last digit.
     apart = largest(components - spectrum.vectors[:, :k].mT)

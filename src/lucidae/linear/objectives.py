@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from abc import abstractmethod
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -58,11 +58,18 @@ class Objective(Rule):
     size_name : str
         Words that follow the number (loss − minimum) / `size` in messages, such as "of the total
         variance".
+    has_minimizer : bool
+        Whether `minimizer` is defined: a closed form of the optimal weights is known.
     has_penalties : bool
         Whether latents can be zero at the minimum because their penalty is too large.
     """
 
     __slots__ = ()
+
+    has_minimizer: ClassVar[bool] = False
+
+    def __init_subclass__(cls) -> None:
+        cls.has_minimizer = cls.minimizer is not Objective.minimizer
 
     gap_statement = "the loss is its global minimum (excess divided by the total variance)"
     size_name = "of the total variance"
@@ -119,11 +126,6 @@ class Objective(Rule):
             Number of latents.
         """
         return None
-
-    @property
-    def has_minimizer(self) -> bool:
-        """Whether `minimizer` is defined: a closed form of the optimal weights is known."""
-        return type(self).minimizer is not Objective.minimizer
 
     def latent_order(self, k: int) -> Vector:
         """Return the indices of the latents, sorted by descending variance at the minimum.

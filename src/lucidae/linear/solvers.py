@@ -88,7 +88,7 @@ def solve(
     second moment that was computed on the GPU. The result is on the device of the data either way.
     Descent whose steps are recorded as CUDA graphs always runs on the GPU.
     """
-    if _too_small_for_device(options, rows):
+    if not on_host(rows.mean) and _too_small_for_device(options, rows):
         moment = fields_beside(rows.scatter(), np.empty(0))
         model, spectrum = solve(options, MomentRows(moment), previous)
         return model.beside(rows.mean), spectrum and spectrum.beside(rows.mean)
@@ -131,8 +131,8 @@ def closed_form(
 
 
 def _too_small_for_device(options: Options, rows: RowOperator) -> bool:
-    """Tell whether the data are on a GPU, but so small that the CPU solves the problem faster."""
-    if rows.moment is None or on_host(rows.mean):
+    """Tell whether data on a GPU are so small that the CPU solves the problem faster."""
+    if rows.moment is None:
         return False
     m, k = rows.n_features, options.n_components
     if options.closed_form:

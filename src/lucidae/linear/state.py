@@ -86,7 +86,6 @@ class LinearState(FittedState):
         """
         self._model, self._spectrum = solve(self.options, data, self.previous)
         self.previous = self._model.outcome.weights
-        self.changed()
         small, moment = data.n_features <= STORED_FEATURES, data.moment
         self._rows, self._sketch = None, sketch if small else None
         self._rounding = 0.0 if moment is None else moment.rounding
@@ -421,7 +420,8 @@ class LinearState(FittedState):
         rows = GivenRows(*training.given)
         moment = self._moment
         if moment is None or training.stored:
-            return data_of_rows(rows, to_numpy(as_double(self.model.mean)))
+            data = data_of_rows(rows, to_numpy(as_double(self.model.mean)))
+            return data if moment is None else data.beside_moment(moment.covariance)
         self._sketch = self.saved_sketch()
         return Data.of_moment(moment.mean, moment.covariance, moment.weight, self._sketch, rows)
 

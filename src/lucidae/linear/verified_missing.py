@@ -191,7 +191,10 @@ def certify_observed(
     """
     figures = replace(figures, observed=True)
     evidence = evidence_of(figures) | {"noise_variance": model.noise}
-    added = tuple(replace(text, advice=_NOT_STORED, undecided=True) for text in _TEXTS.values())
+    added = tuple(
+        replace(text, advice=_NOT_STORED, undecided=name != "missing_information")
+        for name, text in _TEXTS.items()
+    )
     if X is not None:
         rows = to_numpy(as_double(X))
         mass = np.ones(len(rows)) if weights is None else to_numpy(weights)

@@ -78,6 +78,9 @@ LARGEST_COPY = 2**25
 # Number of entries of rows that are centred and multiplied at a time: 4 mebibytes.
 BLOCK_ENTRIES = 2**19
 
+# Number of rows that are so at least: the sums over few rows with many features take longer.
+BLOCK_ROWS = 64
+
 # A decoder column of smaller entries counts as zero: its direction has lost digits.
 SHORTEST = 1e-290
 
@@ -130,37 +133,39 @@ class Deviations:
 
     center: Vector  # (m,)
     vectors: Vector  # (q, m): one vector v in each row; Σ w d² is computed without any, or is 0
+    plain: bool = False  # whether the centre is so small that it is subtracted from the sums
 
     def __call__(self, X: Any, _targets: Any, weights: Any) -> tuple[Any, ...]:
         """Return the sums over a block of rows."""
         w = np.ones(X.shape[0]) if weights is None else to_numpy(weights).astype(float)
+        sparse = scipy.sparse.issparse(X)
         # 1) Rows r and a vector l with d = r − l. Of sparse rows, only columns without zeros are
         # centred, which adds no entries. Others have a variance of at least the share of their
         # zeros times the squared mean.
-        if scipy.sparse.issparse(X):
+        if sparse:
             rows = X.tocsr().astype(np.float64, copy=True)
             rows.sum_duplicates()
             full = np.bincount(rows.indices, minlength=rows.shape[1]) == rows.shape[0]
             rows.data -= np.where(full, self.center, 0.0)[rows.indices]
             left = np.where(full, 0.0, self.center)
-            codes = rows @ self.vectors.T - self.vectors @ left
         else:
-            rows = as_double(X)
-            rows, left = rows - like(self.center, rows), 0.0 * self.center
-            codes = to_numpy(rows @ like(self.vectors, rows).mT)
+            rows, left = as_double(X), self.center
+            if not self.plain:
+                rows, left = rows - like(left, rows), 0.0 * left
 
         def total(factors: Vector, table: Any) -> Vector:
-            if scipy.sparse.issparse(table):
-                return np.asarray(factors @ table)
-            return to_numpy(like(factors, table) @ table)
+            return np.asarray(factors @ table) if sparse else to_numpy(like(factors, table) @ table)
 
         # 2) Sums over r, from which those over d follow.
-        both, squares = np.vstack([codes.T * w, w]), 0.0 * left
-        found, weight = total(both, rows), float(w.sum())
+        V = self.vectors if sparse else like(self.vectors, rows)
+        codes = np.asarray(to_numpy(rows @ V.T)) - self.vectors @ left
+        both, squares, weight = np.vstack([codes.T * w, w]), 0.0 * left, float(w.sum())
+        found = total(both, rows)
         if not len(self.vectors):
-            powers = rows.multiply(rows) if scipy.sparse.issparse(rows) else rows * rows
-            squares = total(w, powers) - 2 * left * found[-1] + weight * left**2
-        found = found - np.outer(both.sum(axis=1), left)
+            squares = total(w, rows.multiply(rows) if sparse else rows * rows)
+            squares = squares - 2 * left * found[-1] + weight * left**2
+        if sparse or self.plain:
+            found -= np.outer(both.sum(axis=1), left)
         return weight, found[-1], squares, found[:-1]
 
     @staticmethod
@@ -218,7 +223,8 @@ class GivenRows:
     def total(self, leaf: Any, least: int = 1) -> Any:
         """Return the results of `leaf` for blocks of at least so many rows, joined by its merge."""
         (n, m), w = self.shape, self.weights
-        step = n if scipy.sparse.issparse(self.X) else max(least, BLOCK_ENTRIES // m)
+        whole = scipy.sparse.issparse(self.X) or getattr(leaf, "plain", False)
+        step = n if whole else max(least, BLOCK_ROWS, BLOCK_ENTRIES // m)
         parts = (slice(start, min(start + step, n)) for start in range(0, n, step))
         return reduce(
             leaf.merge,
@@ -326,9 +332,11 @@ class Data:
         trace, mean = float(np.sum(variances)), center + rest
         if not math.isfinite(trace * weight):
             raise ValueError(OVERFLOW)
+        plain = norm(mean) <= math.sqrt(LARGE_MEAN * trace)
+        plain = plain and isinstance(rows, GivenRows) and str(rows.X.dtype).endswith("float64")
 
         def product(vectors: Vector) -> Vector:
-            found = rows.total(Deviations(mean, vectors))
+            found = rows.total(Deviations(mean, vectors, plain))
             offset = found[1] / found[0]
             return np.asarray(found[3] / found[0] - np.outer(vectors @ offset, offset))
 
@@ -375,6 +383,14 @@ class Data:
             peaks=peaks,
             origin=origin,
         )
+
+    def beside_moment(self, covariance: Any) -> Data:
+        """Return the same data, by which the covariance of a solver is tested as well."""
+        if self.factor is None or self.n_features > DENSE_FEATURES:
+            return self
+        own = self.factor[0].T @ self.factor[0]
+        apart, trace = norm(to_numpy(covariance) - own), max(self.trace, TINY)
+        return replace(self, moment=Ball(apart / trace, self.error / trace))
 
     def about_zero(self) -> Data:
         """Return the second moment about zero, Σ + μμᵀ, of rows that are not centred."""
@@ -619,12 +635,10 @@ def _of_products(data: Data, atoms: Vector) -> Leading:
     # Starts that depend on the data: nobody can choose data that are orthogonal to them.
     seen = data.variances, data.mean.value, basis
     starts = drawn_after((min(STARTS, m - basis.shape[1]), m), *seen)
-    rest = Complement(data.apply, basis, data.error, starts)
-    # One pass over the rows serves for the decoder's span and for the first Krylov step.
-    images = data.apply(np.concatenate([basis.T, rest.block]))
+    # Products with the Krylov space are needed once.
+    product = data.apply.product if isinstance(data.apply, _KnownProducts) else data.apply
+    rest = Complement(product, basis, data.error, starts)
     span = _Span.of(data, atoms)
-    if len(rest.block):
-        rest.add(images[basis.shape[1] :])
     # No eigenvalue outside of the span exceeds the trace outside of the span.
     rest.bound = max(data.trace - float(np.sum(span.values)), 0.0) + 4 * data.error
     last, before = float(span.values[-1]), 0.0
@@ -830,7 +844,7 @@ class WeightFigures:
         unit = 1.0
         if 0.0 < data.trace < math.inf and objective.independent and rule.independent:
             unit = float(2.0 ** round(math.log2(data.trace / data.n_features) / 2))
-        scaled = data.remembering().in_units(unit)
+        scaled = data.in_units(unit).remembering()
         weights = weights.in_units(1.0 / unit)
         scaled, self._leading = find_leading(scaled, weights.atoms)
         self._objective, self._rule = objective.in_units(unit), rule.in_units(unit)
