@@ -62,6 +62,7 @@ MODULES = {
     "sparse-slices": "sparsity.slices",
     "sparse-arrays": "sparsity.arrays",
     "vae-mnist": "vae.mnist",
+    "vae-mnist-decoder": "vae.mnist:WITHOUT_HEAD",
     "embeddings-truncation": "embeddings",
     "layers-compression": "compression",
     "vae-manifold": "vae.manifold",
@@ -71,7 +72,13 @@ unless another name follows the colon."""
 
 NAMES = tuple(MODULES)
 
-NEEDS_TORCH = ("vae-mnist", "vae-manifold", "embeddings-truncation", "layers-compression")
+NEEDS_TORCH = (
+    "vae-mnist",
+    "vae-mnist-decoder",
+    "vae-manifold",
+    "embeddings-truncation",
+    "layers-compression",
+)
 
 
 def available() -> tuple[str, ...]:

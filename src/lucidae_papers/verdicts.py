@@ -420,10 +420,10 @@ class Judgement:
         if not self.claims:
             who = "The paper says" if paper else "Our own expectation"
             return f"{who}: {words} Not judged: {self.why}"
-        refuted = "; ".join(_sentence(claim) for claim in self.claims if not claim.holds)
+        refuted = _listed([claim for claim in self.claims if not claim.holds])
         if paper:
             if self.holds is None:
-                seen = "; ".join(_sentence(claim) for claim in self.claims if claim.holds)
+                seen = _listed([claim for claim in self.claims if claim.holds])
                 refuted = f"{refuted}. Seen: {seen}" if seen else refuted
                 return f"The paper says: {words} Partly seen here. Not seen: {refuted}."
             end = "Seen here." if self.holds else f"Not seen here: {refuted}."
@@ -446,8 +446,10 @@ class Judgement:
         }
 
 
-def _sentence(claim: Claim) -> str:
-    return f"{claim.statement} (measured {measured(claim)})"
+def _listed(claims: list[Claim]) -> str:
+    """Return the first three claims with their values, and how many others there are."""
+    words = "; ".join(f"{claim.statement} (measured {measured(claim)})" for claim in claims[:3])
+    return words + (f"; and {len(claims) - 3} others, see the table" if len(claims) > 3 else "")
 
 
 @dataclass(frozen=True, slots=True)

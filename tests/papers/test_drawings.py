@@ -192,7 +192,7 @@ def test_each_choice_of_penalties_is_drawn_with_its_training():
 
 def test_deep_vaes_are_drawn_with_their_curves():
     rng = np.random.default_rng(0)
-    arms = sparsity.COVARIANCES
+    arms = experiment("vae-mnist").at("smoke").setting.arms
     names = ("mse", "variances of coordinates", "variances of directions")
     curves = {
         f"{name}/{arm}": Curve([1, 2, 3], rng.uniform(0.1, 1.0, 3), "epoch")

@@ -175,7 +175,8 @@ def test_bad_settings_of_a_training_are_refused(act, words):
 
 def settings(arm, **changes):
     """Return the settings of a small run of the experiment, with changes."""
-    cells = experiment("vae-mnist").at("smoke").setting.cells()
+    names = ("vae-mnist", "vae-mnist-decoder")
+    cells = [cell for name in names for cell in experiment(name).at("smoke").setting.cells()]
     (one,) = (
         cell.settings for cell in cells if (cell.settings["arm"], cell.settings["seed"]) == arm
     )

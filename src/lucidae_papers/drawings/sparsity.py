@@ -13,7 +13,6 @@ from lucidae_app.report.style import LIGHT, drawing, new_figure
 from lucidae_papers.drawings.training import look, numbers, shared_legend
 from lucidae_papers.linear.counts import COUNTERS
 from lucidae_papers.vae.manifold_verdicts import ARMS, PARTS, panel_words
-from lucidae_papers.vae.mnist import ARMS as COVARIANCES
 from lucidae_papers.verdicts import LABELS, Outcome
 
 METHODS = ("full", "diagonal", "autoencoder", "group lasso")
@@ -159,12 +158,13 @@ def slices(outcome: Outcome) -> Sequence[Block]:
 
 def covariances(outcome: Outcome) -> Sequence[Block]:
     """Return plots of deep VAEs: error over the epochs, and posterior variances in order."""
-    colours = dict(zip(COVARIANCES, ("blue", "purple", "orange", "green", "yellow"), strict=True))
+    arms = outcome.setting.arms
+    colours = dict(zip(arms, ("blue", "orange", "purple"), strict=False))
     with drawing():
         figure, panels = new_figure(1, 3, figsize=(9.6, 3.7))
         titles = ("mse", "variances of coordinates", "variances of directions")
         for axes, name in zip(panels, titles, strict=True):
-            for arm in COVARIANCES:
+            for arm in arms:
                 curve = outcome.curves[f"{name}/{arm}"]
                 dash = "-" if arm.startswith("full") else "--"
                 axes.plot(curve.x, curve.y, label=arm, color=LIGHT[colours[arm]], linestyle=dash)
@@ -172,7 +172,7 @@ def covariances(outcome: Outcome) -> Sequence[Block]:
         for axes, what in zip(panels[1:], ("latents", "directions"), strict=True):
             axes.axhline(0.5, color=LIGHT["muted"], linewidth=1)
             axes.set(title=f"Posterior variance of {what}", xlabel=what, yscale="log")
-        shared_legend(figure, panels[0], 5)
+        shared_legend(figure, panels[0], 3)
         caption = (
             "Images that were not used for training; means over the seeds. Latents and directions "
             "(eigenvectors of the mean posterior covariance) are in ascending order of variance; "

@@ -26,19 +26,19 @@ THRESHOLDS = (0.1, 0.5, 0.9)
 """A latent, or a direction, counts as active if its posterior variance, averaged over the images,
 is below the threshold; that of the prior is 1 (Wipf 2023, Definition 3.1)."""
 
-PAIRS = (
-    ("full", "diagonal"),
-    ("full, warm-up", "diagonal"),
-    ("full, no head", "diagonal, no head"),
-)
-"""Arms that are compared: with full and with diagonal covariance."""
-ARMS = tuple(dict.fromkeys(arm for pair in PAIRS for arm in pair))
+Pairs = tuple[tuple[str, str], ...]
+HEADS: Pairs = (("full", "diagonal"), ("full, warm-up", "diagonal"))
+"""Arms that are compared: with full and with diagonal covariance, which a head predicts."""
+
+DECODER: Pairs = (("full, no head", "diagonal, no head"),)
+"""The same for covariances that are taken from the decoder."""
 
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """Settings: networks of equal size, trained with five kinds of posterior covariance."""
+    """Settings: networks of equal size, trained with several kinds of posterior covariance."""
 
+    pairs: Pairs
     data: str  # name of the images in `lucidae_papers.vae.training`
     latents: int
     channels: int  # base channels of the convolutions
@@ -46,11 +46,12 @@ class Comparison:
     batch_size: int
     learning_rate: float  # the largest of one cycle
     seeds: int
-    # of the arms without a head, whose steps take four times as long; they are compared with each
-    # other only
-    headless_epochs: int
-    headless_seeds: int
     seconds: float  # approximate seconds per run
+
+    @property
+    def arms(self) -> tuple[str, ...]:
+        """Names of the kinds of posterior covariance."""
+        return arms_of(self.pairs)
 
     def cells(self) -> Sequence[Cell]:
         """Return one run per arm and seed."""
@@ -63,16 +64,13 @@ class Comparison:
             ) from error
         shared = {
             name: getattr(self, name)
-            for name in ("data", "latents", "channels", "batch_size", "learning_rate")
+            for name in ("data", "latents", "channels", "epochs", "batch_size", "learning_rate")
         }
-        cells = []
-        for arm in ARMS:
-            headless = arm.endswith("no head")
-            epochs = self.headless_epochs if headless else self.epochs
-            for seed in range(self.headless_seeds if headless else self.seeds):
-                settings = {"arm": arm, "seed": seed, "epochs": epochs, **shared}
-                cells.append(Cell(measure, settings, self.seconds))
-        return cells
+        return [
+            Cell(measure, {"arm": arm, "seed": seed, **shared}, self.seconds)
+            for arm in self.arms
+            for seed in range(self.seeds)
+        ]
 
     def curves(self, results: Results) -> Curves:
         """Return measured quantities over the epochs, and numbers of active latents.
@@ -82,7 +80,7 @@ class Comparison:
         ``"variances"`` and ``"eigenvalues"`` are these variances in ascending order.
         """
         curves = {}
-        for arm in ARMS:
+        for arm in self.arms:
             runs = [cell.arrays for cell in results.where(arm=arm)]
             epochs = np.arange(1, len(runs[0]["mse"]) + 1)
             for name in QUANTITIES:
@@ -107,18 +105,20 @@ class Comparison:
             f"{self.channels} base channels",
             "training": f"{self.epochs} epochs, batches of {self.batch_size}, Adam, one cycle of "
             f"the learning rate up to {self.learning_rate:g}, γ learned",
-            "warm-up": "latents are independent for the first quarter of the steps",
-            "no head": "posterior covariance of the decoder, linearised at the posterior mean; "
-            f"{self.headless_epochs} epochs, {self.headless_seeds} seeds",
             "seeds": str(self.seeds),
         }
 
 
-def _expect() -> dict[str, tuple[Any, ...]]:
+def arms_of(pairs: Pairs) -> tuple[str, ...]:
+    """Return the names of the arms in some pairs, each once."""
+    return tuple(dict.fromkeys(arm for pair in pairs for arm in pair))
+
+
+def _expect(pairs: Pairs) -> dict[str, tuple[Any, ...]]:
     """Return the comparisons of all pairs of arms, by statement."""
-    words = "(first) and ".join(("{}", "{} (second)"))
+    words = "{} (first) and {} (second)"
     error, latents = [], []
-    for full, diagonal in PAIRS:
+    for full, diagonal in pairs:
         both = words.format(diagonal, full)
         error.append(
             Outweighs(
@@ -140,44 +140,72 @@ def _expect() -> dict[str, tuple[Any, ...]]:
     return {"error": tuple(error), "latents": tuple(latents)}
 
 
-REPORTED = tuple(
-    Reported(f"{name}/{arm}", says=f"{words}, {arm}")
-    for name, words in (
-        ("mse", "mean squared error of a pixel"),
-        ("loss", "negative evidence lower bound (−ELBO) in nats per image"),
+def _reported(pairs: Pairs) -> tuple[Reported, ...]:
+    return tuple(
+        Reported(f"{name}/{arm}", says=f"{words}, {arm}")
+        for name, words in (
+            ("mse", "mean squared error of a pixel"),
+            ("loss", "negative evidence lower bound (−ELBO) in nats per image"),
+        )
+        for arm in arms_of(pairs)
     )
-    for arm in ARMS
-)
 
-EXPERIMENT = Experiment(
-    name="vae-mnist",
-    title="Full against diagonal covariance in deep VAEs",
-    reference="Wipf 2023, Section 5.2",
-    shows="error and number of used latents of deep VAEs with full and with diagonal covariance",
-    about="Variational autoencoders (VAE) with residual networks of equal capacity, which differ "
-    "in the posterior covariance only: full or diagonal, predicted by a head from the start, "
-    "predicted after a warm-up with independent latents, or taken from the decoder. The paper "
-    "does not give its settings; these are those of the code that it refers to.",
-    statements={
-        "error": Statement(
-            "The VAE with a full posterior covariance has a lower reconstruction error "
-            "than the VAE with a diagonal one."
-        ),
-        "latents": Statement(
-            "The VAE with a full posterior covariance uses fewer latents than the "
-            "VAE with a diagonal one."
-        ),
-    },
-    scales={
-        "smoke": Scale(
-            Comparison("digits", 8, 3, 10, 150, 1e-2, 2, 10, 2, 5.0),
-            {},
-            REPORTED,
-            dict.fromkeys(("error", "latents"), "10 epochs on 1500 small images decide nothing."),
-        ),
-        "paper": Scale(
-            Comparison("mnist", 32, 5, 400, 512, 2e-3, 4, 100, 3, 600.0), _expect(), REPORTED
-        ),
-    },
-    draw=Drawing("sparsity", "covariances"),
+
+def _experiment(
+    name: str, title: str, how: str, pairs: Pairs, epochs: int, seeds: int
+) -> Experiment:
+    """Return the comparison of some pairs of arms, for a number of epochs and seeds."""
+    return Experiment(
+        name=name,
+        title=title,
+        reference="Wipf 2023, Section 5.2",
+        shows=f"error and number of used latents of deep VAEs, full or diagonal covariance {how}",
+        about="Variational autoencoders (VAE) with residual networks of equal capacity, which "
+        f"differ in the posterior covariance only: full or diagonal, {how}. The paper does not "
+        "give its settings; these are those of the code that it refers to.",
+        statements={
+            "error": Statement(
+                "The VAE with a full posterior covariance has a lower reconstruction error "
+                "than the VAE with a diagonal one."
+            ),
+            "latents": Statement(
+                "The VAE with a full posterior covariance uses fewer latents than the "
+                "VAE with a diagonal one."
+            ),
+        },
+        scales={
+            "smoke": Scale(
+                Comparison(pairs, "digits", 8, 3, 10, 150, 1e-2, 2, 5.0),
+                {},
+                _reported(pairs),
+                dict.fromkeys(
+                    ("error", "latents"), "10 epochs on 1500 small images decide nothing."
+                ),
+            ),
+            "paper": Scale(
+                Comparison(pairs, "mnist", 32, 5, epochs, 512, 2e-3, seeds, 600.0),
+                _expect(pairs),
+                _reported(pairs),
+            ),
+        },
+        draw=Drawing("sparsity", "covariances"),
+    )
+
+
+EXPERIMENT = _experiment(
+    "vae-mnist",
+    "Full against diagonal covariance in deep VAEs",
+    "predicted by a head from the start, or after a warm-up in which latents are independent for "
+    "the first quarter of the steps",
+    HEADS,
+    epochs=400,
+    seeds=4,
+)
+WITHOUT_HEAD = _experiment(
+    "vae-mnist-decoder",
+    "Covariances of the decoder in deep VAEs",
+    "taken from the decoder, linearised at the posterior mean",
+    DECODER,
+    epochs=100,  # a step takes four times as long
+    seeds=3,
 )
