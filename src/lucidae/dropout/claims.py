@@ -24,7 +24,6 @@ from lucidae.certificates.claims import (
     reported,
     undecided,
 )
-from lucidae.dropout.landscape import classify
 from lucidae.dropout.problem import check_hidden_units
 from lucidae.dropout.rows import as_columns, checked_columns
 from lucidae.dropout.theory import strength_of
@@ -296,46 +295,31 @@ _OTHER = (
 def _gap(figures: DropoutFigures, tolerance: float, context: Context) -> Claim:
     """Return the claim that the loss equals its global minimum.
 
-    A loss below it by more than the tolerance is refuted too: one of them was computed wrongly. For
-    tied weights and inputs that are not white, the minimum for separate layers bounds the unknown
-    one from below, and a loss that a descent reached from above.
+    A loss below it by more than the tolerance is refuted too: one of them was computed wrongly. If
+    its error exceeds the tolerance, a smaller loss is possible, however small the gap is. For tied
+    weights and inputs that are not white, the minimum for separate layers is a lower bound.
     """
     name, statement, reference = context.named("gap", figures.judged.width)
-    ball, least, why, holds = figures.gap, figures.decrease, "", None
+    ball, holds, why = figures.gap, None, ""
     if figures.tied:
         reference = "Mianjy et al. 2018, Theorem 2.4"
     if not figures.known:
         reference = f"{_THEOREM}, as a bound for tied layers"
-    below = ball.high < -tolerance
-    # If the error exceeds the tolerance, a smaller loss is possible, however small the gap is.
-    if not below and figures.known and (ball.value < -tolerance or ball.error > tolerance):
-        # Singular values that were not computed can only make the minimum smaller.
-        if ball.value - (ball.error - figures.missed - figures.lost) > tolerance:
-            missed = figures.missed > ball.error / 2
-            holds, why = False, _advice(figures, level=0.0, context=context)
-            why = _REMEDY if figures.white.squared and not missed else why
-        else:
-            why = _lost(figures)
-    elif not below and not figures.known and abs(ball.value) + ball.error > tolerance:
-        if least - ball.error > tolerance:
-            ball, holds = Ball(least, ball.error), False
-            why = (
-                "L-BFGS from these weights finds a loss that is smaller by "
-                f"{least:.2g} times {_PART}."
-            )
-        else:
-            why = (
-                f"{_NOT_KNOWN} The loss minus the optimum lies between 0 and {ball.value:.2g} "
-                f"times {_PART}: the optimum of separate layers is smaller by that much, but "
-                "L-BFGS from these weights found no smaller loss of tied layers."
-            )
+    # Singular values that were not computed can only make the minimum smaller.
+    low = ball.low + figures.missed + figures.lost
+    if ball.high < -tolerance:
+        holds, why = False, _BELOW
+    elif abs(ball.value) <= tolerance and max(ball.high, ball.error) <= tolerance:
+        holds = True
+    elif not figures.known:
+        why = (
+            f"{_NOT_KNOWN} The loss exceeds the optimum by at most {ball.value:.2g} times {_PART}, "
+            "because the optimum of separate layers is smaller by that much."
+        )
+    elif low > tolerance:
+        holds, why = False, _advice(figures, math.sqrt(tolerance), context)
     else:
-        value = ball.value if figures.known or below else abs(ball.value)
-        ball, holds = Ball(value, ball.error), False if below else ball.verdict(tolerance)
-        why = _BELOW if below else _advice(figures, math.sqrt(tolerance), context)
-        why = "" if holds else why
-    if holds is False and not context.shrink and not below:
-        why = _OTHER
+        why = _lost(figures)
     headline = "global minimum of the loss" if figures.known else ""
     described = (name, statement, reference, ball.value, tolerance, holds, why, ball.error)
     return Claim(*described, undecided=holds is None, headline=headline)
@@ -343,7 +327,9 @@ def _gap(figures: DropoutFigures, tolerance: float, context: Context) -> Claim:
 
 def _advice(figures: DropoutFigures, level: float, context: Context) -> str:
     """Return the advice for weights that are not optimal."""
-    if level > 0 and figures.curvature is not None and figures.curvature < -level:
+    if not context.shrink:
+        return _OTHER
+    if figures.curvature is not None and figures.curvature < -level:
         return f"The weights are at a strict saddle. {figures.reason}"
     rounded = figures.precision > SINGLE
     hint = " The weights are rounded to float32: give the rows as float64." if rounded else ""
@@ -589,21 +575,7 @@ def certificate_of(
             "nothing can be checked: call lucidae.certify with the rows."
         )
         return Certificate(title, (undecided("optimum", "the weights are optimal", "", why),))
-    if figures.tied and figures.known and (figures.curvature or 0.0) < -math.sqrt(tolerance):
-        figures = replace(figures, reason=_saddle(data, judged, tolerance))
     return Certificate(title, claims(figures, tolerance, context), figures.evidence)
-
-
-def _saddle(data: Data, judged: Judged, tolerance: float) -> str:
-    """Return why tied weights for white inputs are at a saddle, in words of `classify`."""
-    if isinstance(data, GivenMatrix):
-        cross = data.matrix
-    else:
-        assert isinstance(data, JudgedRows)
-        X, Y = np.asarray(data.X, dtype=float), np.asarray(data.Y, dtype=float)
-        cross = Y.T @ X / len(X)
-    verdict = classify(judged.left, cross, judged.strength, tolerance=tolerance, critical=math.inf)
-    return f"{verdict.reason} lucidae.dropout.classify returns the direction of descent."
 
 
 @certifies("dropout")
@@ -749,53 +721,86 @@ _AGAIN = "The iteration has not converged, or the factors belong to other data. 
 _OBSERVED = "‖P_Ω M‖², the sum of squares of the observed entries"
 
 
+COMPLETION = {
+    "gap": (
+        "the loss exceeds its smallest value over all matrices by at most the tolerance",
+        _DUALITY,
+        _AGAIN,
+    ),
+    "spectral_norm": (
+        "the residual's largest singular value is at most λ/r times the nuclear norm of U Vᵀ",
+        _DUALITY,
+        _AGAIN,
+    ),
+    "complementarity": (
+        "the inner product of residual and U Vᵀ is λ/r times the squared nuclear norm of U Vᵀ",
+        _DUALITY,
+        _AGAIN,
+    ),
+    "equalized": (
+        "of all factors with the same product U Vᵀ, these have the smallest penalty Σ‖uᵢ‖²‖vᵢ‖²",
+        "Srebro, Rennie & Jaakkola 2004, and the Cauchy–Schwarz inequality",
+        "lucidae.equalize_pair makes the norms equal without changing the product U Vᵀ.",
+    ),
+    "stationarity": (
+        "the gradient of the loss on the observed entries is zero",
+        "derivatives of the loss with respect to U and V",
+        _AGAIN,
+    ),
+    "attributes": (
+        "the fitted attributes agree with the factors and the data",
+        "definition of the attributes",
+        "An attribute belongs to other factors or data, or was assigned later. Call fit again.",
+    ),
+}
+"""Statement, reference and advice of the claims about a completed matrix, with the strength λ."""
+
+
 def completion_claims(figures: CompletionFigures, tolerance: float) -> tuple[Claim, ...]:
     """Return the claims about a completed matrix.
 
     The tolerance is increased for factors of type float32, whose rounding changes the residual.
     """
     tolerance = max(tolerance, 64 * figures.precision)
-    level, error, width = math.sqrt(tolerance), figures.error, figures.width
-    known = "(λ = dropout / (1 − dropout), r columns)"
+    level, width = math.sqrt(tolerance), figures.width
     # The lower bound on the loss holds for matrices of any rank, so that factors with a limited
     # number of columns may be optimal without attaining it. If a column were zero, the loss could
     # be decreased by this column, unless the bound is attained.
     limited = figures.rank >= width and figures.stationarity <= level
-    gap = (
-        "gap",
-        "the loss exceeds its smallest value over all matrices by at most the tolerance",
-        _DUALITY,
-    )
-    spectral = (
-        "spectral_norm",
-        "the residual's largest singular value is at most λ/r times the nuclear norm of U Vᵀ "
-        + known,
-        _DUALITY,
-    )
-    why = too_large = ""
+    could = f"At most {figures.gap:.2g} times {_OBSERVED}, could be gained."
+    open_gap = open_norm = ""
     if figures.gap > tolerance >= figures.smallest_gap:
-        why = (
-            "The bound on the spectral norm of the residual is not tight enough. The loss exceeds "
-            f"the minimum by at most {figures.gap:.2g} times {_OBSERVED}."
-        )
+        open_gap = f"The bound on the spectral norm of the residual is not tight enough. {could}"
     elif figures.gap > tolerance and limited:
-        why = (
+        open_gap = (
             f"The factors use all of their {width} columns and are a stationary point, but "
             "the lower bound, which is that of matrices of any rank, is not attained: its minimum "
             "has a larger rank, or there are better factors (with a limited rank the problem is "
-            f"not convex). At most {figures.gap:.2g} times {_OBSERVED}, could be gained. Increase "
-            "n_components or dropout."
+            f"not convex). {could} Increase n_components or dropout."
         )
     if figures.spectral > level and limited:
-        too_large = (
+        open_norm = (
             "All columns of the factors are used. The best factors with this number of columns "
             "need not meet this condition; it is meant for matrices of any rank."
         )
     elif figures.spectral > level >= figures.smallest_spectral:
-        too_large = (
-            "Only a bound on the spectral norm of the residual is known, and it is too large."
-        )
-    value = figures.spectral if math.isfinite(figures.spectral) else math.inf
+        open_norm = "Only a bound on the spectral norm of the residual is known: it is too large."
+    found = []
+    for name, value, limit, unknown in (
+        ("gap", figures.gap, tolerance, open_gap),
+        ("spectral_norm", figures.spectral, level, open_norm),
+        ("complementarity", figures.complementarity, level, ""),
+        ("equalized", figures.excess_penalty, level, ""),
+        ("stationarity", figures.stationarity, level, ""),
+        ("attributes", figures.attributes, max(ATTRIBUTES, 64 * figures.precision), ""),
+    ):
+        error = 0.0 if name in ("spectral_norm", "attributes") else figures.error
+        statement, reference, advice = COMPLETION[name]
+        if unknown:
+            claim = undecided(name, statement, reference, unknown, value, limit)
+        else:
+            claim = at_most(name, statement, reference, value, limit, advice, error=error)
+        found.append(claim)
     all_used = (
         f"All {width} columns of the factors are used; matrices of a larger rank are excluded."
     )
@@ -803,63 +808,18 @@ def completion_claims(figures: CompletionFigures, tolerance: float) -> tuple[Cla
         f"{figures.empty_rows} rows and {figures.empty_columns} columns have no observed entry: "
         "the completed matrix is zero there."
     )
-    return (
-        undecided(*gap, why, figures.gap, tolerance)
-        if why
-        else at_most(*gap, figures.gap, tolerance, _AGAIN, error=error),
-        undecided(*spectral, too_large, value, level)
-        if too_large
-        else at_most(*spectral, value, level, _AGAIN),
-        at_most(
-            "complementarity",
-            "the inner product of residual and U Vᵀ is λ/r times the squared nuclear norm of U Vᵀ "
-            + known,
-            _DUALITY,
-            figures.complementarity,
-            level,
-            _AGAIN,
-            error=error,
-        ),
-        at_most(
-            "equalized",
-            "of all factors with the same product U Vᵀ, these have the smallest penalty "
-            "Σ‖uᵢ‖²‖vᵢ‖²",
-            "Srebro, Rennie & Jaakkola 2004, and the Cauchy–Schwarz inequality",
-            figures.excess_penalty,
-            level,
-            "lucidae.equalize_pair makes the norms equal without changing the product U Vᵀ.",
-            error=error,
-        ),
-        at_most(
-            "stationarity",
-            "the gradient of the loss on the observed entries is zero",
-            "derivatives of the loss with respect to U and V",
-            figures.stationarity,
-            level,
-            _AGAIN,
-            error=error,
-        ),
-        reported(
-            "rank",
-            f"rank of the completed matrix, which is at most {width}",
-            "singular values of U Vᵀ",
-            float(figures.rank),
-            all_used if figures.rank >= width else "",
-        ),
-        reported(
-            "observed_share",
-            "share of the entries of the matrix that are observed",
-            "number of observed entries divided by the number of all entries",
-            figures.share,
-            empty if figures.empty_rows or figures.empty_columns else "",
-        ),
-        at_most(
-            "attributes",
-            "the fitted attributes agree with the factors and the data",
-            "definition of the attributes",
-            figures.attributes,
-            max(ATTRIBUTES, 64 * figures.precision),
-            "The fitted attributes belong to other factors or data, or were assigned after the "
-            "fit. Call fit again.",
-        ),
+    rank = reported(
+        "rank",
+        f"rank of the completed matrix, which is at most {width}",
+        "singular values of U Vᵀ",
+        float(figures.rank),
+        all_used if figures.rank >= width else "",
     )
+    share = reported(
+        "observed_share",
+        "share of the entries of the matrix that are observed",
+        "number of observed entries divided by the number of all entries",
+        figures.share,
+        empty if figures.empty_rows or figures.empty_columns else "",
+    )
+    return (*found[:-1], rank, share, found[-1])

@@ -55,7 +55,6 @@ from typing import Any, NamedTuple
 import numpy as np
 import scipy.linalg
 import scipy.sparse
-from scipy.optimize import minimize
 from scipy.sparse.linalg import ArpackError, LinearOperator, eigsh
 
 from lucidae.certificates.bounds import Ball, gamma, triangle
@@ -108,14 +107,8 @@ identity."""
 SINGLE = 1e-10
 """A rounding unit above this value means single precision."""
 
-DENSE = 400
-"""Up to this number of weights the smallest eigenvalue of the Hessian is always computed."""
-
-MOST_WEIGHTS = 20_000
+MOST_WEIGHTS = 500
 """Above this number of weights the smallest eigenvalue of the Hessian is not computed."""
-
-DESCENT_WORK = 4e9
-"""Number of floating point operations after which a descent stops, a few seconds' work."""
 
 CONSTANT = 1e-6
 """Error of a moment, relative to the total variance, above which its constant columns may vary."""
@@ -475,25 +468,15 @@ def tested(data: TestedMoment) -> tuple[Known, RowFactor]:
     return known, _of_second(second, data.n_features or len(scales), known, units * scales, error)
 
 
-def _of_factor(
-    known: Known,
-    factor: RowFactor,
-    judged: Judged,
-    rest: float = 0.0,
-    upper_values: Matrix | None = None,
-) -> White:
-    """Return the problem for white inputs, from a factor of the rows and a bound on its error.
-
-    Of rows that were projected, `rest` is the energy outside, and `upper_values` are bounds on the
-    singular values.
-    """
+def _of_factor(known: Known, factor: RowFactor, judged: Judged) -> White:
+    """Return the problem for white inputs, from a factor of the rows and a bound on its error."""
     if judged.tied:
         return _of_tied(known, factor, judged)
     V = judged.right if factor.right is None else factor.right
     m, autoencoder = len(V), factor.outputs is None
     inputs = factor.inputs
     outputs = inputs if factor.outputs is None else factor.outputs
-    energy = float((outputs**2).sum()) + rest
+    energy = float((outputs**2).sum())
     unit = _unit(math.sqrt(energy))
     size, scale, outputs = math.sqrt(energy) / unit, math.sqrt(unit), outputs / unit
     left = judged.left / scale
@@ -519,9 +502,6 @@ def _of_factor(
         found = found._replace(blur=error * spread, wrong=error * lengths, tilt=error * largest)
         if factor.squared:
             found = found._replace(square=factor.error * largest**2)
-        if upper_values is not None or rest > 0:
-            upper = None if upper_values is None else upper_values / unit
-            return found._replace(rest=rest / unit**2, upper=upper)
     # The ridge penalty adds inputs √ρ e₁, √ρ e₂, … with the outputs zero.
     ridge = judged.alpha / known.weight
     varies = np.linalg.norm(inputs, axis=0) > 0
@@ -642,22 +622,54 @@ def _of_matrix(matrix: Matrix, judged: Judged) -> White:
         return White(symmetric, left, left, energy, unit, floor, tied_problem=(scaled, None, left))
     if not (min(matrix.shape) > SMALL and FEW * (judged.width + 1) <= min(matrix.shape)):
         return White(scaled, left, inner, energy, unit)
-    operator = Operator(scaled)
-    columns, upper = _leading(operator, [inner, operator.back(_unit_columns(left))], judged)
-    rows = _span(left, operator.times(columns))
-    inside = rows.T @ operator.times(columns)
-    rounding = gamma(sum(matrix.shape))
+    return _projected(Operator(scaled), left, inner, energy, unit, judged)
+
+
+def _projected(
+    A: Operator, left: Matrix, inner: Matrix, energy: float, unit: float, judged: Judged
+) -> White:
+    """Return the problem of M = A on few directions: leading singular vectors and the weights.
+
+    The gradient lies in their span and that of AV' and AᵀU, so that nothing changes, except that
+    the energy outside is a constant (`White.rest`).
+    """
+    columns, upper = _leading(A, [inner, A.back(_unit_columns(left))], judged)
+    images = A.times(columns)
+    rows = _span(left, images)
+    inside, lengths = rows.T @ images, np.linalg.norm(inner, axis=0)
+    rounding = gamma(sum(A.shape)) * math.sqrt(energy + A.cancelled)
     return White(
         inside,
         rows.T @ left,
         columns.T @ inner,
         energy,
         unit,
-        blur=rounding * math.sqrt(energy),
-        tilt=rounding * math.sqrt(energy),
-        wrong=rounding * np.linalg.norm(inner, axis=0),
+        blur=rounding,
+        tilt=rounding,
+        wrong=gamma(sum(A.shape)) * lengths,
+        doubt=rounding + gamma(sum(A.shape)) * float(np.linalg.norm(left, axis=0) @ lengths),
         rest=_remainder(energy, float((inside**2).sum())),
         upper=upper,
+    )
+
+
+def _projected_rows(rows: JudgedRows, judged: Judged) -> White:
+    """Return the problem of an autoencoder with many features, that of the matrix M = Aᵀ.
+
+    A are the centred and weighted rows, so that V' = AV.
+    """
+    A, _, known = _operator(rows)
+    energy = float((known.deviations**2).sum())
+    unit = _unit(math.sqrt(energy))
+    A, scale, energy = A._replace(stored=A.stored / unit), math.sqrt(unit), energy / unit**2
+    hidden, lengths = A.times(scale * judged.right), np.linalg.norm(scale * judged.right, axis=0)
+    found = _projected(A, hidden, judged.left / scale, energy, unit, judged)
+    return found._replace(
+        target=found.target.T,
+        left=found.inner,
+        inner=found.left,
+        wrong=gamma(sum(A.shape)) * math.sqrt(energy + A.cancelled) * lengths,
+        known=known,
     )
 
 
@@ -828,33 +840,6 @@ def has_many_features(shape: tuple[int, ...], width: int) -> bool:
     return m > SMALL and (n < m or FEW * (width + 1) <= m)
 
 
-def _projected_rows(rows: JudgedRows, judged: Judged) -> White:
-    """Return the problem of an autoencoder, projected on a few directions.
-
-    f depends on UᵀCV, VᵀCV and tr C, and its gradient lies in the span of U, V, CU and CV. The
-    minimum depends on tr C and the r leading singular values of the rows A, C = AᵀA. So nothing
-    changes on a basis of these vectors and the leading singular vectors, except that the variance
-    outside is a constant (`White.rest`).
-    """
-    A, _, known = _operator(rows)
-    energy = float((known.deviations**2).sum())
-    unit = math.sqrt(energy) or 1.0
-    scaled = A._replace(stored=A.stored / unit)
-    sides = np.concatenate([judged.left, judged.right], axis=1)
-    around = scaled.back(scaled.times(_unit_columns(sides)))
-    basis, upper = _leading(scaled, [sides, around], judged)
-    factor = unit * scipy.linalg.qr(scaled.times(basis), mode="r")[0][: basis.shape[1]]
-    projected = judged._replace(left=basis.T @ judged.left, right=basis.T @ judged.right)
-    error = gamma(sum(A.shape)) * math.sqrt(1.0 + scaled.cancelled)
-    return _of_factor(
-        known,
-        RowFactor(factor, None, np.full(basis.shape[1], unit), error),
-        projected,
-        _remainder(energy, float((factor**2).sum())),
-        None if upper is None else upper * unit,
-    )
-
-
 def _leading(A: Operator, sides: list[Matrix], judged: Judged) -> tuple[Matrix, Matrix | None]:
     """Return a basis of leading right singular vectors of A and `sides`, and bounds on the values.
 
@@ -1013,13 +998,6 @@ class Slope(NamedTuple):
         U = flat[..., :cut].reshape(*flat.shape[:-1], -1, self.width)
         return U, U if self.tied else flat[..., cut:].reshape(*flat.shape[:-1], -1, self.width)
 
-    def value(self, flat: Matrix) -> float:
-        """Return the expected dropout loss minus E‖y‖²."""
-        U, V = self._layers(flat)
-        seen = V if self.inputs is None else self.inputs @ V
-        fitted = ((U.T @ U) * (V.T @ seen)).sum() - 2 * (U * (self.cross @ V)).sum()
-        return float(fitted + self.strength * (U**2).sum(axis=0) @ (V * seen).sum(axis=0))
-
     def __call__(self, flat: Matrix) -> Matrix:
         """Return the gradient of the expected dropout loss; leading batch axes are allowed."""
         U, V = self._layers(flat)
@@ -1050,53 +1028,9 @@ class Slope(NamedTuple):
         return np.asarray((8 * first - second) / (12 * step))
 
     def smallest_curvature(self) -> float:
-        """Return the smallest eigenvalue of the Hessian over its size; NaN if it is not found.
-
-        Of many weights it is computed by Lanczos iteration. The Hessian is shifted by twice its
-        size, so that the relative tolerance refers to it: the eigenvalues zero, which belong to
-        rotations of the hidden layer, would not converge.
-        """
-        size, shift = len(self.point), 2 * self.size
-        if size <= DENSE:
-            hessian = self.curvature_along(np.eye(size))
-            return float(scipy.linalg.eigvalsh((hessian + hessian.T) / 2)[0]) / self.size
-
-        def shifted(vector: Matrix) -> Matrix:
-            flat = np.asarray(vector).reshape(-1)
-            return self.curvature_along(flat) + shift * flat
-
-        operator = LinearOperator((size, size), matvec=shifted, dtype=np.float64)
-        start = np.random.default_rng(0).standard_normal(size)
-        options = {"v0": start, "tol": 1e-4, "maxiter": 20 * size}
-        try:
-            found = eigsh(operator, k=1, which="SA", return_eigenvectors=False, **options)
-        except ArpackError:
-            return math.nan
-        return (float(found[0]) - shift) / self.size
-
-    def decrease(self) -> float:
-        """Return the loss at `point` minus the smallest loss that L-BFGS finds: zero or more.
-
-        It starts near the point, moved by a small random step that leaves a saddle; for small
-        networks also at random weights. A positive result proves that the point is not a global
-        minimum; zero proves nothing.
-        """
-        (outputs, features), size = self.cross.shape, len(self.point)
-        typical = math.sqrt(self.size / max(outputs, features))
-        noise = np.random.default_rng(0).standard_normal((4, size))
-        starts = [self.point + 1e-2 * typical * noise[0]]
-        if size <= 5 * DENSE:
-            starts += list(0.5 * typical * noise[1:])
-        work = 4.0 * max(outputs, features) ** 2 * (self.width + features)
-        steps = int(np.clip(DESCENT_WORK / work / len(starts), 5, 500))
-        options = {"maxiter": steps, "maxfun": 2 * steps, "ftol": 0.0, "gtol": 1e-9}
-        here = self.value(self.point)
-        with np.errstate(over="ignore", invalid="ignore"):
-            found = [
-                minimize(self.value, start, jac=self, method="L-BFGS-B", options=options).fun
-                for start in starts
-            ]
-        return max(here - float(np.nanmin([*found, here])), 0.0)
+        """Return the smallest eigenvalue of the Hessian, divided by its size."""
+        hessian = self.curvature_along(np.eye(len(self.point)))
+        return float(scipy.linalg.eigvalsh((hessian + hessian.T) / 2)[0]) / self.size
 
 
 ATTRIBUTES = 1e-6
@@ -1118,7 +1052,6 @@ class DropoutFigures:
     gap: Ball
     missed: float  # part of that error caused by singular values that were not computed
     lost: float  # part of that error caused by inputs that count as constant
-    decrease: float  # what a descent gains over ‖M‖², if the minimum is not known
     stationarity: Ball  # norm of the gradient in white coordinates, relative to 2‖M‖‖(U, V')‖
     # variance of the scores ‖uᵢ‖‖v'ᵢ‖ over their squared mean, and Σ scoresᵢ² over its minimum for
     # the same product minus 1; a gap of ε implies at most `unequal` · ε for both
@@ -1223,8 +1156,6 @@ def _measured(
     wrong = white.wrong + np.zeros(width)
     rest, scores = target - left @ inner.T, outgoing * lengths
     value = float((rest**2).sum() + strength * (scores**2).sum()) + white.rest
-    if not known:  # the minimum of separate layers is a lower bound
-        value, scores = _tied_loss(white, strength)
     if not math.isfinite(value):
         raise ValueError(
             "the loss of the weights overflows double precision: give the weights that belong to "
@@ -1275,8 +1206,7 @@ def _measured(
     slope, scale = _slope(white, judged, learned)
     inside = math.sqrt(max(1.0 - white.rest / explained, 0.0))
     steepness = inside * float(np.linalg.norm(slope(slope.point))) / scale
-    optimal = abs(distance.value) + distance.error <= tolerance
-    curvature, reason = _curvature(slope, steepness, level, optimal)
+    curvature, reason = _curvature(slope, steepness, level)
     direct = white.doubt if white.squared else _square(value + white.floor, white.doubt)
     direct += 4.0 * gamma(sum(target.shape)) * white.energy
     total = Ball(value + white.floor, min(loss_error, direct) if white.known else loss_error)
@@ -1295,7 +1225,6 @@ def _measured(
         gap=distance,
         missed=missed,
         lost=lost,
-        decrease=0.0 if known or optimal else slope.decrease() * slope_size(slope, white),
         stationarity=Ball(steepness, steep_error),
         equalized=_quadratic(_relative_variance(scores, negligible), uneven),
         path=_quadratic(_path_excess(scores, nuclear, negligible), uneven),
@@ -1331,16 +1260,6 @@ def _count(values: Matrix, level: float, negligible: float) -> int:
     """Return how many singular values exceed `level` times the largest one, and `negligible`."""
     largest = float(values.max(initial=0.0))
     return int((values > max(level * largest, negligible)).sum()) if largest > 0 else 0
-
-
-def _tied_loss(white: White, strength: float) -> tuple[float, Matrix]:
-    """Return f − floor of tied weights for inputs that are not white, and the scores of units."""
-    assert white.tied_problem is not None
-    cross, inputs, own = white.tied_problem
-    slope = Slope(cross, inputs, strength, True, own.ravel(), own.shape[1])
-    hidden = np.sqrt(np.clip((own * (inputs @ own)).sum(axis=0), 0.0, None))
-    scores = hidden * np.linalg.norm(own, axis=0)
-    return slope.value(slope.point) + white.energy - white.floor, scores
 
 
 def _inverse_root(best: Optimum, width: int, doubt: float) -> float:
@@ -1430,30 +1349,15 @@ def _slope(white: White, judged: Judged, learned: bool) -> tuple[Slope, float]:
     return slope, ((4 if tied else 2) * slope.size * length) or 1.0
 
 
-def slope_size(slope: Slope, white: White) -> float:
-    """Return the factor that makes differences of the loss of a `Slope` relative to ‖M‖²."""
-    assert white.tied_problem is not None
-    return float((white.tied_problem[0] ** 2).sum()) / slope.size**2 / white.explained
-
-
-def _curvature(
-    slope: Slope, steepness: float, level: float, optimal: bool
-) -> tuple[float | None, str]:
+def _curvature(slope: Slope, steepness: float, level: float) -> tuple[float | None, str]:
     """Return the smallest eigenvalue of the Hessian at a critical point, and a sentence on it."""
-    size = len(slope.point)
     if steepness > level:
         return None, "Not measured: the gradient is not zero, so this is not a critical point."
-    if size > MOST_WEIGHTS:
+    if len(slope.point) > MOST_WEIGHTS:
         return None, f"Not measured: the network has more than {MOST_WEIGHTS} weights."
-    if size > DENSE and optimal:
-        return None, f"Not measured: the loss is minimal and there are more than {DENSE} weights."
-    smallest = slope.smallest_curvature()
-    if math.isnan(smallest):
-        return None, "Not measured: the Lanczos iteration did not converge."
-    return (
-        smallest,
-        "lucidae.dropout.smallest_curvature returns the direction of smallest curvature.",
-    )
+    white = slope.tied and slope.inputs is None
+    hint = "classify returns a direction" if white else "smallest_curvature returns the direction"
+    return slope.smallest_curvature(), f"lucidae.dropout.{hint} in which the loss decreases."
 
 
 def _relative_variance(scores: Matrix, negligible: float) -> float:
