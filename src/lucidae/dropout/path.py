@@ -20,7 +20,6 @@ from sklearn.model_selection import check_cv
 from lucidae.arrays import (
     Array,
     arange_like,
-    diagonal,
     is_array,
     like,
     namespace,
@@ -35,17 +34,13 @@ from lucidae.dropout.problem import (
     Weights,
     host,
     ridged,
-    second_about,
     whiten,
 )
 from lucidae.dropout.rows import (
     RowMean,
     checked_columns,
-    few_rows,
     is_wide,
-    joined_rows,
     joint_moment,
-    row_factor,
     rows_problem,
     take_rows,
 )
@@ -73,8 +68,6 @@ __all__ = [
     "RegularizationPath",
     "checked_splits",
     "cross_validate",
-    "cross_validate_rows",
-    "fold_moments",
     "rank_path",
     "regularization_path",
 ]
@@ -409,11 +402,8 @@ def rank_path(
         errors = [
             float(plain.loss(Weights(left[:, :rank], right[:, :rank]))) for rank in range(width + 1)
         ]
-        if cv is not None and is_wide(X):
-            validated = cross_validate_rows(X, Y, weights, cv, width, **options)
-        elif cv is not None:
-            folds = fold_moments(X, Y, weights, cv, n_jobs=jobs).folds
-            validated = cross_validate(folds, X.shape[1], width, **options)
+        if cv is not None:
+            validated, _ = cross_validate(X, Y, weights, cv, width, **options)
     values = np.zeros(width)
     values[: found.singular_values.shape[0]] = host(found.singular_values)
     mean = host(moment.mean) * centered
@@ -436,13 +426,6 @@ def _columns(y: Any) -> Any:
     if y.ndim != 1:
         return y
     return y[:, None] if is_array(y) else np.asarray(y)[:, None]
-
-
-class MomentFold(NamedTuple):
-    """Second moments of the rows [x | y] that a fold trains on and holds out."""
-
-    training: SecondMoment
-    held_out: SecondMoment
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -595,123 +578,6 @@ class NetworkChoice(NamedTuple):
     cv: CrossValidation | None = None
 
 
-def cross_validate(
-    folds: Sequence[MomentFold],
-    n_features: int,
-    width: int,
-    *,
-    centered: bool,
-    shrinks: bool,
-    alpha: float,
-    callbacks: Sequence[Callable[..., Any]] = (),
-    n_jobs: int | None = None,
-) -> CrossValidation:
-    """Return the error on held-out rows for every strength of `GRID` or, unless it shrinks, rank.
-
-    After the second moments of the folds, one pass over the rows, each fold takes one
-    decomposition.
-    """
-    errors = of_each(
-        _fold_errors,
-        [(fold, n_features, width, centered, shrinks, alpha) for fold in folds],
-        n_jobs=n_jobs,
-        callbacks=callbacks,
-    )
-    weights = np.array([fold.held_out.weight for fold in folds])
-    return _compared(shrinks, np.array(errors), weights)
-
-
-def _compared(shrinks: bool, errors: Vector, weights: Vector) -> CrossValidation:
-    """Return the `CrossValidation` of errors for the strengths of `GRID`, or for ranks 0, 1, …."""
-    if shrinks:
-        return CrossValidation(GRID / (1.0 + GRID), errors, weights)
-    ranks = np.arange(errors.shape[1])
-    return CrossValidation(np.zeros(len(ranks)), errors, weights, ranks)
-
-
-def cross_validate_rows(
-    X: Any,
-    Y: Array,
-    weights: Array | None,
-    cv: Any,
-    width: int,
-    *,
-    centered: bool,
-    shrinks: bool,
-    alpha: float,
-    callbacks: Sequence[Callable[..., Any]] = (),
-    n_jobs: int | None = None,
-) -> CrossValidation:
-    """Return held-out errors for every strength or rank, without forming second moments.
-
-    The result equals that of `cross_validate`; each fold works on its training rows.
-    """
-    splits = checked_splits(cv, X.shape[0], weights)
-    parts = [tuple(_taken(X, Y, weights, rows) for rows in split) for split in splits]
-    items = [(*pair, width, centered, shrinks, alpha) for pair in parts]
-    found = of_each(_row_fold_errors, items, n_jobs=n_jobs, callbacks=callbacks)
-    errors, held_out = zip(*found, strict=True)
-    return _compared(shrinks, np.array(errors), np.array(held_out))
-
-
-def _row_fold_errors(
-    training: FoldRows,
-    held_out: FoldRows,
-    width: int,
-    centered: bool,
-    shrinks: bool,
-    alpha: float,
-) -> tuple[Vector, float]:
-    """Return the errors on the held-out rows of a fold, and these rows' total weight.
-
-    The network is x ↦ P diag(ŝ) Q'ᵀx, with the singular vectors P and Q' of the least-squares map
-    of the training rows and its shrunk singular values ŝ. As P has orthonormal columns, its error
-    is E‖y‖² − 2 Σᵢ ŝᵢ E[pᵢᵀy q'ᵢᵀx] + Σᵢ ŝᵢ² E[(q'ᵢᵀx)²].
-    """
-    X, Y, weights = training
-    with limited_blas(X.shape[0]):
-        few = few_rows(X, Y, weights, centered=centered)
-        mean, rows = few or row_factor(X, Y, weights, centered=centered)
-        problem = LinearProblem.from_rows(rows, X.shape[1])
-        P, values, directions = _decomposed(problem, alpha / mean.weight, width)
-        xp = namespace(values)
-        codes, targets = _held_out_codes(held_out, mean, directions, centered)
-        share = xp.ones_like(targets[:, 0])
-        if held_out.weights is not None:
-            share = like(held_out.weights, values)
-        total = scalar(xp.sum(share))
-        share = share / total
-        agreement, spread = share @ (codes * (targets @ P)), share @ (codes * codes)
-        energy = scalar(xp.sum(share @ (targets * targets)))
-        found = _spectra(values, shrinks, width)
-        return to_numpy(energy - 2 * (found @ agreement) + (found * found) @ spread), total
-
-
-def _decomposed(problem: LinearProblem, penalty: float, width: int) -> tuple[Array, Array, Array]:
-    """Return P, the singular values, and Q' of the least-squares map with a ridge penalty."""
-    white = whiten(ridged(problem, penalty))
-    P, values, Qt = leading_svd(white.matrix, width)
-    assert white.lift is not None, "rows were given"
-    return P, values, white.lift @ Qt.mT
-
-
-def _held_out_codes(
-    held_out: FoldRows, mean: Any, directions: Array, centered: bool
-) -> tuple[Array, Array]:
-    """Return the products of held-out inputs with `directions`, and the outputs."""
-    X, Y, n_features = held_out.inputs, held_out.outputs, held_out.inputs.shape[1]
-    if scipy.sparse.issparse(X):
-        codes, targets = X @ directions, like(Y, directions)
-        if centered:
-            codes = codes - mean.mean[:n_features] @ directions
-            targets = (targets - mean.center[n_features:]) - mean.offset[n_features:]
-        return codes, targets
-    rows = joined_rows(X, Y, slice(0, X.shape[0]), directions)
-    if centered:
-        rows = (rows - mean.center) - mean.offset
-    return rows[:, :n_features] @ directions, rows[:, n_features:]
-
-
 class FoldRows(NamedTuple):
     """Inputs, outputs and weights of some rows; the weights are None if all rows count once."""
 
@@ -726,75 +592,90 @@ def _taken(X: Any, Y: Array, weights: Array | None, rows: Vector) -> FoldRows:
     return FoldRows(take_rows(X, rows), take_rows(Y, rows), part)
 
 
-def _spectra(values: Array, shrinks: bool, width: int) -> Array:
-    """Return the singular values of the coefficients for each strength of dropout, or each rank."""
-    xp = namespace(values)
-    if shrinks:
-        return xp.stack([shrink(values, float(s), width).values for s in GRID])
-    numbers = arange_like(values)
-    return xp.stack([xp.where(numbers < k, values, 0.0 * values) for k in range(width + 1)])
-
-
-def _fold_errors(
-    fold: MomentFold,
-    n_features: int,
-    width: int,
-    centered: bool,
-    shrinks: bool,
-    alpha: float,
-) -> Vector:
-    """Return mean squared errors on a fold's held-out rows, for each strength of dropout or rank.
-
-    They are those of `_row_fold_errors`, with E[yxᵀ] and E[xxᵀ] of the held-out rows.
-    """
-    with limited_blas(n_features):
-        problem = LinearProblem.from_moment(fold.training, n_features, centered=centered)
-        P, values, directions = _decomposed(problem, alpha / fold.training.weight, width)
-        # The intercept is part of the fit: held-out rows are centred at the means of training rows.
-        center = fold.training.mean if centered else 0.0
-        held_out = LinearProblem.from_second(second_about(fold.held_out, center), n_features)
-        agreement = diagonal(P.mT @ (held_out.cross @ directions))
-        spread = diagonal(directions.mT @ held_out.through_inputs(directions))
-        found = _spectra(values, shrinks, width)
-        return to_numpy(held_out.energy - 2 * (found @ agreement) + (found * found) @ spread)
-
-
-class Folds(NamedTuple):
-    """Second moments of every fold, and of all rows if each is held out exactly once."""
-
-    folds: list[MomentFold]
-    total: SecondMoment | None
-
-
-def fold_moments(
+def cross_validate(
     X: Any,
     Y: Array,
     weights: Array | None,
     cv: Any,
+    width: int,
+    *,
+    centered: bool,
+    shrinks: bool,
+    alpha: float,
     callbacks: Sequence[Callable[..., Any]] = (),
     n_jobs: int | None = None,
-) -> Folds:
-    """Return the second moments of every fold's training rows and held-out rows.
+) -> tuple[CrossValidation, SecondMoment | None]:
+    """Return the error on held-out rows for every strength of `GRID` or, unless it shrinks, rank.
 
-    If every row is held out exactly once, one pass over the rows is enough: the moment of the
-    training rows of a fold is the merge of the other folds' moments.
+    Each fold takes one decomposition. If every row is held out exactly once, the moment of the
+    training rows of a fold is the merge of the other folds' moments; that of all rows is returned
+    too. Few rows with many features have no moment.
     """
-    n_rows = X.shape[0]
-    splits = checked_splits(cv, n_rows, weights)
-    partition = _is_partition(splits, n_rows)
-    if len(splits) < 2 and partition:
-        raise ValueError(f"cv={cv!r} was given, expected at least two folds, such as cv=5.")
+    splits = checked_splits(cv, X.shape[0], weights)
+    held_out = [_taken(X, Y, weights, test) for _, test in splits]
+    total = None
+    if not is_wide(X) and _is_partition(splits, X.shape[0]):
+        moments = of_each(_moment, held_out, n_jobs=n_jobs, callbacks=callbacks)
+        training: list[Any] = _complements(moments)
+        total = moments[0].merge(training[0])
+    else:
+        training = [_taken(X, Y, weights, train) for train, _ in splits]
+    items = [
+        (*pair, width, centered, shrinks, alpha) for pair in zip(training, held_out, strict=True)
+    ]
+    found = of_each(_fold_errors, items, n_jobs=n_jobs, callbacks=callbacks)
+    errors, sizes = (np.array(part) for part in zip(*found, strict=True))
+    if shrinks:
+        return CrossValidation(GRID / (1.0 + GRID), errors, sizes), total
+    ranks = np.arange(errors.shape[1])
+    return CrossValidation(np.zeros(len(ranks)), errors, sizes, ranks), total
 
-    def moments(parts: list[Vector]) -> list[SecondMoment]:
-        given = [(X, Y, weights, rows) for rows in parts]
-        return of_each(_moment, given, n_jobs=n_jobs, callbacks=callbacks)
 
-    held_out = moments([test for _, test in splits])
-    if partition:
-        folds = _complementary_folds(held_out)
-        return Folds(folds, folds[0].held_out.merge(folds[0].training))
-    training = moments([train for train, _ in splits])
-    return Folds([MomentFold(*pair) for pair in zip(training, held_out, strict=True)], None)
+def _fold_errors(
+    training: FoldRows | SecondMoment,
+    held_out: FoldRows,
+    width: int,
+    centered: bool,
+    shrinks: bool,
+    alpha: float,
+) -> tuple[Vector, float]:
+    """Return the errors on the held-out rows of a fold, and these rows' total weight.
+
+    The network is x ↦ P diag(ŝ) Q'ᵀx, with the singular vectors P and Q' of the least-squares map
+    of the training rows and its shrunk singular values ŝ. As P has orthonormal columns, its error
+    is E‖y‖² − 2 Σᵢ ŝᵢ E[pᵢᵀy q'ᵢᵀx] + Σᵢ ŝᵢ² E[(q'ᵢᵀx)²].
+    """
+    X, Y, weights = held_out
+    n, m = X.shape
+    with limited_blas(m if isinstance(training, SecondMoment) else n):
+        if isinstance(training, SecondMoment):
+            mean: Any = training
+            problem = LinearProblem.from_moment(training, m, centered=centered)
+        else:
+            problem, mean = rows_problem(*training, centered=centered)
+        white = whiten(ridged(problem, alpha / mean.weight))
+        P, values, Qt = leading_svd(white.matrix, width)
+        assert white.lift is not None, "rows were given"
+        directions = white.lift @ Qt.mT
+        # The intercept is part of the fit: held-out rows are centred at the means of training rows.
+        center, offset = (part * float(centered) for part in (mean.center, mean.offset))
+        targets = (like(Y, values) - center[m:]) - offset[m:]
+        if scipy.sparse.issparse(X):
+            codes = X @ directions - (center + offset)[:m] @ directions
+        else:
+            codes = ((like(X, values) - center[:m]) - offset[:m]) @ directions
+        xp = namespace(values)
+        share = xp.ones_like(targets[:, 0]) if weights is None else like(weights, values)
+        total = scalar(xp.sum(share))
+        share = share / total
+        agreement, spread = share @ (codes * (targets @ P)), share @ (codes * codes)
+        energy = scalar(xp.sum(share @ (targets * targets)))
+        if shrinks:
+            found = xp.stack([shrink(values, float(s), width).values for s in GRID])
+        else:
+            order = arange_like(values)
+            found = xp.stack([xp.where(order < k, values, 0.0 * values) for k in range(width + 1)])
+        return to_numpy(energy - 2 * (found @ agreement) + (found * found) @ spread), total
 
 
 def checked_splits(cv: Any, n_rows: int, weights: Array | None) -> list[tuple[Vector, Vector]]:
@@ -865,20 +746,19 @@ def _is_partition(splits: list[tuple[Vector, Vector]], n_rows: int) -> bool:
     return complete and np.array_equal(tests, np.arange(n_rows))
 
 
-def _moment(X: Any, Y: Array, weights: Array | None, rows: Vector) -> SecondMoment:
-    """Return the second moment of the given rows of [X | Y]."""
+def _moment(X: Any, Y: Array, weights: Array | None) -> SecondMoment:
+    """Return the second moment of rows [X | Y]."""
     with limited_blas(X.shape[1]):
-        return joint_moment(*_taken(X, Y, weights, rows))
+        return joint_moment(X, Y, weights)
 
 
-def _complementary_folds(held_out: Sequence[SecondMoment]) -> list[MomentFold]:
-    """Return one fold for each second moment, which trains on the merge of all other moments.
+def _complements(parts: Sequence[SecondMoment]) -> list[SecondMoment]:
+    """Return for each moment the merge of all others.
 
-    Fold i trains on before[i − 1] merged with after[i + 1], the running merges from both ends, so
-    that the cost is linear. Subtracting a fold from the total would cancel digits.
+    That of part i is before[i − 1] merged with after[i + 1], the running merges from both ends, so
+    that the cost is linear. Subtracting a part from the total would cancel digits.
     """
-    before: list[SecondMoment] = list(accumulate(held_out, SecondMoment.merge))
-    after: list[SecondMoment] = list(accumulate(reversed(held_out), SecondMoment.merge))[::-1]
+    before: list[SecondMoment] = list(accumulate(parts, SecondMoment.merge))
+    after: list[SecondMoment] = list(accumulate(reversed(parts), SecondMoment.merge))[::-1]
     middle = [a.merge(b) for a, b in zip(before[:-2], after[2:], strict=True)]
-    training = [after[1], *middle, before[-2]]
-    return [MomentFold(*pair) for pair in zip(training, held_out, strict=True)]
+    return [after[1], *middle, before[-2]]

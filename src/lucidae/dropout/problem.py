@@ -245,12 +245,19 @@ def _checked_energy(matrix: Array) -> float:
 
 
 def _second(moment: SecondMoment, centered: bool) -> Array:
-    """Return the second moment about the mean or about zero; constant columns have no variance."""
-    if not centered:
-        return second_about(moment, 0.0)
-    second = moment.covariance
-    varies = varying(diagonal(second), moment.mean)
-    return second * varies[:, None] * varies[None, :]
+    """Return the second moment about the mean, with zeros for constant columns, or about zero."""
+    mean, second = moment.mean, moment.covariance
+    if centered:
+        varies = varying(diagonal(second), mean)
+        return second * varies[:, None] * varies[None, :]
+    with np.errstate(over="ignore"):
+        second = second + mean[:, None] * mean[None, :]
+    if not math.isfinite(largest(second)):
+        raise ValueError(
+            "the squares of X overflow double precision: the largest entry of its mean is "
+            f"{largest(mean):.3g}. Divide X (and y) by a constant first."
+        )
+    return second
 
 
 def varying(variances: Array, mean: Array) -> Array:
@@ -278,19 +285,6 @@ def data_resolution(precision: float, deviations: Array, mean: Array) -> float:
     safe = where_set(deviations, deviations <= 0, 1.0)
     sizes = xp.where(deviations > 0, 1.0 + (mean / safe) ** 2, 0.0 * safe)
     return 2.0 * precision * math.sqrt(scalar(xp.sum(sizes)))
-
-
-def second_about(moment: SecondMoment, center: Any) -> Array:
-    """Return E[(z − c)(z − c)ᵀ] = Cov z + (z̄ − c)(z̄ − c)ᵀ of rows z about a point c."""
-    shift = moment.mean - center
-    with np.errstate(over="ignore"):
-        second = moment.covariance + shift[:, None] * shift[None, :]
-    if not math.isfinite(largest(second)):
-        raise ValueError(
-            "the squares of X overflow double precision: its rows lie up to "
-            f"{largest(shift):.3g} from the center. Divide X (and y) by a constant first."
-        )
-    return second
 
 
 @dataclass(frozen=True, slots=True, eq=False)

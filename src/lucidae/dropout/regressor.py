@@ -53,8 +53,6 @@ from lucidae.dropout.path import (
     CrossValidation,
     NetworkChoice,
     cross_validate,
-    cross_validate_rows,
-    fold_moments,
 )
 from lucidae.dropout.problem import LinearProblem, WideRows, host, resolved, ridged
 from lucidae.dropout.rows import (
@@ -812,21 +810,20 @@ class DropoutRegressor(NetworkMixin, MultiOutputMixin, RegressorMixin, BaseEstim
         if self._cross_validated is None:
             return self._fixed_network(joint_moment(X, y, weights) if mean is None else mean)
         width = self._width(X.shape[1], columns.shape[1])
-        options: dict[str, Any] = {
-            "centered": check_flag(self.fit_intercept, "fit_intercept"),
-            "shrinks": bool(self.shrink),
-            "alpha": float(self.alpha),
-            "callbacks": callbacks,
-            "n_jobs": jobs,
-        }
-        if mean is not None:
-            moment: Any = mean
-            found = cross_validate_rows(X, columns, weights, self.cv, width, **options)
-        else:
-            folds = fold_moments(X, columns, weights, self.cv, callbacks, jobs)
-            found = cross_validate(folds.folds, X.shape[1], width, **options)
-            # Folds that partition the rows have the moment of all rows already.
-            moment = folds.total or joint_moment(X, columns, weights)
+        found, total = cross_validate(
+            X,
+            columns,
+            weights,
+            self.cv,
+            width,
+            centered=check_flag(self.fit_intercept, "fit_intercept"),
+            shrinks=bool(self.shrink),
+            alpha=float(self.alpha),
+            callbacks=callbacks,
+            n_jobs=jobs,
+        )
+        # Folds that partition the rows have the moment of all rows already.
+        moment = mean or total or joint_moment(X, columns, weights)
         selected = SELECTIONS[self._cross_validated](found)
         if self.shrink:
             return NetworkChoice(moment, selected, width, found)
