@@ -212,7 +212,6 @@ class DropoutAutoencoder(
     """
 
     mean_ = Fitted()
-    n_components_ = Fitted()
 
     _state: AutoencoderState
 

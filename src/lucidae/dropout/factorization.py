@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from abc import abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -17,7 +16,6 @@ from sklearn.utils.validation import check_is_fitted
 
 from lucidae.arrays import Array, as_double, beside, like, machine_epsilon, namespace, to_numpy
 from lucidae.base import (
-    CertifiedMixin,
     Fitted,
     FittedState,
     checked_codes,
@@ -25,7 +23,7 @@ from lucidae.base import (
     restored_on_failure,
     validated_rows,
 )
-from lucidae.certificates.claims import Certificate, Claim, undecided
+from lucidae.certificates.claims import Certificate, undecided
 from lucidae.dropout.claims import (
     CERTIFIED,
     LARGEST_GAP,
@@ -47,10 +45,10 @@ from lucidae.dropout.completion import (
 )
 from lucidae.dropout.equalize import equalized_factors, product_svd
 from lucidae.dropout.network import (
+    WeightsMixin,
     finite_output,
     hidden_width,
     representable,
-    same_values,
     shown,
     weights_of,
 )
@@ -58,7 +56,7 @@ from lucidae.dropout.path import SELECTIONS, CrossValidation
 from lucidae.dropout.problem import DropoutObjective, LinearProblem, Weights, host
 from lucidae.dropout.solvers import ExactSolution, solve
 from lucidae.dropout.theory import checked_dropout, code_map, dropout_of, strength_of
-from lucidae.dropout.verify import ATTRIBUTES, FittedArrays, GivenMatrix, Judged
+from lucidae.dropout.verify import FittedArrays, GivenMatrix, Judged
 from lucidae.dropout.verify_completion import ZERO, measure_completion
 from lucidae.iteration.progress import timed_fit
 from lucidae.rows.operator import CHANGED_ROWS, TrainingRows
@@ -79,6 +77,7 @@ class FactorsState(FittedState):
     strength: float  # strength λ = dropout / (1 − dropout) of dropout
     dropout: float | None  # probability of dropping a column; None in files of earlier versions
     cv: CrossValidation | None  # errors on held-out entries by which it was chosen; None if given
+    rows: TrainingRows | None = None  # the matrix, until the certificate was computed; not saved
 
     @property
     @abstractmethod
@@ -120,6 +119,28 @@ class FactorsState(FittedState):
             precision=machine_epsilon(self.ref),
         )
 
+    def compute_certificate(self, title: str) -> Certificate:
+        """Return the certificate of the factors; `title` is its heading."""
+        rows, found = self.rows, self._certificate
+        if found is not None:  # by another thread
+            return found
+        if rows is None:
+            raise ValueError(
+                "no certificate was computed by fit: call lucidae.certify(estimator, X)."
+            )
+        if rows.unchanged:
+            found = self.judged(rows.rows, rows.weights, self.compute_attributes(), title)
+        else:
+            claim = undecided("optimum", "the fitted factors are optimal", "", CHANGED_ROWS)
+            found = Certificate(title, (claim,))
+        self._certificate, self.rows = found, None
+        return found
+
+    def __getstate__(self) -> dict[str, Any]:
+        if self.rows is not None:
+            self.certificate(self.rows.title)
+        return super().__getstate__()
+
     @abstractmethod
     def judged(
         self, X: Any, weights: Any, attributes: Mapping[str, Any], title: str
@@ -136,7 +157,6 @@ class FactorizationState(FactorsState):
     ref: Array
     dropout: float | None = None
     cv: CrossValidation | None = None
-    rows: TrainingRows | None = None  # the matrix, until the certificate was computed; not saved
 
     @classmethod
     def of(
@@ -176,29 +196,6 @@ class FactorizationState(FactorsState):
         """Factors, rank, threshold, singular values, loss and number of steps."""
         known = self.solution
         return known.weights, known.rank, known.threshold, known.singular_values, known.value, 1
-
-    def compute_certificate(self, title: str) -> Certificate:
-        """Return the certificate of the factors; `title` is its heading."""
-        rows = self.rows
-        if rows is None:
-            if self._certificate is not None:  # by another thread
-                return self._certificate
-            raise ValueError(
-                "no certificate was computed by fit: call lucidae.certify(estimator, X)."
-            )
-        if rows.unchanged:
-            certificate = self.judged(rows.rows, rows.weights, self.compute_attributes(), title)
-        else:
-            claim = undecided("optimum", "the fitted factors are optimal", "", CHANGED_ROWS)
-            certificate = Certificate(title, (claim,))
-        self._certificate, self.rows = certificate, None
-        return certificate
-
-    def __getstate__(self) -> dict[str, Any]:
-        if self.rows is not None:
-            self.certificate(self.rows.title)
-            self.rows = None
-        return super().__getstate__()
 
     def judged(
         self, X: Any, weights: Any, attributes: Mapping[str, Any], title: str
@@ -272,11 +269,6 @@ class CompletionState(FactorsState):
         known = (self.weights, self.rank, self.threshold, self.singular_values)
         return *known, self.value, self.n_iter
 
-    def compute_certificate(self, title: str) -> Certificate:
-        """Raise an error: the certificate is computed by `fit`, and saved."""
-        del title
-        raise ValueError("no certificate was computed by fit: call lucidae.certify(estimator, X).")
-
     def judged(
         self, X: Any, weights: Any, attributes: Mapping[str, Any], title: str
     ) -> Certificate:
@@ -300,7 +292,7 @@ HANDLE_MISSING = ("error", "complete")
 
 
 class DropoutFactorization(
-    CertifiedMixin, ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator
+    WeightsMixin, ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator
 ):
     """Factorise a matrix as M ≈ U Vᵀ with dropout on the columns of the factors, exactly.
 
@@ -397,16 +389,8 @@ class DropoutFactorization(
     True
     """
 
-    left_ = Fitted()
-    right_ = Fitted()
-    n_components_ = Fitted()
-    rank_ = Fitted()
-    threshold_ = Fitted()
-    singular_values_ = Fitted()
-    objective_ = Fitted()
     dropout_ = Fitted()
     cv_ = Fitted()
-    n_iter_ = Fitted()
 
     def __init__(
         self,
@@ -638,29 +622,6 @@ class DropoutFactorization(
         codes = checked_codes(X, self.right_.shape[1])
         with np.errstate(over="ignore", invalid="ignore"):
             return finite_output(codes @ beside(self.right_, codes).mT, "rows")
-
-    @property
-    def certificate_(self) -> Certificate:
-        """Certificate of the factors: claims about their distance to the global minimum."""
-        check_is_fitted(self)
-        state, title = self._state, type(self).__name__
-        certificate: Certificate = state.certificate(title)
-        now, fitted = self._attributes_now(), state.compute_attributes()
-        if all(same_values(now[name], fitted[name]) for name in fitted):
-            return certificate
-        # The matrix is not stored, so that changed factors cannot be judged by their loss.
-        kept = [claim for claim in certificate if claim.name != "attributes"]
-        why = "Attributes were changed after the fit: call lucidae.certify(model, X) instead."
-        named = Context().named("attributes")
-        if "attributes" in certificate:
-            known = certificate["attributes"]
-            named = (known.name, known.statement, known.reference)
-        claim = Claim(*named, math.inf, ATTRIBUTES, False, why)
-        return Certificate(title, (*kept, claim), certificate.evidence)
-
-    def _attributes_now(self) -> dict[str, Any]:
-        """Return the present fitted attributes by name, including values assigned by a user."""
-        return {name: getattr(self, name) for name in self._state.attributes}
 
     @property
     def _n_features_out(self) -> int:

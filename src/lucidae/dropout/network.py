@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from abc import abstractmethod
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from threading import RLock
 from typing import Any, NamedTuple, Self
 
@@ -13,7 +13,6 @@ import numpy as np
 import scipy.sparse
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils import check_random_state
-from sklearn.utils.validation import check_is_fitted
 
 from lucidae.arrays import (
     Array,
@@ -27,7 +26,7 @@ from lucidae.arrays import (
     to_numpy,
 )
 from lucidae.arrays.threads import fork_safe
-from lucidae.base import CertifiedMixin, Fitted, FittedState
+from lucidae.base import CertifiedMixin, Fitted, FittedState, changed_attributes
 from lucidae.certificates.claims import Certificate, Claim, undecided
 from lucidae.certificates.sketch import Sketch, column_scales, sketch_pairs
 from lucidae.dropout.claims import (
@@ -44,7 +43,7 @@ from lucidae.dropout.problem import DropoutObjective, LinearProblem, Weights, Wh
 from lucidae.dropout.sgd import SCHEDULES, SampleSource, checked_rate, descend
 from lucidae.dropout.solvers import ExactSolution, assemble, leading_svd
 from lucidae.dropout.theory import dropout_of
-from lucidae.dropout.verify import ATTRIBUTES, Data, FittedArrays, Judged, JudgedRows, TestedMoment
+from lucidae.dropout.verify import Data, FittedArrays, Judged, JudgedRows, TestedMoment
 from lucidae.iteration import History, Status, progress_bars
 from lucidae.moments import SecondMoment
 from lucidae.rows.kinds import aligned_blocks
@@ -96,21 +95,6 @@ def shown(values: Array, ref: Array) -> Array:
     """
     converted = like(values, ref)
     return namespace(converted).asarray(converted, copy=True)
-
-
-def same_values(found: Any, expected: Any) -> bool:
-    """Tell whether an attribute (`found`) has the fitted value `expected`.
-
-    It has not if a user has assigned another value, or written into the array. Values that are
-    neither arrays nor numbers are records of the fit, such as ``history_``, from which nothing is
-    computed; they are not compared.
-    """
-    if not is_array(expected) and not isinstance(expected, int | float | np.generic):
-        return True
-    try:
-        return np.array_equal(host(found), host(expected))
-    except (TypeError, ValueError):
-        return False
 
 
 def weights_of(attributes: Mapping[str, Any]) -> Weights:
@@ -251,8 +235,6 @@ class NetworkState(FittedState):
     targets: TrainingRows | None = field(default=None, kw_only=True)
     # the dropout loss of the returned weights, if it cannot be computed from `moment`
     objective: float | None = field(default=None, kw_only=True)
-    # the certificate, if it was measured on the training rows
-    judged: Certificate | None = field(default=None, kw_only=True)
 
     @property
     @abstractmethod
@@ -361,11 +343,6 @@ class NetworkState(FittedState):
             "history_": network.history,
         }
 
-    def unchanged(self, attributes: Mapping[str, Any]) -> bool:
-        """Tell whether attributes have their fitted values: not assigned, not changed in place."""
-        fitted = self.compute_attributes()
-        return all(same_values(attributes[name], fitted[name]) for name in attributes)
-
     def refer(self, X: Any, Y: Any, sample_weight: Array | None, title: str) -> None:
         """Refer to the training rows until the certificate is read.
 
@@ -380,7 +357,7 @@ class NetworkState(FittedState):
             self.sketch_rows(X, Y, sample_weight)
         if self.rows is None and self.needs_rows:
             data = given_rows(X, Y, sample_weight, centered=self.has_intercept)
-            self.judged = self.certificate_on([data], title, self.compute_attributes())
+            self._certificate = self.certificate_on([data], title, self.compute_attributes())
 
     def sketch_rows(self, X: Any, Y: Any, sample_weight: Array | None) -> None:
         """Make the sketch with which the certificate tests the moment of the rows."""
@@ -435,11 +412,19 @@ class NetworkState(FittedState):
         """Whether the rows that are referred to are those that were given to `fit`."""
         return all(part is None or part.unchanged for part in (self.rows, self.targets))
 
+    @property
+    def keeps_certificate(self) -> bool:
+        """Whether the certificate is saved: if only the rows, which are not saved, suffice for it.
+
+        Rows that were seen by a sketch alone are judged again from it.
+        """
+        return self.needs_rows
+
     def settle(self) -> None:
         """Make what the certificate needs of the training rows, which are not saved."""
         self.sketch_referred()
-        if self.rows is not None and self.needs_rows and self.doubt is None:
-            self.compute_certificate("")  # stores it as `judged`
+        if self.rows is not None and self.needs_rows:
+            self.certificate(self.rows.title)
         self.rows = self.targets = None
 
     def __getstate__(self) -> dict[str, Any]:
@@ -452,15 +437,13 @@ class NetworkState(FittedState):
         If rows that it needs were changed in the meantime, its only claim is undecided.
         """
         with _READING:
-            if self.judged is not None:
-                return replace(self.judged, title=title)
+            if self._certificate is not None:  # by another thread
+                return self._certificate
             if self.rows is not None and self.sketch is None and not self.rows_unchanged:
                 claim = undecided("optimum", "the fitted weights are optimal", "", CHANGED_ROWS)
                 return Certificate(title, (claim,))
             self.sketch_referred()
             found = self.certificate_on(self.candidates(), title, self.compute_attributes())
-            if self.rows is not None and self.needs_rows and self.rows_unchanged:
-                self.judged = found
             self.rows = self.targets = None
             return found
 
@@ -494,16 +477,44 @@ class NetworkState(FittedState):
         )
 
 
-class NetworkMixin(CertifiedMixin):
-    """Fitted attributes and certificate of a dropout estimator with a hidden layer."""
+class WeightsMixin(CertifiedMixin):
+    """Fitted attributes and certificate of all dropout estimators."""
 
     left_ = Fitted()
     right_ = Fitted()
+    n_components_ = Fitted()
     rank_ = Fitted()
     threshold_ = Fitted()
     singular_values_ = Fitted()
     objective_ = Fitted()
     n_iter_ = Fitted()
+
+    @property
+    def certificate_(self) -> Certificate:
+        """Certificate of the weights: claims about their distance to the global minimum."""
+        certificate, state = super().certificate_, self._state
+        try:
+            fitted = state.compute_attributes()
+        except UnrepresentableError:
+            return certificate
+        # Records of the fit, such as ``history_``, from which nothing is computed, do not count.
+        numbers = {k: v for k, v in fitted.items() if is_array(v) or isinstance(v, int | float)}
+        changed = changed_attributes({name: getattr(self, name) for name in numbers}, numbers)
+        if state.doubt is not None or not changed:
+            return certificate
+        why = f"{min(changed)} was changed after the fit: call lucidae.certify(model, X), or fit."
+        statement = "the fitted attributes are those that fit computed"
+        claim = Claim("attributes", statement, "", math.inf, 0.0, False, why)
+        return Certificate(type(self).__name__, (claim,))
+
+    def _attributes_now(self) -> dict[str, Any]:
+        """Return the present fitted attributes by name, including values assigned by a user."""
+        return {name: getattr(self, name) for name in self._state.attributes}
+
+
+class NetworkMixin(WeightsMixin):
+    """Fitted attributes and settings of a dropout estimator with a hidden layer."""
+
     status_ = Fitted()
     history_ = Fitted()
 
@@ -514,27 +525,6 @@ class NetworkMixin(CertifiedMixin):
     fit: Any
     _state_of_blocks: Any
     _block_moment: Any = None  # function that returns the moment of one block, as in `load_rows`
-
-    @property
-    def certificate_(self) -> Certificate:
-        """Certificate of the weights: claims about their distance to the global minimum."""
-        check_is_fitted(self)
-        state, title = self._state, type(self).__name__
-        try:
-            now = self._attributes_now()
-        except UnrepresentableError:
-            return state.certificate(title)
-        if state.doubt is not None or state.unchanged(now):
-            return state.certificate(title)
-        # A user has changed an attribute, which `predict` or `transform` then use.
-        if state.judged is not None or (state.sketch is None and state.rows is None):
-            why = "Attributes were changed after the fit: call lucidae.certify(model, X) instead."
-            return Certificate(title, (_changed_claim(state, why),))
-        try:
-            return state.certificate_on(state.candidates(), title, now)
-        except ValueError as error:
-            why = f"Attributes were changed after the fit: {error} Call fit again."
-            return Certificate(title, (_changed_claim(state, why),))
 
     @property
     def _trains(self) -> bool:
@@ -549,10 +539,6 @@ class NetworkMixin(CertifiedMixin):
         least squares explains.
         """
         return min(max(float(self.tol), CERTIFIED), LARGEST_GAP) if self._trains else CERTIFIED
-
-    def _attributes_now(self) -> dict[str, Any]:
-        """Return the present fitted attributes by name, including values assigned by a user."""
-        return {name: getattr(self, name) for name in self._state.attributes}
 
     def _certificate_on(self, data: JudgedRows) -> Certificate:
         """Return the certificate of the present attributes on given rows."""
@@ -603,11 +589,6 @@ class NetworkMixin(CertifiedMixin):
         """Return the weights of the last fit if SGD is to start from them, otherwise None."""
         wanted = check_flag(self.warm_start, "warm_start") and self._trains
         return self._state.network.weights if wanted and self.__sklearn_is_fitted__() else None
-
-
-def _changed_claim(state: NetworkState, why: str) -> Claim:
-    """Return the failed claim about attributes that were changed after the fit."""
-    return Claim(*state.context.named("attributes"), math.inf, ATTRIBUTES, False, why)
 
 
 def merges_moments(estimator: Any) -> bool:

@@ -27,6 +27,7 @@ from lucidae.arrays import (
 )
 from lucidae.base import (
     Fitted,
+    changed_attributes,
     reference_array,
     restored_on_failure,
     validate_named,
@@ -46,7 +47,6 @@ from lucidae.dropout.network import (
     hidden_width,
     merges_regression,
     representable,
-    same_values,
 )
 from lucidae.dropout.path import (
     SELECTIONS,
@@ -457,7 +457,6 @@ class DropoutRegressor(NetworkMixin, MultiOutputMixin, RegressorMixin, BaseEstim
     coef_ = Fitted()
     intercept_ = Fitted()
     dropout_ = Fitted()
-    n_components_ = Fitted()
     cv_ = Fitted()
     cv_results_ = Fitted()
 
@@ -686,10 +685,8 @@ class DropoutRegressor(NetworkMixin, MultiOutputMixin, RegressorMixin, BaseEstim
                 "on random numbers, so that their standard errors are not known: use "
                 "solver='exact'."
             )
-        fitted = self._state.attributes
-        if not all(
-            same_values(getattr(self, name), fitted[name]) for name in ("coef_", "intercept_")
-        ):
+        fitted = {name: self._state.attributes[name] for name in ("coef_", "intercept_")}
+        if changed_attributes({name: getattr(self, name) for name in fitted}, fitted):
             raise ValueError(
                 "return_std=True was given, but coef_ or intercept_ were changed after the fit: "
                 "call fit again."

@@ -27,10 +27,12 @@ def _wide_rows(**fields: Any) -> WideRows:
     return rows
 
 
-def _made(kind: Any, /, row_objective: Any = None, **fields: Any) -> Any:
-    """Return a fitted state; `row_objective` is stored by earlier versions and not used."""
+def _made(kind: Any, /, row_objective: Any = None, judged: Any = None, **fields: Any) -> Any:
+    """Return a fitted state; `row_objective` and `judged` are those of earlier versions."""
     del row_objective
-    return kind(**{"trained": None} | fields)
+    state = kind(**{"trained": None} | fields)
+    state._certificate = judged
+    return state
 
 
 def _settled(state: Any) -> dict[str, Any]:
