@@ -20,11 +20,10 @@ from lucidae import SecondMoment, metrics
 from lucidae.dropout import DropoutObjective, GaussianSource, LinearProblem, Weights, descend
 from lucidae.dropout.problem import (
     check_hidden_units,
-    data_resolution,
     draw_masks,
     paper_direction,
+    resolved,
     sampled_gradient,
-    second_about,
     varying,
 )
 from lucidae.dropout.sgd import spectral_bound
@@ -189,18 +188,12 @@ def test_layers_need_the_same_hidden_units():
         check_hidden_units(np.ones((2, 3)), np.ones((3, 2)))
 
 
-def test_second_moment_about_any_center():
-    X = np.random.default_rng(0).standard_normal((9, 3)) + 1.0
-    for center in (np.zeros(3), np.array([2.0, -1.0, 0.5])):
-        expected = (X - center).T @ (X - center) / 9
-        assert_allclose(second_about(SecondMoment.of(X), center), expected, atol=1e-14)
-
-
 def test_a_triangular_factor_of_the_rows_gives_the_same_figures_as_their_moment():
     rng = np.random.default_rng(1)
     X, Y = rng.standard_normal((20, 3)), rng.standard_normal((20, 2))
     rows = np.hstack([X, Y]) / np.sqrt(20)
-    plain = LinearProblem.from_second(rows.T @ rows, 3)
+    moment = SecondMoment.of(np.hstack([X, Y]))
+    plain = LinearProblem.from_moment(moment, 3, centered=False)
     rooted = LinearProblem(plain.cross, plain.inputs, plain.energy, np.linalg.qr(rows)[1])
     weights = Weights(rng.standard_normal((2, 4)), rng.standard_normal((3, 4)))
     U, V = weights
@@ -293,9 +286,11 @@ def test_the_resolution_of_single_precision_exceeds_its_rounding_errors():
         rounded = X.astype(np.float32).astype(np.float64)
         mean, deviations = rounded.mean(axis=0), rounded.std(axis=0)
         noise = np.linalg.svd((rounded - mean) / deviations / np.sqrt(n))[1][1]
-        level = data_resolution(precision, deviations, mean)
+        moment = SecondMoment.of(rounded)
+        problem = LinearProblem.autoencoder(moment)
+        level = resolved(problem, moment, precision, centered=True).resolution
         assert noise < level < 1e3 * noise
-        assert data_resolution(2.0**-52, deviations, mean) == 0.0
+        assert resolved(problem, moment, 2.0**-52, centered=True).resolution == 0.0
 
 
 def test_a_column_varies_by_more_than_the_rounding_error_of_its_mean():

@@ -40,9 +40,9 @@ from lucidae.dropout.claims import (
 from lucidae.dropout.equalize import check_width
 from lucidae.dropout.path import SELECTIONS
 from lucidae.dropout.problem import DropoutObjective, LinearProblem, Weights, Whitened, host, whiten
-from lucidae.dropout.sgd import SCHEDULES, SampleSource, checked_rate, descend
+from lucidae.dropout.sgd import SCHEDULES, SampleSource, descend
 from lucidae.dropout.solvers import ExactSolution, assemble, leading_svd
-from lucidae.dropout.theory import dropout_of
+from lucidae.dropout.theory import checked_rate, dropout_of
 from lucidae.dropout.verify import Data, FittedArrays, Judged, JudgedRows, TestedMoment
 from lucidae.iteration import History, Status, progress_bars
 from lucidae.moments import SecondMoment

@@ -37,7 +37,6 @@ from lucidae.dropout.problem import (
     whiten,
 )
 from lucidae.dropout.rows import (
-    RowMean,
     checked_columns,
     is_wide,
     joint_moment,
@@ -63,7 +62,6 @@ __all__ = [
     "GRID",
     "SELECTIONS",
     "CrossValidation",
-    "NetworkChoice",
     "RankPath",
     "RegularizationPath",
     "checked_splits",
@@ -567,15 +565,6 @@ SELECTIONS: dict[str, Callable[[CrossValidation], float]] = {
     "cv_1se": lambda found: found.one_se,
 }
 """Rules that choose the dropout rate or the rank from the held-out errors, by name."""
-
-
-class NetworkChoice(NamedTuple):
-    """Moment or mean of all rows [x | y], the settings of the network, and how they were chosen."""
-
-    moment: SecondMoment | RowMean
-    dropout: float
-    width: int
-    cv: CrossValidation | None = None
 
 
 class FoldRows(NamedTuple):

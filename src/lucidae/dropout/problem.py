@@ -112,7 +112,7 @@ class LinearProblem:
         Number of rows, minus one if their mean was subtracted; None if a matrix was given.
     resolution : float, default=0.0
         Standard deviation of the standardised inputs below which a direction counts as constant,
-        because the inputs were rounded to single precision (`data_resolution`). Directions that
+        because the inputs were rounded to single precision (`resolved`). Directions that
         double precision does not resolve count as constant in any case.
     rows : WideRows, optional
         The centred and scaled rows, instead of `inputs` and `root`, if they have very many
@@ -156,17 +156,6 @@ class LinearProblem:
         return cls(checked, None, _checked_energy(checked))
 
     @classmethod
-    def from_second(cls, second: Array, n_features: int) -> Self:
-        """Return the problem of rows [x | y], x of `n_features` columns, from E[(x, y)(x, y)ᵀ]."""
-        outputs = second[n_features:, n_features:]
-        return cls(
-            second[n_features:, :n_features],
-            second[:n_features, :n_features],
-            scalar(trace(outputs)),
-            outputs=outputs,
-        )
-
-    @classmethod
     def from_moment(
         cls,
         moment: SecondMoment,
@@ -180,8 +169,16 @@ class LinearProblem:
         If `centered`, the mean is subtracted: optimal biases of both layers remove the means of the
         hidden units and of the outputs.
         """
-        problem = cls.from_second(_second(moment, centered), n_features)
-        return replace(problem, root=root, n_rows=moment.weight - centered)
+        second = _second(moment, centered)
+        outputs = second[n_features:, n_features:]
+        return cls(
+            second[n_features:, :n_features],
+            second[:n_features, :n_features],
+            scalar(trace(outputs)),
+            root,
+            outputs,
+            moment.weight - centered,
+        )
 
     @classmethod
     def from_root(cls, root: Array, n_features: int, n_rows: float | None = None) -> Self:
@@ -269,22 +266,6 @@ def varying(variances: Array, mean: Array) -> Array:
     xp = namespace(variances)
     deviations = xp.sqrt(xp.where(variances > 0, variances, 0.0 * variances))
     return xp.astype(deviations > CONSTANT * xp.abs(mean), variances.dtype)
-
-
-def data_resolution(precision: float, deviations: Array, mean: Array) -> float:
-    """Return the standard deviation that rounding gives to directions of constant inputs.
-
-    The inputs are standardised. With the rounding unit ε of their dtype, an input of mean square q
-    and standard deviation d has rounding errors of up to ε√q/(2d), so that no direction has more
-    than ε/2 · √(Σ q/d²) by rounding alone; four times this is returned. It is 0 for double
-    precision, whose rounding errors are those of the computation.
-    """
-    if precision <= SINGLE:
-        return 0.0
-    xp = namespace(deviations)
-    safe = where_set(deviations, deviations <= 0, 1.0)
-    sizes = xp.where(deviations > 0, 1.0 + (mean / safe) ** 2, 0.0 * safe)
-    return 2.0 * precision * math.sqrt(scalar(xp.sum(sizes)))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -603,14 +584,21 @@ matrix of the rows is decomposed instead of the rows; the relative error is then
 def resolved(
     problem: LinearProblem, moment: Any, precision: float, *, centered: bool
 ) -> LinearProblem:
-    """Return a problem with the size of the rounding errors of its inputs (`resolution`).
+    """Return a problem with the standard deviation that rounding gives to constant inputs.
 
-    `precision` is the rounding unit of their dtype, `moment` a `SecondMoment` or a `RowMean`.
+    The inputs are standardised. With the rounding unit ε of their dtype, an input of mean square q
+    and standard deviation d has rounding errors of up to ε√q/(2d), so that no direction has more
+    than ε/2 · √(Σ q/d²) by rounding alone; four times this is the `resolution`. It is 0 for double
+    precision, whose rounding errors are those of the computation. `moment` is a `SecondMoment` or a
+    `RowMean`.
     """
-    xp, size = namespace(moment.mean), problem.cross.shape[1]
-    mean = moment.mean if centered else 0.0 * moment.mean
-    variances = squares_of_columns(problem)
-    found = data_resolution(precision, xp.sqrt(xp.clip(variances, 0.0, None)), mean[:size])
+    if precision <= SINGLE:
+        return problem
+    squares = squares_of_columns(problem)
+    mean = moment.mean[: squares.shape[0]] * float(centered)
+    ratios = 1.0 + mean**2 / where_set(squares, squares <= 0, 1.0)
+    sizes = where_set(ratios, squares <= 0, 0.0)
+    found = 2.0 * precision * math.sqrt(scalar(namespace(sizes).sum(sizes)))
     return replace(problem, resolution=found)
 
 
@@ -681,95 +669,47 @@ class Whitened:
 def whiten(problem: LinearProblem) -> Whitened:
     """Return a problem with its inputs transformed so that their second moment is the identity.
 
-    Directions in which the inputs do not vary are removed; a constant input has the weight zero.
+    An entry cᵢⱼ of C has an error of the order ε√(cᵢᵢcⱼⱼ). For inputs that are divided by their
+    standard deviations D all errors have the same size, so that an input of small scale is as
+    accurate as one of large scale. Directions in which the inputs do not vary are removed; a
+    constant input has the weight zero.
     """
     if problem.rows is not None:
         return _whiten_wide(problem.rows)
-    if problem.root is not None:
-        return _whiten_rows(problem)
-    if problem.inputs is None:
+    if problem.inputs is None and problem.root is None:
         return Whitened(problem.cross, None, None, 0.0)
-    # L = QΛ^½ on the range of C = QΛQᵀ, so B = QΛ^-½ satisfies BᵀCB = I, LᵀB = I and
-    # M = E[yxᵀ]B. Outside the range E[yxᵀ] is zero, so nothing is lost.
-    if _is_graded(problem.inputs) or problem.resolution > 0:
-        return _whiten_standardised(problem)
-    scales, directions = input_range(problem.inputs)
-    directions = _without_constants(directions, diagonal(problem.inputs))
-    lift = directions / _nonzero(scales)
-    matrix = problem.cross @ lift
-    return Whitened(matrix, lift, directions * scales, _floor(problem, matrix))
-
-
-def _without_constants(directions: Array, variances: Array) -> Array:
-    """Return directions (columns) whose entries for constant inputs are set to exactly zero.
-
-    Otherwise rounding errors would give constant inputs weights that depend on their units.
-    """
-    return directions * namespace(variances).astype(variances > 0, variances.dtype)[:, None]
-
-
-def _is_graded(inputs: Array) -> bool:
-    """Tell whether the variances of nonconstant features differ by a factor above `CONDITION`."""
-    variances = diagonal(inputs)
-    top = largest(variances)
-    smallest = scalar(namespace(variances).min(where_set(variances, variances <= 0, top)))
-    return smallest * CONDITION < top
-
-
-def _whiten_standardised(problem: LinearProblem) -> Whitened:
-    """Return the problem for white inputs, from features divided by their standard deviations.
-
-    An entry cᵢⱼ of C has an error of the order ε√(cᵢᵢcⱼⱼ). For standardised features all errors
-    have the same size, so that a feature of small scale is as accurate as one of large scale.
-    """
-    xp, inputs = namespace(problem.inputs), problem.inputs
-    deviations = _nonzero(xp.sqrt(xp.clip(diagonal(inputs), 0.0, None)))
-    standard = inputs / (deviations[:, None] * deviations[None, :])
-    scales, directions = input_range(standard, problem.resolution)
-    directions = _without_constants(directions, diagonal(inputs))
-    lower = deviations[:, None] * directions * scales
-    lift = _in_range(directions / _nonzero(scales) / deviations[:, None], lower)
-    matrix = problem.cross @ lift
-    return Whitened(matrix, lift, lower, _floor(problem, matrix))
-
-
-def _in_range(lift: Array, lower: Array) -> Array:
-    """Return the whitening matrix B, projected on the range of C = LLᵀ; L is `lower`.
-
-    Incoming weights are products with B and must be zero outside the range of C. If C is singular,
-    this holds only after the projection, because the inputs were standardised. CB does not change.
-    """
-    if lower.shape[0] == lower.shape[1]:
-        return lift
-    xp = namespace(lower)
-    basis = _without_constants(xp.linalg.qr(lower)[0], xp.max(xp.abs(lower), axis=1))
-    return basis @ (basis.mT @ lift)
-
-
-def _whiten_rows(problem: LinearProblem) -> Whitened:
-    """Return the problem for white inputs, from the triangular factor F of the rows [x | y].
-
-    With the standard deviations D of the inputs and F_x = PSWᵀD, C = DWS²WᵀD = LLᵀ with L = DWS,
-    and the whitening matrix is B = D⁻¹WS⁻¹.
-    """
-    root, size = problem.root, problem.cross.shape[1]
-    assert root is not None
-    xp = namespace(root)
-    inward, outward = root[:, :size], root[:, size:]
-    squares = squares_of_columns(problem)
-    deviations = _nonzero(xp.sqrt(squares))
-    P, scales, Wt = svd_thin(inward / deviations)
-    level = RANGE_FACTOR * size * machine_epsilon(scales) * largest(scales[:1])
-    level = max(level, problem.resolution)
+    squares, root, size = squares_of_columns(problem), problem.root, problem.cross.shape[1]
+    xp, varies = namespace(squares), squares > 0
+    deviations = where_set(xp.sqrt(xp.clip(squares, 0.0, None)), ~varies, 1.0)
+    noise = RANGE_FACTOR * size * machine_epsilon(squares)
+    # 1) C = D W S² Wᵀ D, from C itself or from the factor F_x = P S Wᵀ D of the rows
+    if root is None:
+        variances, W = eigh_descending(problem.inputs / (deviations[:, None] * deviations))
+        scales, noise = xp.sqrt(xp.clip(variances, 0.0, None)), noise**0.5
+    else:
+        P, scales, Wt = svd_thin(root[:, :size] / deviations)
+        W = Wt.mT
+    # 2) the range of C; constant inputs get exact zeros, whatever their units
+    level = max(noise * largest(scales[:1]), problem.resolution)
     count = max(int(xp.sum(xp.astype(scales > level, xp.int64))), 1)
     scales = where_set(scales, scales <= level, 0.0)[:count]
-    P, directions = P[:, :count], _without_constants(Wt[:count, :].mT, squares)
-    P = P * xp.astype(scales > 0, scales.dtype)
-    matrix = outward.mT @ P
-    lower = deviations[:, None] * directions * scales
-    lift = _in_range(directions / _nonzero(scales) / deviations[:, None], lower)
-    rest = outward - P @ matrix.mT
-    return Whitened(matrix, lift, lower, scalar(squared_norm(rest)))
+    W = W[:, :count] * xp.astype(varies, W.dtype)[:, None]
+    # 3) L = DWS and the whitening matrix B = D⁻¹WS⁻¹, for which BᵀCB = I and LᵀB = I. Incoming
+    # weights are products with B and must be zero outside of the range of C, as C is singular.
+    lower = deviations[:, None] * W * scales
+    lift = W / where_set(scales, scales == 0, 1.0) / deviations[:, None]
+    if count < size:
+        basis = xp.linalg.qr(lower)[0] * xp.astype(varies, W.dtype)[:, None]
+        lift = basis @ (basis.mT @ lift)
+    # 4) M = E[yxᵀ]B = F_yᵀP; outside of the range E[yxᵀ] is zero, so that nothing is lost
+    if root is None:
+        matrix = problem.cross @ lift
+        floor = max(problem.energy - scalar(squared_norm(matrix)), 0.0)
+    else:
+        P = P[:, :count] * xp.astype(scales > 0, scales.dtype)
+        matrix = root[:, size:].mT @ P
+        floor = scalar(squared_norm(root[:, size:] - P @ matrix.mT))
+    return Whitened(matrix, lift, lower, floor)
 
 
 def _whiten_wide(rows: WideRows) -> Whitened:
@@ -787,28 +727,3 @@ def _whiten_wide(rows: WideRows) -> Whitened:
     matrix = codes * xp.sqrt(squares / loaded)
     floor = scalar(squared_norm(outside)) + scalar(xp.sum(codes * codes * (rows.ridge / loaded)))
     return Whitened(matrix, RowLift(rows, P / xp.sqrt(squares) / xp.sqrt(loaded)), None, floor)
-
-
-def input_range(inputs: Array, resolution: float = 0.0) -> tuple[Array, Array]:
-    """Return standard deviations of the inputs along principal axes of their range, and the axes.
-
-    The range of constant inputs is empty; it is represented by one axis of deviation zero, so that
-    all shapes stay positive. Deviations of at most `resolution` count as zero.
-    """
-    xp = namespace(inputs)
-    variances, directions = eigh_descending(inputs)
-    level = RANGE_FACTOR * inputs.shape[0] * machine_epsilon(inputs) * largest(variances[:1])
-    positive = variances > max(level, resolution**2)
-    count = max(int(xp.sum(xp.astype(positive, xp.int64))), 1)
-    kept = where_set(variances, ~positive, 0.0)[:count]
-    return xp.sqrt(kept), directions[:, :count]
-
-
-def _nonzero(scales: Array) -> Array:
-    """Return standard deviations with zeros replaced by 1, so that one can divide by them."""
-    return where_set(scales, scales == 0, 1.0)
-
-
-def _floor(problem: LinearProblem, matrix: Array) -> float:
-    """Return the loss of least squares, E‖y‖² − ‖M‖²."""
-    return max(problem.energy - scalar(squared_norm(matrix)), 0.0)

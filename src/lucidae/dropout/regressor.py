@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Self
 
@@ -51,7 +51,6 @@ from lucidae.dropout.network import (
 from lucidae.dropout.path import (
     SELECTIONS,
     CrossValidation,
-    NetworkChoice,
     cross_validate,
 )
 from lucidae.dropout.problem import LinearProblem, WideRows, host, resolved, ridged
@@ -527,19 +526,35 @@ class DropoutRegressor(NetworkMixin, MultiOutputMixin, RegressorMixin, BaseEstim
             return self.fit_batches(X, y, sample_weight)
         store_targets(self, y)
         X, y, weights = self._checked_data(X, y, sample_weight, reset=True)
-        centered = check_flag(self.fit_intercept, "fit_intercept")
+        centered, jobs = check_flag(self.fit_intercept, "fit_intercept"), check_jobs(self.n_jobs)
         # SGD draws rows in white coordinates, for which products with rows do not suffice.
-        factor = few_rows(X, y, weights, centered=centered, products=not trains)
-        mean = None if factor is None else factor[0]
-        choice = self._choose_network(
-            X, y, weights, progress_bars("cross-validation", settings.verbose), mean
-        )
-        state = self._unsolved(choice, y.ndim == 1, reference_array(X))
-        columns = as_columns(y)
-        if factor is None:
-            state.root = accurate_root(X, columns, weights, state.moment, centered=centered)
+        few = few_rows(X, y, weights, centered=centered, products=not trains)
+        columns, (dropout, width), cv, total = as_columns(y), self._network(y), None, None
+        if self._cross_validated is not None:
+            bars = progress_bars("cross-validation", settings.verbose)
+            cv, total = cross_validate(
+                X,
+                columns,
+                weights,
+                self.cv,
+                width,
+                centered=centered,
+                shrinks=bool(self.shrink),
+                alpha=float(self.alpha),
+                callbacks=bars,
+                n_jobs=jobs,
+            )
+            selected = SELECTIONS[self._cross_validated](cv)
+            dropout, width = (selected, width) if self.shrink else (0.0, int(selected))
+        moment: SecondMoment | RowMean
+        if few is not None:
+            moment, root = few
         else:
-            state.root = factor[1]
+            # Folds that partition the rows have the moment of all rows already.
+            moment = total or joint_moment(X, columns, weights)
+            root = accurate_root(X, columns, weights, moment, centered=centered)
+        state = self._unsolved(moment, dropout, width, y.ndim == 1, reference_array(X), cv)
+        state.root = root
         if trains:
             state.train(X, columns, weights, settings)
         state.refer(X, columns, weights, type(self).__name__)
@@ -587,8 +602,9 @@ class DropoutRegressor(NetworkMixin, MultiOutputMixin, RegressorMixin, BaseEstim
     def _state_of_blocks(self, data: Any, start: SecondMoment | None, verbose: bool | str) -> Any:
         centered = check_flag(self.fit_intercept, "fit_intercept")
         problem, passed = read_problem(data, centered=centered, start=start, verbose=verbose)
-        choice = self._fixed_network(passed.moment)
-        state = self._unsolved(choice, data.flat_targets, data.rows.reference)
+        moment = passed.moment
+        network = self._network(moment.mean[None, self.n_features_in_ :])
+        state = self._unsolved(moment, *network, data.flat_targets, data.rows.reference)
         state.root, state.sketch, state.scales = problem.root, passed.sketch, passed.scales
         return state
 
@@ -618,22 +634,22 @@ class DropoutRegressor(NetworkMixin, MultiOutputMixin, RegressorMixin, BaseEstim
         check_batch(X)
         first = not self.__sklearn_is_fitted__()
         X, y, weights = self._checked_data(X, y, sample_weight, reset=first)
-        choice = self._fixed_network(joint_moment(X, y, weights))
         flat, ref, columns = y.ndim == 1, reference_array(X), as_columns(y)
-        sketch: Sketch | None = Sketch.empty(choice.moment.n_features)
+        moment, network = joint_moment(X, columns, weights), self._network(y)
+        sketch: Sketch | None = Sketch.empty(moment.n_features)
         scales = column_scales(X, columns, centered=check_flag(self.fit_intercept, "fit_intercept"))
         if not first:
             seen = self._state
             seen.sketch_referred()
             sketch, scales = seen.sketch, seen.scales
             flat, ref = flat and seen.flat, seen.ref
-            if choice.moment.n_features != seen.moment.n_features:
+            if moment.n_features != seen.moment.n_features:
                 raise ValueError(
-                    f"y has {choice.moment.n_features - X.shape[1]} targets, expected "
+                    f"y has {columns.shape[1]} targets, expected "
                     f"{seen.moment.n_features - X.shape[1]} as in earlier batches."
                 )
-            choice = choice._replace(moment=seen.moment.merge(choice.moment))
-        state = self._unsolved(choice, flat, ref)
+            moment = seen.moment.merge(moment)
+        state = self._unsolved(moment, *network, flat, ref)
         state.doubt = None if first else self._state.doubt
         if sketch is not None:
             state.scales = scales
@@ -771,78 +787,46 @@ class DropoutRegressor(NetworkMixin, MultiOutputMixin, RegressorMixin, BaseEstim
         value = self.dropout if self.shrink else self.n_components
         return value if isinstance(value, str) and value in SELECTIONS else None
 
-    def _width(self, n_features: int, n_targets: int) -> int:
-        """Return the number of hidden units, or the largest rank that cross-validation compares."""
-        most = min(n_features, n_targets)
-        if not self.shrink and self._cross_validated is not None:
-            return most
-        others = " or None (with shrink=False also 'cv' or 'cv_1se')"
-        others = others if self.shrink else ", 'cv', 'cv_1se' or None"
-        return hidden_width(self.n_components, most, others)
+    def _network(self, y: Array) -> tuple[float, int]:
+        """Return the dropout rate, and the number of hidden units for targets y.
 
-    def _fixed_network(self, moment: Any) -> NetworkChoice:
-        """Return the settings of a network whose dropout rate and width are given by the user."""
-        dropout = checked_dropout(self.dropout, ", 'cv' or 'cv_1se'") if self.shrink else 0.0
-        n_features = self.n_features_in_
-        return NetworkChoice(
-            moment, dropout, self._width(n_features, moment.n_features - n_features)
-        )
-
-    def _choose_network(
-        self,
-        X: Any,
-        y: Array,
-        weights: Array | None,
-        callbacks: Sequence[Any],
-        mean: RowMean | None,
-    ) -> NetworkChoice:
-        """Return the second moment of inputs and targets, and the network's dropout rate and width.
-
-        Rate or width are chosen by cross-validation of the rows X and y with the frequencies
-        `weights` if the settings say so; `callbacks` show its progress. If there are fewer rows
-        than features, `mean`, the mean of the rows, is given; the second moment is then not
-        computed, and the result contains the mean in its place.
+        If cross-validation chooses the rank, the largest one is returned. A rate that it chooses is
+        returned as 0.
         """
-        jobs, columns = check_jobs(self.n_jobs), as_columns(y)
-        if self._cross_validated is None:
-            return self._fixed_network(joint_moment(X, y, weights) if mean is None else mean)
-        width = self._width(X.shape[1], columns.shape[1])
-        found, total = cross_validate(
-            X,
-            columns,
-            weights,
-            self.cv,
-            width,
-            centered=check_flag(self.fit_intercept, "fit_intercept"),
-            shrinks=bool(self.shrink),
-            alpha=float(self.alpha),
-            callbacks=callbacks,
-            n_jobs=jobs,
-        )
-        # Folds that partition the rows have the moment of all rows already.
-        moment = mean or total or joint_moment(X, columns, weights)
-        selected = SELECTIONS[self._cross_validated](found)
-        if self.shrink:
-            return NetworkChoice(moment, selected, width, found)
-        return NetworkChoice(moment, 0.0, int(selected), found)
+        most = min(self.n_features_in_, 1 if y.ndim == 1 else y.shape[1])
+        chosen = self._cross_validated is not None
+        if not self.shrink:
+            others = ", 'cv', 'cv_1se' or None"
+            return 0.0, most if chosen else hidden_width(self.n_components, most, others)
+        dropout = 0.0 if chosen else checked_dropout(self.dropout, ", 'cv' or 'cv_1se'")
+        others = " or None (with shrink=False also 'cv' or 'cv_1se')"
+        return dropout, hidden_width(self.n_components, most, others)
 
-    def _unsolved(self, choice: NetworkChoice, flat: bool, ref: Array) -> RegressionState:
-        """Return the fitted state of `choice`; the optimum is computed when an attribute is read.
+    def _unsolved(
+        self,
+        moment: SecondMoment | RowMean,
+        dropout: float,
+        width: int,
+        flat: bool,
+        ref: Array,
+        cv: CrossValidation | None = None,
+    ) -> RegressionState:
+        """Return the fitted state; the optimum is computed when an attribute is read.
 
         `flat` says whether y was one-dimensional, and `ref` has the dtype and device of X.
         """
         return RegressionState(
-            choice.moment,
-            strength_of(choice.dropout),
-            choice.width,
+            moment,
+            strength_of(dropout),
+            width,
             ref,
             self._allowed_gap,
             None,
             self.n_features_in_,
             check_flag(self.fit_intercept, "fit_intercept"),
             flat,
-            choice.dropout,
-            choice.cv,
+            dropout,
+            cv,
             shrink=bool(self.shrink),
             alpha=float(self.alpha),
         )

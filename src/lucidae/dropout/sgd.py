@@ -26,9 +26,9 @@ from lucidae.dropout.problem import (
     shared_direction,
 )
 from lucidae.dropout.rows import take_rows
-from lucidae.dropout.theory import checked_dropout
+from lucidae.dropout.theory import checked_dropout, checked_rate
 from lucidae.iteration import Below, Solution, iterate
-from lucidae.validation import check_choice, check_integer, check_number
+from lucidae.validation import check_choice, check_integer
 
 __all__ = ["SCHEDULES", "DropoutStep", "GaussianSource", "Runs", "SampleSource", "descend"]
 
@@ -199,13 +199,6 @@ def spectral_bound(matrix: Array) -> float:
     gram = scaled @ scaled.mT if scaled.shape[0] <= scaled.shape[1] else scaled.mT @ scaled
     square = gram @ gram
     return float(top * scalar(squared_norm(square)) ** 0.125)
-
-
-def checked_rate(learning_rate: float | str) -> float | None:
-    """Return the learning rate as a positive float, None for "auto"."""
-    if isinstance(learning_rate, str) and learning_rate == "auto":
-        return None
-    return check_number(learning_rate, "learning_rate", low=0.0, open_low=True, others=" or 'auto'")
 
 
 def stable_rates(

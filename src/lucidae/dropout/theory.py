@@ -63,6 +63,13 @@ def checked_dropout(dropout: Any, others: str = "") -> float:
     return check_number(dropout, "dropout", low=0.0, high=1.0, open_high=True, others=others)
 
 
+def checked_rate(learning_rate: float | str) -> float | None:
+    """Return a learning rate as a positive float, None for "auto"."""
+    if isinstance(learning_rate, str) and learning_rate == "auto":
+        return None
+    return check_number(learning_rate, "learning_rate", low=0.0, open_low=True, others=" or 'auto'")
+
+
 def dropout_of(strength: float) -> float:
     """Return the probability λ / (1 + λ) of dropping a unit, for the strength λ of dropout.
 
