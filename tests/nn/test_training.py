@@ -84,7 +84,7 @@ def test_an_interrupted_training_goes_on_with_the_same_result(tmp_path):
             raise StopError
 
     broken.register_forward_hook(stop)
-    path = tmp_path / "training.pt"
+    path = tmp_path / "training.npz"
     with pytest.raises(StopError):
         fit_vae(broken, x, checkpoint=path, **settings)
     resumed = fit_vae(model(), x, checkpoint=path, **settings)

@@ -15,7 +15,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from lucidae.io.atomic import atomic_path
+from lucidae.arrays import to_numpy
+from lucidae.io.atomic import load_arrays, save_arrays
 from lucidae.iteration import Below, History, Solution, Status, iterate
 from lucidae.iteration.progress import progress_bars
 from lucidae.metrics import active_dimensions
@@ -39,6 +40,9 @@ WARM_UP = 100
 
 CHUNK = 2500
 """Number of samples that `evaluate` passes through the model at a time."""
+
+MODEL, OPTIMIZER, RECORD = "model/", "optimizer/", "record/"
+"""Prefixes of the names of arrays in a checkpoint: parameters, Adam's moments, measured values."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -239,15 +243,15 @@ class CheckpointWriter:
 
     def save(self, state: Training) -> None:
         """Write the parameters of the model, the moments of Adam and the values measured so far."""
-        written = {
-            "settings": _described(state),
-            "model": state.model.state_dict(),
-            "optimizer": state.optimizer.state_dict(),
-            "n_steps": state.n_steps,
-            "records": state.records,
+        model = {MODEL + name: to_numpy(part) for name, part in state.model.state_dict().items()}
+        moments = {
+            f"{OPTIMIZER}{index}/{name}": to_numpy(value)
+            for index, values in state.optimizer.state_dict()["state"].items()
+            for name, value in values.items()
         }
-        with atomic_path(self.path) as path:
-            torch.save(written, path)
+        history = {RECORD + name: values for name, values in state.history().values.items()}
+        progress = {"n_steps": state.n_steps, "settings": _described(state)}
+        save_arrays(self.path, progress | model | moments | history)
         self._written = time.monotonic()
 
 
@@ -262,28 +266,40 @@ def restore(state: Training, path: str | os.PathLike[str]) -> None:
     """Load a checkpoint into a training in place; do nothing if the file does not exist."""
     if not Path(path).exists():
         return
-    try:
-        stored = torch.load(path, map_location=state.images.device, weights_only=True)
-    except Exception as error:  # torch raises errors of many kinds
-        raise ValueError(
-            f"{os.fspath(path)!r} is not a checkpoint of a training, or is damaged: remove the "
-            "file, or choose another name."
-        ) from error
-    if stored["settings"] != _described(state):
+    arrays = load_arrays(path, "a checkpoint of a training run")
+    if str(arrays.get("settings")) != _described(state):
         raise ValueError(
             f"{os.fspath(path)!r} belongs to a training with other settings, "
-            f"{stored['settings']}, expected {_described(state)}: remove the file, or choose "
+            f"{arrays.get('settings')}, expected {_described(state)}: remove the file, or choose "
             "another name."
         )
+    parameters = {name: torch.as_tensor(value) for name, value in _under(MODEL, arrays).items()}
     try:
-        state.model.load_state_dict(stored["model"])
+        state.model.load_state_dict(parameters)
     except RuntimeError as error:
         raise ValueError(
             f"{os.fspath(path)!r} belongs to another model: {error}. Remove the file, or choose "
             "another name."
         ) from error
-    state.optimizer.load_state_dict(stored["optimizer"])
-    state.n_steps, state.records = stored["n_steps"], stored["records"]
+    moments: dict[int, dict[str, Any]] = {}
+    for name, values in _under(OPTIMIZER, arrays).items():
+        index, _, key = name.partition("/")
+        moments.setdefault(int(index), {})[key] = torch.as_tensor(values)
+    groups = state.optimizer.state_dict()["param_groups"]
+    state.optimizer.load_state_dict({"state": moments, "param_groups": groups})
+    state.n_steps = int(arrays["n_steps"])
+    records = {name: values.tolist() for name, values in _under(RECORD, arrays).items()}
+    rows = zip(*records.values(), strict=True)
+    state.records = [dict(zip(records, row, strict=True)) for row in rows]
+
+
+def _under(prefix: str, arrays: dict[str, Any]) -> dict[str, Any]:
+    """Return the arrays whose names start with `prefix`, under their names without the prefix."""
+    return {
+        name.removeprefix(prefix): values
+        for name, values in arrays.items()
+        if name.startswith(prefix)
+    }
 
 
 def evaluate(model: Any, images: Tensor, *, seed: int = 0) -> dict[str, float]:

@@ -152,7 +152,7 @@ def _measure_one(settings: Mapping[str, Any], device: str) -> dict[str, Any]:
         seed=settings["seed"],
     )
     name = digest({"work": str(measure), "settings": settings})
-    checkpoint = Path(tempfile.gettempdir()) / "lucidae-checkpoints" / f"{name}.pt"
+    checkpoint = Path(tempfile.gettempdir()) / "lucidae-checkpoints" / f"{name}.npz"
     checkpoint.parent.mkdir(exist_ok=True)
     ended = train(model, images, held_out, training, checkpoint=checkpoint)
     if ended.status is Status.DIVERGED:
