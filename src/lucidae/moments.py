@@ -42,7 +42,6 @@ from lucidae.arrays import (
     on_host,
     scalar,
     to_numpy,
-    weighted_sum,
 )
 from lucidae.arrays.eigen import fix_signs, leading_eigenpairs
 from lucidae.arrays.threads import blas_threads, in_threads, one_thread
@@ -249,33 +248,9 @@ class SecondMoment:
             return joined._checked(X)
 
     def _checked(self, X: Any) -> Self:
-        """Return this second moment, or raise a ValueError if it is not accurate for the rows `X`.
-
-        Their squares may overflow or underflow. Since an entry that is not finite makes the trace
-        NaN or infinite, the entries themselves are tested only if the trace is not finite.
-        """
-        squares = self.trace * self.weight
-        if not math.isfinite(squares):
-            check_rows(X)
-            size = largest(_entries(X))
-            factor = "X" if size > LARGEST_ENTRY else "sample_weight"
-            raise ValueError(
-                "the squares of X overflow double precision: its largest entry by magnitude is "
-                f"{size:.3g}, and its weights sum to {self.weight:.3g}. Divide {factor} by a "
-                "constant first."
-            )
-        if squares < SMALLEST_SCATTER and self._deviates(X):
-            raise ValueError(
-                "the squares of X underflow double precision: its largest entry by magnitude is "
-                f"{largest(_entries(X)):.3g}. Multiply X, or sample_weight, by a constant first."
-            )
+        """Return this second moment, or raise an error if the squares of the rows X are lost."""
+        check_squares(X, self.trace * self.weight, self.weight)
         return self
-
-    def _deviates(self, X: Any) -> bool:
-        """Tell whether some entry of `X` differs from the mean by more than a rounding error."""
-        mean = self.mean[X.indices] if scipy.sparse.issparse(X) else self.mean
-        deviations = like(_entries(X), mean) - mean
-        return largest(deviations) > 1e-15 * largest(_entries(X))
 
     def update(self, batch: Any, sample_weight: Any = None) -> Self:
         """Return the second moment of the rows so far and those of `batch` together.
@@ -545,8 +520,29 @@ def _add_outer_(A: Array, weights: Sequence[float], vectors: Sequence[Array]) ->
         A += scaled * vector if term is None else np.multiply(scaled, vector, out=term)
 
 
-def _entries(X: Any) -> Array:
-    return X.data if scipy.sparse.issparse(X) else X
+def check_squares(X: Any, scatter: float, weight: float) -> None:
+    """Raise a ValueError if rows X contain NaN or infinity, or squares overflow or underflow.
+
+    `scatter` is the sum of their squares about the mean. Since an entry that is not finite makes it
+    NaN or infinite, the entries themselves are tested only then.
+    """
+    if math.isfinite(scatter) and scatter >= SMALLEST_SCATTER:
+        return
+    peak = largest(X.data if scipy.sparse.issparse(X) else X)
+    words = f"its largest entry by magnitude is {peak:.3g}, and its weights sum to {weight:.3g}"
+    if not math.isfinite(scatter):
+        check_rows(X)
+        factor = "X" if peak > LARGEST_ENTRY else "sample_weight"
+        raise ValueError(
+            f"the squares of X overflow double precision: {words}. Divide {factor} by a constant "
+            "first."
+        )
+    # The scatter of equal rows is zero; here the squares of the entries themselves underflow.
+    if 0.0 < peak * math.sqrt(weight) < math.sqrt(SMALLEST_SCATTER):
+        raise ValueError(
+            f"the squares of X underflow double precision: {words}. Multiply X, or sample_weight, "
+            "by a constant first."
+        )
 
 
 def _two_sum(a: Array, b: Array) -> tuple[Array, Array]:
@@ -563,11 +559,21 @@ def _two_sum(a: Array, b: Array) -> tuple[Array, Array]:
 def dense_sums(X: Array, weights: Array | None) -> Sums:
     """Return the weighted sums of dense rows about a centre that is close enough to their mean.
 
-    The first centre is an estimate of the mean, and the sums show whether it is close enough for an
-    accurate scatter. If it is not, the mean computed with it becomes the next centre. The sums
-    about the third centre are returned in any case.
+    The first centre is chosen from some of the rows: zero if, in every feature, their squared mean
+    is small compared with their mean square (`LIKELY_SHARE`), otherwise their mean. The sums show
+    whether it is close enough for an accurate scatter. If it is not, the mean computed with it
+    becomes the next centre. The sums about the third centre are returned in any case.
     """
-    center = _first_center(X)
+    xp, step = namespace(X), -(-X.shape[0] // PROBED_ROWS)
+    rows = as_double(X[::step, :])
+    # Differences to the first row make the mean of a constant column exact.
+    center = rows[0, :] + xp.mean(rows - rows[0, :], axis=0)
+    if _in_single_precision(X):  # rounding errors of products grow with the offset of the mean
+        center = center.astype(np.float32).astype(np.float64)
+    else:
+        allowed = LIKELY_SHARE * xp.mean(rows * rows, axis=0)
+        if bool(xp.all((center * center <= allowed) & (allowed < math.inf))):
+            center = 0.0 * center
     for _ in range(3):
         sums = sums_about(center, X, weights)
         if keeps_digits(*sums[:4]):
@@ -576,41 +582,32 @@ def dense_sums(X: Array, weights: Array | None) -> Sums:
     return sums
 
 
-def _first_center(X: Array) -> Array:
-    """Return the first centre for rows X, chosen from some of the rows.
-
-    It is zero if, in every feature, the squared mean of these rows is small compared with their
-    mean square (`LIKELY_SHARE`). Otherwise, and always for products in single precision, it is
-    their mean.
-    """
-    xp, step = namespace(X), -(-X.shape[0] // PROBED_ROWS)
-    rows = as_double(X[::step, :])
-    # Differences to the first row make the mean of a constant column exact.
-    mean = rows[0, :] + xp.mean(rows - rows[0, :], axis=0)
-    if _in_single_precision(X):  # rounding errors of products then grow with the offset
-        return mean.astype(np.float32).astype(np.float64)
-    allowed = LIKELY_SHARE * xp.mean(rows * rows, axis=0)
-    plain = (mean * mean <= allowed) & (allowed < math.inf)
-    return 0.0 * rows[0, :] if bool(xp.all(plain)) else mean
-
-
 def sums_about(center: Array, X: Array, weights: Array | None) -> Sums:
-    """Return the sums of weighted rows about a given centre."""
+    """Return the sums of weighted rows about a given centre.
+
+    Python threads share large products: threads of BLAS would wait actively for some time after
+    the products, and slow down those of SciPy. Each thread has a matrix (m, m) of its own, which
+    should take at most as much memory as twice its rows.
+    """
+    n, m = X.shape
+    large = is_numpy(X) and n * m * m >= SHARED_PRODUCTS and m <= SHARED_FEATURES
+    threads = blas_threads() if large else 1
+    threads = threads if n >= max(SHARED_ROWS, m // 2) * threads else 1
     if weights is None and _in_single_precision(X):
-        sums = _single_sums(center, X)
+        sums = _single_sums(center, X, threads)
         if sums is not None:
             return sums
-    n = X.shape[0]
     total = float(n) if weights is None else scalar(namespace(weights).sum(weights))
-    threads = _sharing_threads(X)
 
     def part(first: int, last: int) -> tuple[Array, Array]:
         own = None if weights is None else weights[first:last]
         squares, mean = None, 0.0 * center
         for rows, shares in _blocks(center, X[first:last, :], own):
-            mean = mean + weighted_sum(shares, rows) / total
+            xp = namespace(rows)
+            ones = xp.ones(rows.shape[0], dtype=rows.dtype, device=device(rows))
+            mean = mean + (ones if shares is None else shares) @ rows / total
             if shares is not None:
-                rows *= namespace(rows).sqrt(shares)[:, None]
+                rows *= xp.sqrt(shares)[:, None]
             squares = add_gram_(squares, rows)
         return squares, mean
 
@@ -623,31 +620,16 @@ def sums_about(center: Array, X: Array, weights: Array | None) -> Sums:
     return total, squares, center, mean, 0.0
 
 
-def _sharing_threads(X: Array) -> int:
-    """Return the number of Python threads that share the products of rows X (n, m).
-
-    Each of them needs a matrix (m, m) of its own, which should take at most as much memory as twice
-    its rows. Threads of BLAS would wait actively for some time after the products, and slow down
-    those of SciPy.
-    """
-    (n, m), threads = X.shape, blas_threads() if is_numpy(X) else 1
-    large = n >= max(SHARED_ROWS, m // 2) * threads and n * m * m >= SHARED_PRODUCTS
-    return threads if large and m <= SHARED_FEATURES else 1
-
-
 def _in_single_precision(X: Array) -> bool:
     """Tell whether products of rows X are computed in single precision and added in double."""
     return is_numpy(X) and X.dtype == np.float32 and X.size > SINGLE_ENTRIES
 
 
-def _single_sums(center: Array, X: Array) -> Sums | None:
+def _single_sums(center: Array, X: Array, threads: int) -> Sums | None:
     """Return the sums of float32 rows about a centre, from products in single precision."""
     rounded, n = center.astype(np.float32), X.shape[0]
     if not np.array_equal(rounded, center):
         return None
-    # Python threads also share the work between the products, during which the threads of BLAS
-    # would wait; but each of them needs matrices of its own.
-    threads = _sharing_threads(X)
 
     def part(first: int, last: int) -> tuple[Array, Array, float, float]:
         return _single_part(rounded, X[first:last], -(-MEASURED_BLOCKS // threads))

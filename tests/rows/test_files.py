@@ -539,7 +539,8 @@ LINES = {
 
 
 @pytest.mark.parametrize("name", LINES)
-def test_text_files_in_blocks(write, small_blocks, name):
+def test_text_files_in_blocks(write, monkeypatch, name):
+    monkeypatch.setattr("lucidae.rows.blocks.BLOCK_BYTES", 2**13)
     lines, expected = LINES[name]
     path = write("rows.csv", "\n".join(lines) + "\n")
     assert len(list(blocks_of_file(path))) > 1

@@ -265,13 +265,6 @@ _LARGE_GRAM = 2048
 would take much memory. Below it NumPy does, whose threads compute the rest of a fit as well."""
 
 
-def weighted_sum(weights: Array | None, rows: Array) -> Array:
-    """Return the weighted sum (m,) of `rows` (n, m); without weights every row has weight 1."""
-    if weights is None:
-        weights = namespace(rows).ones(rows.shape[0], dtype=rows.dtype, device=device(rows))
-    return weights @ rows
-
-
 _TILE = 64
 """Number of rows and columns of a tile that `mirrored` copies."""
 

@@ -52,9 +52,9 @@ from lucidae.dropout.theory import strength_of
 from lucidae.dropout.verify import FittedArrays, has_many_features
 from lucidae.iteration.progress import timed_fit
 from lucidae.moments import SecondMoment
-from lucidae.rows.kinds import by_chunks, check_batch, in_memory
+from lucidae.rows.kinds import check_batch, in_memory
 from lucidae.rows.operator import STORED_FEATURES, BlockRows, MomentRows, RowOperator
-from lucidae.rows.passes import LazyOutputMixin, Passes, by_blocks, check_start, given_moment
+from lucidae.rows.passes import Passes, ReadTwiceMixin, by_blocks, check_start, given_moment
 from lucidae.spectrum import scatter_is_cheapest
 from lucidae.validation import check_weights
 
@@ -129,7 +129,7 @@ class AutoencoderState(NetworkState):
 
 
 class DropoutAutoencoder(
-    LazyOutputMixin,
+    ReadTwiceMixin,
     NetworkMixin,
     ClassNamePrefixFeaturesOutMixin,
     TransformerMixin,
@@ -336,7 +336,6 @@ class DropoutAutoencoder(
 
     @available_if(merges_moments)
     @restored_on_failure
-    @by_chunks()
     def partial_fit(self, X: Any, y: Any = None, sample_weight: Any = None) -> Self:  # noqa: ARG002
         """Update the fit with further rows; after the last batch it equals `fit` on all rows.
 

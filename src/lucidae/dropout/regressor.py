@@ -69,7 +69,7 @@ from lucidae.dropout.verify import FittedArrays
 from lucidae.iteration import progress_bars
 from lucidae.iteration.progress import timed_fit
 from lucidae.moments import SecondMoment
-from lucidae.rows.kinds import by_chunks, check_batch, in_memory, loaded
+from lucidae.rows.kinds import check_batch, in_memory, loaded
 from lucidae.rows.passes import by_blocks, store_targets
 from lucidae.validation import (
     check_flag,
@@ -610,7 +610,6 @@ class DropoutRegressor(NetworkMixin, MultiOutputMixin, RegressorMixin, BaseEstim
 
     @available_if(merges_regression)
     @restored_on_failure
-    @by_chunks(with_targets=True)
     def partial_fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:
         """Update the fit with further rows; after the last batch it equals `fit` on all rows.
 

@@ -44,7 +44,6 @@ from lucidae.rows import blocks
 from lucidae.rows.kinds import (
     AlignedBlocks,
     aligned_blocks,
-    by_chunks,
     check_batch,
     in_memory,
     loaded,
@@ -57,8 +56,8 @@ from lucidae.rows.operator import (
     RowOperator,
 )
 from lucidae.rows.passes import (
-    LazyOutputMixin,
     Passes,
+    ReadTwiceMixin,
     by_blocks,
     check_start,
     given_moment,
@@ -79,7 +78,7 @@ IN_BLOCKS = "Or set handle_missing='em', if all rows fit into memory."
 
 
 class LinearAutoencoder(
-    LazyOutputMixin,
+    ReadTwiceMixin,
     CertifiedMixin,
     ClassNamePrefixFeaturesOutMixin,
     TransformerMixin,
@@ -471,7 +470,6 @@ class LinearAutoencoder(
         with suggesting_em(self, X):
             return self._add_batch(X, None, sample_weight)
 
-    @by_chunks()
     def _add_batch(self, X: Any, y: Any, sample_weight: Any) -> Self:  # noqa: ARG002
         options = self._options()
         check_batch(X)

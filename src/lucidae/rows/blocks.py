@@ -7,7 +7,7 @@ data only a few blocks are in memory at a time.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain, islice
 from typing import Any, NamedTuple, Self
 
@@ -28,14 +28,6 @@ LARGEST_BLOCK = 4
 `BLOCK_BYTES`; parts of larger chunks are decompressed repeatedly."""
 
 
-PARTS = 8
-"""Number of parts in which a stored block is read, so that its progress can be shown."""
-
-
-def ignore_count(_n_rows: int) -> None:
-    """Do nothing with the number of rows that were read: nobody is shown the progress."""
-
-
 class RowBlock(NamedTuple):
     """Checked rows of the data, with their targets and weights if there are any.
 
@@ -52,9 +44,6 @@ class RowBlock(NamedTuple):
     first_row : int or None
         Number of the block's first row in the whole data, from 0; None if it is not known, because
         Dask does not know how many rows the chunks before it have.
-    ends : tuple of int
-        If the block was joined from several small blocks, the number of rows up to the end of each
-        small block.
     """
 
     rows: Any
@@ -62,21 +51,11 @@ class RowBlock(NamedTuple):
     weights: Any
     number: int
     first_row: int | None
-    ends: tuple[int, ...] = ()
 
-    def number_of(self, row: int) -> int:
-        """Return the number of the original block that contains a row of this joined block."""
-        return self.number + sum(row >= end for end in self.ends)
-
-    def place_of(self, row: int) -> tuple[str, str]:
-        """Return words for the place of a row of this block in the data, and how they count."""
-        number = self.number_of(row)
-        if self.first_row is not None:
-            return f"block {number}, row {self.first_row + row}", "all counted from 0"
-        return (
-            f"block {number}, row {row} of this block",
-            "all counted from 0; how many rows are before this block is not known",
-        )
+    @property
+    def n_rows(self) -> int:
+        """Number of rows of the block."""
+        return int(self.rows.shape[0])
 
 
 class RowBlocks(ABC):
@@ -103,12 +82,6 @@ class RowBlocks(ABC):
         Whether the data are a vector, one number per row; its blocks have one column.
     first_row : int, default=0
         Rows before this one are left out.
-
-    Attributes
-    ----------
-    report : callable
-        Function that is called with the number of rows that a pass has read so far, also while a
-        block is read, if that is done in parts. By default it does nothing.
     """
 
     chosen: ChosenColumns | None = None  # of a file: which of its columns are read
@@ -145,7 +118,6 @@ class RowBlocks(ABC):
         self.repeatable = repeatable
         self.flat = flat
         self.first_row = first_row
-        self.report: Callable[[int], None] = ignore_count
 
     def named(self, names: tuple[str, ...]) -> Self:
         """Return the blocks themselves after their columns were given names."""
@@ -277,28 +249,32 @@ def floating_rows(raw: Any, name: str, index: int, row: int | None, *, flat: boo
 
 
 def located(
-    error: ValueError, block: RowBlock, name: str, columns: tuple[str, ...] | None = None
+    error: ValueError, blocks: Sequence[RowBlock], name: str, columns: tuple[str, ...] | None = None
 ) -> ValueError:
-    """Return a `ValueError` with the message of `error` and the position of the block in the data.
+    """Return a `ValueError` with the message of `error` and the position of the blocks in the data.
 
-    If an entry of the block is NaN or infinite, the message names this entry instead.
+    If an entry of the blocks is NaN or infinite, the message names this entry instead.
     """
-    for part, what in ((block.rows, name), (block.targets, "y")):
-        found = None if part is None else _first_bad_entry(part)
-        if found is not None:
-            row, column, value = found
-            heading = f", {columns[column]!r}" if columns and part is block.rows else ""
-            place, counted = block.place_of(row)
-            return ValueError(
-                f"{what} contains {value} in {place}, column {column}{heading} ({counted}). Remove "
-                "or impute such rows first."
-            )
-    last = block.rows.shape[0] - 1
-    numbers = sorted({block.number, block.number_of(last)})
-    named = f"block {numbers[0]}" + "".join(f" to {number}" for number in numbers[1:])
-    if block.first_row is None:
+    for block in blocks:
+        for part, what in ((block.rows, name), (block.targets, "y")):
+            found = None if part is None else _first_bad_entry(part)
+            if found is not None:
+                row, column, value = found
+                heading = f", {columns[column]!r}" if columns and part is block.rows else ""
+                place, counted = f"row {row} of this block", "all counted from 0"
+                if block.first_row is None:
+                    counted += "; how many rows are before this block is not known"
+                else:
+                    place = f"row {block.first_row + row}"
+                return ValueError(
+                    f"{what} contains {value} in block {block.number}, {place}, column "
+                    f"{column}{heading} ({counted}). Remove or impute such rows first."
+                )
+    first, last = blocks[0], blocks[-1]
+    named = f"block {first.number}" + (f" to {last.number}" if len(blocks) > 1 else "")
+    if first.first_row is None or last.first_row is None:
         return ValueError(f"{named} of {name}, counted from 0: {error}")
-    rows = f"rows {block.first_row} to {block.first_row + last}, counted from 0"
+    rows = f"rows {first.first_row} to {last.first_row + last.n_rows - 1}, counted from 0"
     return ValueError(f"{named} of {name} ({rows}): {error}")
 
 
@@ -309,7 +285,7 @@ def refuse_bad_entries(block: RowBlock, name: str, columns: tuple[str, ...] | No
         if entries is not None and not bool(
             namespace(entries).all(namespace(entries).isfinite(entries))
         ):
-            raise located(ValueError(), block, name, columns)
+            raise located(ValueError(), [block], name, columns)
 
 
 def _first_bad_entry(rows: Any) -> tuple[int, int, str] | None:
@@ -374,7 +350,7 @@ class ArrayBlocks(RowBlocks):
         for start in _starts(self.first_row, self.n_rows, step):
             stop = min(start - start % step + step, self.n_rows)
             try:
-                block = self._stored_rows(start, stop)
+                block = _row_slice(self.array, start, stop)
             except (OSError, RuntimeError) as error:  # of HDF5, if the file was closed meanwhile
                 why = (str(error) or type(error).__name__).splitlines()[0].rstrip(".")
                 raise ValueError(
@@ -382,22 +358,6 @@ class ArrayBlocks(RowBlocks):
                     "is still open and complete."
                 ) from error
             yield block
-
-    def _stored_rows(self, start: int, stop: int) -> Any:
-        """Return the rows from `start` to `stop`; those of HDF5 and Zarr are read in parts."""
-        if not _is_stored(self.array):
-            return _row_slice(self.array, start, stop)
-        chunk = self.array.chunks[0] if self.array.chunks else 1
-        step = -(-(stop - start) // (PARTS * chunk)) * chunk
-        block = np.empty((stop - start, *self.array.shape[1:]), dtype=self.array.dtype)
-        for at in _starts(start, stop, step):
-            end = min(at - at % step + step, stop)
-            part = _row_slice(self.array, at, end)
-            if not isinstance(part, np.ndarray):  # of another library, such as CuPy
-                return _row_slice(self.array, start, stop)
-            block[at - start : end - start] = part
-            self.report(end - self.first_row)
-        return block
 
     def _step(self) -> int:
         """Return the number of rows per block, if possible a multiple of a stored chunk's rows."""
@@ -407,11 +367,6 @@ class ArrayBlocks(RowBlocks):
         if rows >= chunks[0]:
             return rows - rows % chunks[0]
         return chunks[0] if chunks[0] <= LARGEST_BLOCK * rows else rows
-
-
-def _is_stored(array: Any) -> bool:
-    """Tell whether an array is one of HDF5 or Zarr, which may be slow to read."""
-    return hasattr(array, "chunks") and not (is_array(array) or hasattr(array, "to_numpy"))
 
 
 def _row_slice(array: Any, start: int, stop: int) -> Any:
@@ -467,8 +422,8 @@ def concatenated(parts: list[Any]) -> Any:
     return namespace(*parts).concat(parts, axis=0)
 
 
-def coalesced(blocks: Iterable[RowBlock], least: int) -> Iterator[RowBlock]:
-    """Yield blocks of at least `least` rows, joined from smaller ones.
+def coalesced(blocks: Iterable[RowBlock], least: int) -> Iterator[list[RowBlock]]:
+    """Yield lists of consecutive blocks that have at least `least` rows together.
 
     The second moment of a block with m columns has m² entries, which are merged with those of the
     blocks before it; for blocks of few rows this would take most of the time.
@@ -476,23 +431,20 @@ def coalesced(blocks: Iterable[RowBlock], least: int) -> Iterator[RowBlock]:
     held: list[RowBlock] = []
     for block in blocks:
         held.append(block)
-        if sum(part.rows.shape[0] for part in held) >= least:
-            yield _joined(held)
+        if sum(part.n_rows for part in held) >= least:
+            yield held
             held = []
     if held:
-        yield _joined(held)
+        yield held
 
 
-def _joined(held: list[RowBlock]) -> RowBlock:
-    """Return consecutive blocks as one block."""
-    if len(held) == 1:
-        return held[0]
-    ends = np.cumsum([block.rows.shape[0] for block in held]).tolist()
+def joined(held: list[RowBlock]) -> tuple[Any, Any, Any]:
+    """Return rows, targets and weights of consecutive blocks."""
     rows, targets, weights = (
         None if parts[0] is None else concatenated(list(parts))
         for parts in zip(*(block[:3] for block in held), strict=True)
     )
-    return RowBlock(rows, targets, weights, held[0].number, held[0].first_row, tuple(ends))
+    return rows, targets, weights
 
 
 class RowQueue:

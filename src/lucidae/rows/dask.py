@@ -18,7 +18,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import nullcontext
 from functools import partial
-from itertools import islice, repeat
+from itertools import islice, pairwise, repeat
 from numbers import Real
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -26,6 +26,7 @@ from typing import Any, NamedTuple
 import dask
 import numpy as np
 import scipy.sparse
+from sklearn import get_config
 
 from lucidae.arrays import Array, is_array, namespace, to_numpy
 from lucidae.moments import SecondMoment
@@ -34,16 +35,16 @@ from lucidae.rows.blocks import (
     LARGEST_BLOCK,
     RowBlock,
     RowBlocks,
-    RowQueue,
     column_names,
+    concatenated,
     float_reference,
     floating_rows,
     located,
     stored_bytes,
 )
 from lucidae.rows.files import ParquetBlocks, blocks_of_file, rows_of_file
-from lucidae.rows.kinds import AlignedBlocks, LoadedRows, checked_weights
-from lucidae.rows.passes import ReadInterrupted, Shown, leaf_of, moment_in
+from lucidae.rows.kinds import AlignedBlocks, checked_weights
+from lucidae.rows.passes import ReadInterrupted, Shown, moment_in, summary_of
 
 __all__ = ["DaskAligned", "DaskBlocks"]
 
@@ -53,9 +54,6 @@ FAN_IN = 8
 WAVE = 16
 """Number of chunks for each thread that are computed at a time. At the end of a wave threads wait
 for the last chunk, on average for half a chunk."""
-
-ROW_INDEX = "row of the file"
-"""Name of the index of partitions of a file that counts the rows of the whole file."""
 
 
 class DaskBlocks(RowBlocks):
@@ -130,17 +128,6 @@ def first_rows(lengths: tuple[int, ...] | None, count: int, first_row: int = 0) 
     return [first_row, *(first_row + np.cumsum(lengths)[:-1]).tolist()]
 
 
-def first_row_of(chunk: Any, first_row: int | None) -> int | None:
-    """Return the number of the first row of a chunk in the data; None if it is not known.
-
-    The index of a partition of a Parquet file contains it.
-    """
-    index: Any = getattr(chunk, "index", None)
-    if first_row is None and getattr(index, "name", None) == ROW_INDEX and len(index):
-        return int(index[0])
-    return first_row
-
-
 def one_column_chunk(array: Any) -> Any:
     """Return a Dask array in chunks of whole rows; the numbers of rows per chunk do not change."""
     return array if array.ndim == 1 or array.numblocks[1] == 1 else array.rechunk({1: -1})
@@ -179,35 +166,36 @@ class DaskAligned(AlignedBlocks):
 
     rows: DaskBlocks
 
-    def load(self, most_bytes: int | None = None, *, missing: bool = False) -> LoadedRows | None:
-        """Return all rows if they are few enough to be loaded into memory, else None.
+    def may_fit(self, most_bytes: int | None) -> bool:
+        """Tell whether the rows are few enough to be loaded into memory.
 
-        If Dask does not know the number of rows, chunks are computed to count them, twice as many
-        in each round, until they are too many. `missing` allows NaN in the rows.
+        If Dask does not know their number, chunks are computed to count them, twice as many in each
+        round, until they are too many.
         """
-        if self.rows.n_rows is None or (most_bytes is not None and not self.rows.is_dense):
-            parts, rows, size, done = self.rows.parts(), 0, 0, 0
-            while done < len(parts):
-                for n_rows, n_bytes in _measured(parts[done : 2 * done + 1]):
-                    rows, size = rows + n_rows, size + n_bytes
-                done = 2 * done + 1
-                if (rows > self.most_loaded) if most_bytes is None else (size > most_bytes):
-                    return None
-            self.rows.n_rows = self.rows.first_row + rows
-        return super().load(most_bytes, missing=missing)
+        if self.rows.n_rows is not None and (most_bytes is None or self.rows.is_dense):
+            return True
+        parts, rows, size, done = self.rows.parts(), 0, 0, 0
+        while done < len(parts):
+            for n_rows, n_bytes in _measured(parts[done : 2 * done + 1]):
+                rows, size = rows + n_rows, size + n_bytes
+            done = 2 * done + 1
+            if (rows > self.most_loaded) if most_bytes is None else (size > most_bytes):
+                return False
+        self.rows.n_rows = self.rows.first_row + rows
+        return True
 
-    def fold(self, leaf: Any, combine: Any, shown: Shown) -> Any:
+    def fold(self, leaf: Any, combine: Any, start: Any, shown: Shown) -> Any:
         """Return the summary of all rows, such as their second moment, from all chunks.
 
         `leaf` summarises a chunk on the worker that has it, and `combine` joins two summaries; they
-        are joined in a tree. `shown` displays the progress.
+        are joined in a tree. `start` is the summary of earlier rows; `shown` displays the progress.
         """
         lengths = row_lengths(self.rows.collection)
         count = len(self.rows.parts()) if lengths is None else sum(lengths)
         # As an argument, and not as the function of the tasks, the leaf travels to a worker once.
         held, summary = dask.delayed(leaf, pure=False), dask.delayed(_summary, pure=False)
         join = dask.delayed(partial(_joined, combine), pure=False)
-        chunks, total, done, size = self._chunks(), _Part(None, 0), 0, _wave()
+        chunks, total, done, size = self._chunks(), _Part(start, 0), 0, _wave()
         try:
             with shown.rows(count, "chunks" if lengths is None else "rows") as show:
                 while wave := list(islice(chunks, size)):
@@ -241,12 +229,14 @@ class DaskAligned(AlignedBlocks):
             return iter(self._dask_beside(other, lengths))
         if lengths is None:
             lengths = tuple(n_rows for n_rows, _ in _measured(parts))
-        if other.n_rows is not None and other.n_rows != sum(lengths):
+        whole = to_numpy(concatenated(list(other)))
+        if len(whole) != sum(lengths):
             raise ValueError(
-                f"{other.name} has {other.n_rows} rows, but X has {sum(lengths)} rows: give one "
-                "row of it for each row of X."
+                f"{other.name} has {len(whole)} rows, but X has {sum(lengths)} rows: give one row "
+                "of it for each row of X."
             )
-        return _taken(other, lengths)
+        whole, ends = whole[:, 0] if other.flat else whole, np.cumsum([0, *lengths])
+        return (whole[start:end] for start, end in pairwise(ends))
 
     def _dask_beside(self, other: DaskBlocks, lengths: tuple[int, ...] | None) -> list[Any]:
         """Return the chunks of targets or weights in a Dask collection, divided as those of X."""
@@ -265,15 +255,6 @@ class DaskAligned(AlignedBlocks):
                 "and not all their lengths are known: call compute_chunk_sizes on both first."
             )
         return parts
-
-
-def _taken(other: RowBlocks, lengths: tuple[int, ...]) -> Iterator[Any]:
-    """Yield consecutive rows of the targets or weights `other`."""
-    queue = RowQueue(other)
-    for length in lengths:
-        rows = to_numpy(queue.take(length)) if length else np.empty((0, other.n_features))
-        yield rows[:, 0] if other.flat else rows
-    queue.finish()
 
 
 def _measured(parts: list[Any]) -> list[tuple[int, int]]:
@@ -310,26 +291,16 @@ def _computed(parts: list[Any]) -> list[Any]:
     The graph contains large vectors on purpose: scattered to the workers instead, a vector would be
     lost together with its worker.
     """
-    client = cluster_client()
-    if client is None:
+    client = current_client()
+    # Only the main thread receives Ctrl-C; others leave everything to Dask.
+    if client is None or threading.current_thread() is not threading.main_thread():
         with _large_graphs():
             return list(dask.compute(*parts))
     with _large_graphs():
         futures = client.compute(parts)
     # `dask.compute` would print a traceback for each pending value if it were interrupted; so the
-    # values are gathered only when all of them are finished, or one has failed.
-    ended, lock, pending = threading.Event(), threading.Lock(), len(futures)
-
-    def after(future: Any) -> None:
-        nonlocal pending
-        with lock:
-            pending -= 1
-            if pending == 0 or future.status != "finished":
-                ended.set()
-
-    for future in futures:
-        future.add_done_callback(after)
-    ended.wait()
+    # values are gathered only when all of them are finished.
+    sys.modules["distributed"].wait(futures)
     return list(client.gather(futures))
 
 
@@ -359,7 +330,6 @@ def _summary(
 
     The chunk must have the dtype `dtype` and `n_features` columns.
     """
-    first_row = first_row_of(raw, first_row)
     rows = _checked_chunk(raw, name, dtype, index, first_row, n_features)
     if rows is None:
         return _Part(None, 0)
@@ -371,7 +341,7 @@ def _summary(
         )
     block = RowBlock(rows, y, None, index, first_row)
     block = block._replace(weights=_checked_weights(weights, block))
-    found = leaf_of(block, name, leaf, column_names(raw))
+    found = summary_of([block], name, leaf, column_names(raw))
     if isinstance(found, SecondMoment):
         found = _on_host(found)
     elif moment_in(found) is not None:
@@ -425,16 +395,6 @@ def _joined(combine: Any, parts: list[_Part]) -> _Part:
     return _Part(total, sum(part.n_rows for part in parts))
 
 
-def cluster_client() -> Any:
-    """Return the client of the cluster on which this thread computes, if Ctrl-C may interrupt it.
-
-    The result is None if there is no cluster, and in other threads than the main one, which alone
-    receives Ctrl-C: they leave everything to Dask.
-    """
-    is_main = threading.current_thread() is threading.main_thread()
-    return current_client() if is_main else None
-
-
 def current_client() -> Any:
     """Return the client of the cluster on which Dask computes; None if it computes on its own."""
     distributed = sys.modules.get("distributed")
@@ -454,6 +414,14 @@ def mapped(estimator: Any, X: Any, method: str) -> Any:
     """
     import dask.array as da  # not above: workers, which need it not, would take long to import it
 
+    configured = getattr(estimator, "_sklearn_output_config", {})
+    container = configured.get("transform", get_config()["transform_output"])
+    if method == "transform" and container != "default":
+        raise ValueError(
+            f"the output of transform is set to {container!r}, but the codes of a Dask collection "
+            "are a Dask array or data frame, like the collection: call "
+            "set_output(transform='default')."
+        )
     if X.ndim != 2:
         raise ValueError(f"X has {X.ndim} dimensions, expected rows and columns: two.")
     if (len(X.columns) if is_frame(X) else X.shape[1]) == 0:
@@ -529,7 +497,7 @@ def _applied_rows(method: str, rows: Any, estimator: Any, index: int, first_row:
     except ValueError as error:
         checked = floating_rows(rows, "X", index, first_row)
         block = RowBlock(checked, None, None, index, first_row)
-        raise located(error, block, "X", column_names(rows)) from None
+        raise located(error, [block], "X", column_names(rows)) from None
     return found if is_array(found) else np.asarray(found)
 
 
@@ -584,8 +552,7 @@ def _applied_partition(
     if not len(frame):
         return meta.set_axis(frame.index, axis=0)
     index = 0 if partition_info is None else partition_info["number"]
-    first_row = first_row_of(frame, None if index else 0)
-    found = _applied_rows(method, frame, estimator, index, first_row)
+    found = _applied_rows(method, frame, estimator, index, None if index else 0)
     if meta.ndim == 2:
         return _labelled(found, frame.index, list(meta.columns))
     return _labelled(found, frame.index, None).rename(meta.name)
@@ -619,6 +586,7 @@ def _frame_of_parquet(data: ParquetBlocks) -> Any:
     not divided, since a reader has to decode it from its start.
     """
     import dask.dataframe as dd
+    import pandas as pd
 
     groups: list[list[int]] = []
     counts: list[int] = []
@@ -629,23 +597,15 @@ def _frame_of_parquet(data: ParquetBlocks) -> Any:
         else:
             groups.append([number])
             counts.append(count)
-    groups, counts = groups or [[]], counts or [0]
-    read = partial(_frame_of_groups, data)
-    meta = _rows_of_parquet(data, np.empty((0, data.n_features), dtype=data.dtype), 0)
-    return dd.from_map(read, groups, counts, first_rows(tuple(counts), len(counts)), meta=meta)
+    meta = pd.DataFrame(np.empty((0, data.n_features), data.dtype), columns=data.chosen.names)
+    return dd.from_map(partial(_frame_of_groups, data), groups, counts, meta=meta)
 
 
-def _frame_of_groups(data: ParquetBlocks, groups: list[int], n_rows: int, first_row: int) -> Any:
+def _frame_of_groups(data: ParquetBlocks, groups: list[int], n_rows: int) -> Any:
     """Return the rows of some row groups of a Parquet file as a data frame, on a Dask worker."""
-    return _rows_of_parquet(data, data.rows_of_groups(groups, n_rows), first_row)
-
-
-def _rows_of_parquet(data: ParquetBlocks, rows: Any, first_row: int) -> Any:
-    """Return rows of a Parquet file as a data frame, whose index counts the rows of the file."""
     import pandas as pd
 
-    index = pd.RangeIndex(first_row, first_row + len(rows), name=ROW_INDEX)
-    return pd.DataFrame(rows, index, columns=list(data.feature_names or ()), copy=False)
+    return pd.DataFrame(data.rows_of_groups(groups, n_rows), columns=data.chosen.names, copy=False)
 
 
 def _frame_of_text(data: Any) -> Any:

@@ -37,7 +37,6 @@ from lucidae.io.atomic import (
     require_size,
 )
 from lucidae.rows.blocks import (
-    PARTS,
     ArrayBlocks,
     RowBlocks,
     concatenated,
@@ -72,10 +71,6 @@ UNNAMED_INDEX = re.compile(r"__index_level_\d+__")
 
 NO_NUMBERS = "{} contains values of type {}, expected real numbers. Convert them first."
 """Error message for the name of data, and their type, that are not real numbers."""
-
-COPIED_BYTES = 2**20
-"""Number of bytes of an NPY file that are read, or of a memory map that are copied, at a time. The
-size of a map's file is compared before, and the progress is shown after it."""
 
 PAGES: dict[str, Any] = {"pre_buffer": False, "buffer_size": 2**16}
 """Arguments with which pyarrow reads a Parquet file page by page. By default it keeps all that it
@@ -308,41 +303,19 @@ class RawBlocks(RowBlocks):
     def read(self) -> Iterator[Any]:
         """Yield the rows of the file in blocks."""
         assert self.n_rows is not None, "the header contains the number of rows"
-        row_bytes = self.n_features * self.stored.itemsize
-        step = max(1, self.rows_per_block)
-        with self.file.open("rb", buffering=0) as stream:
-            stream.seek(self.offset + self.first_row * row_bytes)
-            for start in range(self.first_row, self.n_rows, step):
-                count = min(step, self.n_rows - start)
-                block = np.empty((count, self.n_features), dtype=self.stored)
-                found = 0
-                for part in _parts_of_rows(block, row_bytes):
-                    found += _fill(stream, part.reshape(-1).view(np.uint8).data) // row_bytes
-                    self.report(start - self.first_row + found)
-                if found < count:
-                    raise ValueError(shrunk(self.name, self.n_rows, start + found))
-                yield block
+        with self.file.open("rb") as stream:
+            stream.seek(self.offset + self.first_row * self.n_features * self.stored.itemsize)
+            for start in range(self.first_row, self.n_rows, self.rows_per_block):
+                count = min(self.rows_per_block, self.n_rows - start)
+                entries = np.fromfile(stream, self.stored, count * self.n_features)
+                if len(entries) < count * self.n_features:
+                    found = start + len(entries) // self.n_features
+                    raise ValueError(shrunk(self.name, self.n_rows, found))
+                yield entries.reshape(count, self.n_features)
 
     def check_unchanged(self) -> None:
         """Raise an error if the file has been replaced or written to since it was opened."""
         _check_stamp(self.name, FileStamp.of(self.file), self._stamp)
-
-
-def _parts_of_rows(block: Any, row_bytes: int) -> Iterator[Any]:
-    """Yield views of consecutive rows of a block, of about a mebibyte each."""
-    step = max(1, COPIED_BYTES // max(1, row_bytes))
-    return (block[start : start + step] for start in range(0, len(block), step))
-
-
-def _fill(stream: Any, buffer: Any) -> int:
-    """Read until a buffer is full or the file ends, and return the number of bytes."""
-    done = 0
-    while done < len(buffer):
-        count = stream.readinto(buffer[done:])
-        if not count:
-            break
-        done += count
-    return done
 
 
 def _blocks_of_npy(file: Path, *, flat: bool, first_row: int, options: ReadOptions) -> RowBlocks:
@@ -460,10 +433,10 @@ def blocks_of_map(
 
 
 class MapBlocks(ArrayBlocks):
-    """Blocks of rows of a memory map, copied from it in small parts.
+    """Blocks of rows of a memory map, copied from it.
 
     The rows come from the file that was mapped, also if another file has its name now. Before each
-    part is copied, the size of the file is compared, because reading a page behind its end would
+    block is copied, the size of the file is compared, because reading a page behind its end would
     end the process. At the end of a pass, the file must be the one of the beginning; if the map is
     writable, the time of its last change does not count.
     """
@@ -480,23 +453,12 @@ class MapBlocks(ArrayBlocks):
 
     def read(self) -> Iterator[Any]:
         """Yield copies of consecutive rows of the map."""
-        before, done = self._stamp(), 0
+        before = self._stamp()
         for block in super().read():
-            yield self._copied(block, done)
-            done += len(block)
+            _refuse_short_map(block, self.name, self.array)
+            yield np.array(block, subok=False)
             forget_pages(self.array)
         _check_stamp(self.name, self._stamp(), before)
-
-    def _copied(self, block: Any, done: int) -> Any:
-        """Return a copy of some rows of the map, made in parts of about a mebibyte."""
-        rows = np.empty(block.shape, dtype=block.dtype)
-        start = 0
-        for part in _parts_of_rows(block, block[:1].nbytes):
-            _refuse_short_map(part, self.name, self.array)
-            rows[start : start + len(part)] = part
-            start += len(part)
-            self.report(done + start)
-        return rows
 
     def _stamp(self) -> FileStamp | None:
         """Return the stamp of the file that has the name of the mapped one; None without a name."""
@@ -552,10 +514,6 @@ class ParquetBlocks(RowBlocks):
 
     def read(self) -> Iterator[Any]:
         """Yield batches of rows; missing values are NaN."""
-        assert self.n_rows is not None, "the file contains the number of rows"
-        if self.n_rows <= self.rows_per_block:
-            yield self.rows_of_groups(None, self.n_rows)[self.first_row :]
-            return
         skip, row = self.first_row, 0
         for batch in self._batches():
             if skip < batch.num_rows:
@@ -572,35 +530,20 @@ class ParquetBlocks(RowBlocks):
             about = opened.metadata
             return [about.row_group(at).num_rows for at in range(about.num_row_groups)]
 
-    def rows_of_groups(self, groups: Sequence[int] | None, n_rows: int) -> Any:
-        """Return the rows of some row groups, given by their numbers; missing values are NaN.
-
-        None means all row groups.
-        """
-        rows = np.empty((n_rows, self.n_features), dtype=self.dtype)
-        done = 0
-        for batch in self._batches(None if groups is None else list(groups)):
-            if done + batch.num_rows > n_rows:
-                raise ValueError(shrunk(self.name, n_rows, done + batch.num_rows))
-            rows[done : done + batch.num_rows] = self._numbers(batch, None if groups else done)
-            done += batch.num_rows
-            self.report(max(0, done - self.first_row))
-        if done != n_rows:
-            raise ValueError(shrunk(self.name, n_rows, done))
+    def rows_of_groups(self, groups: list[int], n_rows: int) -> Any:
+        """Return the rows of some row groups, given by their numbers; missing values are NaN."""
+        parts = [self._numbers(batch, None) for batch in self._batches(groups)]
+        rows = np.concatenate([np.empty((0, self.n_features), dtype=self.dtype), *parts])
+        if len(rows) != n_rows:
+            raise ValueError(shrunk(self.name, n_rows, len(rows)))
         return rows
 
     def _batches(self, groups: list[int] | None = None) -> Iterator[Any]:
-        """Yield batches of pyarrow, of all row groups or of those with the given numbers.
-
-        A file of at most one block is read in several batches, so that its progress can be shown.
-        """
+        """Yield batches of pyarrow, of all row groups or of those with the given numbers."""
         columns = list(self.feature_names or ())
-        assert self.n_rows is not None, "the file contains the number of rows"
-        size = self.rows_per_block
-        size = size if self.n_rows > size else -(-self.n_rows // PARTS)
         try:
             with _pyarrow().ParquetFile(self.file, **PAGES) as opened:
-                yield from opened.iter_batches(size, groups, columns)
+                yield from opened.iter_batches(self.rows_per_block, groups, columns)
         except MemoryError:
             raise
         except Exception as error:

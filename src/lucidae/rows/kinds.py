@@ -3,11 +3,7 @@
 from __future__ import annotations
 
 import os
-import sys
-import time
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
-from functools import wraps
 from itertools import chain
 from numbers import Real
 from pathlib import Path
@@ -26,10 +22,7 @@ from lucidae.rows.blocks import (
     column_names,
     concatenated,
     floating_rows,
-    located,
     reference_of_rows,
-    refuse_bad_entries,
-    stored_bytes,
 )
 from lucidae.rows.files import blocks_of_file, blocks_of_map, warn_of_reading
 from lucidae.validation import (
@@ -51,7 +44,6 @@ __all__ = [
     "AlignedBlocks",
     "LoadedRows",
     "aligned_blocks",
-    "by_chunks",
     "check_batch",
     "in_memory",
     "is_dask",
@@ -108,61 +100,11 @@ def refuse_iterator(X: Any) -> None:
 
 def check_batch(X: Any) -> None:
     """Raise an error if `X` is not one batch of rows in memory, for `partial_fit`."""
-    if kind_of(X) in (DataKind.FILE, DataKind.FUNCTION, DataKind.BATCHES, DataKind.BLOCKS):
+    if kind_of(X) not in (DataKind.ROWS, DataKind.MAP, DataKind.STORED, DataKind.ANNDATA):
         raise ValueError(
-            f"X is of type {type(X).__name__}, but partial_fit expects one batch of rows in memory "
-            "or a Dask collection: call it with each batch, or give files and iterables of batches "
-            "to fit_batches."
-        )
-
-
-def by_chunks(*, with_targets: bool = False) -> Callable[[Method], Method]:
-    """Return a decorator by which `partial_fit` takes Dask collections.
-
-    The chunks of rows are computed one after the other, and each is a batch. y and the weights may
-    be of any kind.
-    """
-
-    def decorate(method: Method) -> Method:
-        @wraps(method)
-        def chunkwise(self: Any, X: Any, y: Any = None, sample_weight: Any = None) -> Any:
-            kind = kind_of(X)
-            if not is_dask(X.X if kind is DataKind.ANNDATA else X):
-                if kind is DataKind.ANNDATA:
-                    X = X if is_anndata_in_memory(X) else X.to_memory()
-                elif kind in (DataKind.STORED, DataKind.MAP):
-                    X = np.asarray(X[:])
-                given = loaded(y) if with_targets else y
-                return method(self, X, given, loaded(sample_weight, "sample_weight"))
-            data = aligned_blocks(X, y if with_targets else None, sample_weight)
-            if with_targets and y is None:
-                return method(self, next(iter(data.rows)), None)  # it raises its error
-            for count, block in enumerate(_weighted_blocks(data)):
-                names = data.rows.feature_names
-                rows = named_for(self, block.rows, names, first=count == 0)
-                targets = block.targets[:, 0] if data.flat_targets else block.targets
-                try:
-                    method(self, rows, targets, block.weights)
-                except ValueError as error:
-                    raise located(error, block, data.rows.name, data.rows.feature_names) from None
-            return self
-
-        return chunkwise  # type: ignore[return-value]
-
-    return decorate
-
-
-def _weighted_blocks(data: AlignedBlocks) -> Iterator[RowBlock]:
-    """Yield the blocks with a positive weight; an error if there is none."""
-    found = False
-    for block in data:
-        if block.weights is None or bool(namespace(block.weights).any(block.weights > 0)):
-            found = True
-            yield block
-    if not found:
-        raise ValueError(
-            "sample_weight sums to 0, expected a positive sum: give a positive weight to at least "
-            "one row."
+            f"X is of type {type(X).__name__}, but partial_fit expects one batch of rows in "
+            "memory: call it with each batch, or give files, iterables of batches and Dask "
+            "collections to fit_batches."
         )
 
 
@@ -283,106 +225,49 @@ class AlignedBlocks:
         self.flat_targets = (
             getattr(rows, "flat_targets", False) if targets is None else targets.flat
         )
-        self.interrupted = False
-        self.began: float | None = None
         self._begun: Iterator[RowBlock] | None = None
 
     def __iter__(self) -> Iterator[RowBlock]:
         """Yield blocks with targets as columns and checked weights."""
-        begun, self._begun, self.began = self._begun, None, None
+        begun, self._begun = self._begun, None
         return self._pass() if begun is None else begun
+
+    def begin_with(self, read: list[RowBlock], rest: Iterator[RowBlock]) -> None:
+        """Let the next pass begin with blocks that were read already, and go on with the `rest`."""
+        self._begun = chain(read, rest)
 
     def _pass(self) -> Iterator[RowBlock]:
         """Yield the blocks of X with the targets and weights of the same rows, in one pass."""
         targets = None if self.targets is None else RowQueue(self.targets)
         weights = RowQueue(self.weights) if isinstance(self.weights, RowBlocks) else None
         constant = None if isinstance(self.weights, RowBlocks) else self.weights
-        done = 0
         for block in self.rows.blocks():
-            count = block.rows.shape[0]
-            done += int(count)
-            self.rows.report(done)
+            count = block.n_rows
             y = block.targets if targets is None else targets.take(count)
             w = block.weights if weights is None else weights.take(count)[:, 0]
             if constant is not None:
                 w = np.full(count, constant)
-            _check_count(y, count, block.number)
+            if y is not None and y.shape[0] != count:
+                raise ValueError(
+                    f"block {block.number} has {count} rows of X and {y.shape[0]} of y: give one "
+                    "row of y for each row of X."
+                )
             yield block._replace(targets=y, weights=checked_weights(w, block))
         for queue in (targets, weights):
             if queue is not None:
                 queue.finish()
 
-    @contextmanager
-    def reporting(self, report: Callable[[int], None]) -> Iterator[None]:
-        """Let passes in a ``with`` block call `report` with the number of rows read so far."""
-        before, self.rows.report = self.rows.report, report
-        try:
-            yield
-        finally:
-            self.rows.report = before
-
     @property
     def most_loaded(self) -> int:
-        """Number of rows up to which the data are loaded into memory instead of read in blocks."""
+        """Number of rows up to which the data are loaded into memory instead of read in blocks.
+
+        Fewer rows than columns take less memory than the second moment would.
+        """
         return max(self.rows.rows_per_block, self.rows.n_features)
 
-    def load(self, most_bytes: int | None = None, *, missing: bool = False) -> LoadedRows | None:
-        """Return all rows if they fit into one block or are fewer than the columns, else None.
-
-        Fewer rows than columns take less memory than the second moment would. If `most_bytes` is
-        given, it alone decides, and sparse rows count by the bytes that they store. Blocks that
-        were read to find the size of the data are not read again: the next pass begins with them.
-        After Ctrl-C the next pass consists of the blocks that were read, and is interrupted too.
-        NaN and infinity raise an error, unless the caller handles `missing` entries itself.
-        """
-        known, limit = self.rows.n_rows_to_read, self.most_loaded
-        if most_bytes is not None:
-            width = self.rows.n_features * self.rows.item_bytes
-            limit = most_bytes // width if self.rows.is_dense else sys.maxsize
-        if known is not None and known > limit:
-            return None
-        read: list[RowBlock] = []
-        rows, size, began = 0, 0, time.monotonic()
-        blocks = iter(self)
-        try:
-            for block in blocks:
-                if not missing:
-                    refuse_bad_entries(block, self.rows.name, self.rows.feature_names)
-                read.append(block)
-                rows += int(block.rows.shape[0])
-                size += 0 if most_bytes is None else stored_bytes(block.rows)
-                if rows > limit or (most_bytes is not None and size > most_bytes):
-                    self._begun, self.began = chain(read, blocks), began
-                    return None
-        except KeyboardInterrupt:
-            self._begun, self.interrupted = chain(read, iter(_interrupt, None)), True
-            raise
-        return self._joined(read)
-
-    def _joined(self, read: list[RowBlock]) -> LoadedRows:
-        """Return the blocks `read` as one set of rows, targets and weights in memory."""
-        rows = named_rows(concatenated([block.rows for block in read]), self.rows.feature_names)
-        targets, weights = None, None
-        if read[0].targets is not None:
-            targets = concatenated([block.targets for block in read])
-            targets = targets[:, 0] if self.flat_targets else targets
-        if read[0].weights is not None:
-            weights = concatenated([block.weights for block in read])
-        return LoadedRows(rows, targets, weights)
-
-
-def _interrupt() -> RowBlock | None:
-    """Raise `KeyboardInterrupt` in place of a block."""
-    raise KeyboardInterrupt
-
-
-def _check_count(y: Any, count: int, number: int) -> None:
-    """Raise an error unless the targets y of block `number` have as many rows (`count`) as X."""
-    if y is not None and y.shape[0] != count:
-        raise ValueError(
-            f"block {number} has {count} rows of X and {y.shape[0]} of y: give one row of y for "
-            "each row of X."
-        )
+    def may_fit(self, most_bytes: int | None) -> bool:  # noqa: ARG002
+        """Tell whether the data may be small enough to be loaded, as far as it is cheap to know."""
+        return True
 
 
 def checked_weights(weights: Any, block: RowBlock) -> Array | None:

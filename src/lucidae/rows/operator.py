@@ -31,7 +31,6 @@ from lucidae.arrays import (
     as_double,
     device,
     is_numpy,
-    largest,
     like,
     namespace,
     on_host,
@@ -40,10 +39,9 @@ from lucidae.arrays import (
     where_set,
 )
 from lucidae.arrays.threads import blas_threads, in_threads
-from lucidae.moments import SMALLEST_SCATTER, SecondMoment, positive_rows, slices, sparse_centre
+from lucidae.moments import SecondMoment, check_squares, positive_rows, slices, sparse_centre
 from lucidae.rows.covariances import RowsCovariance, moment_product
-from lucidae.rows.passes import Passes, ReadInterrupted, fold, rows_differed
-from lucidae.validation import check_rows
+from lucidae.rows.passes import Passes
 
 __all__ = [
     "CHANGED_ROWS",
@@ -94,10 +92,6 @@ COLUMNS = 4096
 STORED_FEATURES = 1024
 """Largest number of features for which `fit` stores the second moment, so that `partial_fit` can
 continue; the matrix then takes at most eight mebibytes."""
-
-SAME_MEAN = 1e-9
-"""Largest distance between the means of the same rows in two passes, relative to the size of the
-rows. It is far above rounding errors."""
 
 CHANGED_ROWS = (
     "X was changed in place after fit, before certificate_ was read: call "
@@ -281,15 +275,7 @@ class _RowsInMemory(RowOperator):
     def _checked(self, variances: Array) -> None:
         """Raise a ValueError if rows contain NaN or infinity, or squares overflow or underflow."""
         total = scalar(namespace(variances).sum(variances)) * self.weight
-        if math.isfinite(total) and total >= SMALLEST_SCATTER:
-            return
-        peak = largest(self.rows.data if scipy.sparse.issparse(self.rows) else self.rows)
-        if not math.isfinite(total):
-            check_rows(self.rows)
-            raise overflowing(peak)
-        # The scatter of equal rows is 0; the squares of the entries themselves must not underflow.
-        if 0.0 < peak < math.sqrt(SMALLEST_SCATTER):
-            raise underflowing(peak)
+        check_squares(self.rows, total, self.weight)
 
     def gram(self) -> Array:
         """Return the Gram matrix AAᵀ (n, n) of A = diag(√shares)(X − mean)."""
@@ -473,22 +459,6 @@ class CsrRows(_RowsInMemory):
         return RowsCovariance(X[index], mean, own, float(own.sum()))
 
 
-def overflowing(peak: float) -> ValueError:
-    """Return the error for rows whose squares overflow, with their largest entry."""
-    return ValueError(
-        f"the largest entry of X by magnitude is {peak:.3g}, so that the squares of X overflow "
-        "double precision. Divide X by a constant first."
-    )
-
-
-def underflowing(peak: float) -> ValueError:
-    """Return the error for rows whose squares underflow, with their largest entry."""
-    return ValueError(
-        f"the largest entry of X by magnitude is {peak:.3g}, so that the squares of X underflow "
-        "double precision. Multiply X, or sample_weight, by a constant first."
-    )
-
-
 def centred_block(X: Any, mean: Array) -> Array:
     """Return some rows minus a mean, dense and as float64 beside the mean."""
     rows = X.toarray() if scipy.sparse.issparse(X) else X
@@ -509,7 +479,6 @@ class _Sums(NamedTuple):
     center: Vector
     offset: Vector
     squares: Vector
-    peak: float
 
     def merge(self, other: _Sums) -> _Sums:
         """Return the sums of the rows of both (Chan et al. 1983)."""
@@ -521,15 +490,13 @@ class _Sums(NamedTuple):
             self.center,
             self.offset + shift * (other.weight / weight),
             self.squares + other.squares + between,
-            max(self.peak, other.peak),
         )
 
 
 def _block_sums(X: Any, _targets: Any, weights: Any) -> _Sums:
     rows = RowOperator.of(X, weights)
     mean, variances = map(to_numpy, rows._statistics)
-    peak = largest(X.data if scipy.sparse.issparse(X) else X)
-    return _Sums(rows.weight, mean, 0.0 * mean, variances * rows.weight, peak)
+    return _Sums(rows.weight, mean, 0.0 * mean, variances * rows.weight)
 
 
 class _Products(NamedTuple):
@@ -567,23 +534,21 @@ def _block_products(
 
 
 class _Factor(NamedTuple):
-    """Σ w, the triangle R with RᵀR = Σ w (x − c)(x − c)ᵀ, and Σ w (x − c), of rows x."""
+    """Σ w, and the triangle R with RᵀR = Σ w (x − c)(x − c)ᵀ, of rows x."""
 
     weight: float
     triangle: Vector
-    rest: Vector
 
     def merge(self, other: _Factor) -> _Factor:
         """Return the sums of the rows of both."""
-        triangle = _stacked(self.triangle, other.triangle)
-        return _Factor(self.weight + other.weight, triangle, self.rest + other.rest)
+        return _Factor(self.weight + other.weight, _stacked(self.triangle, other.triangle))
 
 
 def _block_factor(center: Vector, offset: Vector, X: Any, _targets: Any, weights: Any) -> _Factor:
     rows = to_numpy(centred_block(X, like(center, np.empty(0)))) - offset
     shares = np.ones(len(rows)) if weights is None else to_numpy(weights)
     triangle = _stacked(None, rows * np.sqrt(shares)[:, None])
-    return _Factor(float(shares.sum()), triangle, shares @ rows)
+    return _Factor(float(shares.sum()), triangle)
 
 
 class BlockRows(RowOperator):
@@ -593,14 +558,13 @@ class BlockRows(RowOperator):
 
     def __init__(self, passes: Passes, moment: SecondMoment | None = None) -> None:
         self.passes, self.moment = passes, moment
+        if moment is not None:
+            passes.expect(moment)
         self.n_features = passes.data.rows.n_features
 
     @cached_property
     def _sums(self) -> _Sums:
-        sums: _Sums = self.passes.total(_block_sums, _Sums.merge)
-        if np.sum(sums.squares) < SMALLEST_SCATTER and 0 < sums.peak < math.sqrt(SMALLEST_SCATTER):
-            raise underflowing(sums.peak)
-        return sums
+        return self.passes.total(_block_sums, _Sums.merge)  # type: ignore[no-any-return]
 
     @property
     def weight(self) -> float:  # type: ignore[override]
@@ -633,19 +597,8 @@ class BlockRows(RowOperator):
 
     def _triangle(self) -> Array:
         moment = self.scatter()
-        center, offset, size = to_numpy(moment.center), to_numpy(moment.offset), moment.weight
-        leaf = partial(_block_factor, center, offset)
-        try:
-            found: _Factor = fold(
-                self.passes.data, leaf, _Factor.merge, verbose=self.passes.verbose
-            )
-        except ReadInterrupted:  # the moment of the first pass is not that of these rows
-            raise ReadInterrupted(None, 0) from None
-        # The deviations from the mean of the first pass have the mean zero in every other pass.
-        length = math.sqrt(moment.trace + float(np.sum((center + offset) ** 2)))
-        same = abs(found.weight - size) <= SAME_MEAN * size
-        if not same or np.linalg.norm(found.rest / found.weight) > SAME_MEAN * length:
-            raise rows_differed(self.passes.data)
+        leaf = partial(_block_factor, to_numpy(moment.center), to_numpy(moment.offset))
+        found: _Factor = self.passes.total(leaf, _Factor.merge)
         return like(found.triangle / math.sqrt(found.weight), moment.center)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -10,13 +11,21 @@ from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 from scipy.sparse import issparse
-from sklearn import get_config
 
 from lucidae.arrays import Array, as_double, is_numpy, like, namespace, to_numpy
 from lucidae.base import restored_on_failure
 from lucidae.iteration.progress import CountedBar, is_shown
 from lucidae.moments import SecondMoment, reads_moments
-from lucidae.rows.blocks import RowBlock, RowBlocks, coalesced, concatenated, located
+from lucidae.rows.blocks import (
+    RowBlock,
+    RowBlocks,
+    coalesced,
+    concatenated,
+    joined,
+    located,
+    refuse_bad_entries,
+    stored_bytes,
+)
 from lucidae.rows.kinds import (
     AlignedBlocks,
     BatchBlocks,
@@ -25,14 +34,15 @@ from lucidae.rows.kinds import (
     in_memory,
     is_dask,
     named_for,
+    named_rows,
     refuse_iterator,
     row_blocks,
 )
 
 __all__ = [
-    "LazyOutputMixin",
     "Passes",
     "ReadInterrupted",
+    "ReadTwiceMixin",
     "applied_blocks",
     "by_blocks",
     "check_start",
@@ -41,17 +51,16 @@ __all__ = [
     "load_rows",
     "no_moment",
     "nothing_read",
-    "read_moment",
-    "rows_differed",
     "store_features",
     "store_targets",
 ]
 
 Summary = TypeVar("Summary")
 Method = TypeVar("Method", bound=Callable[..., Any])
-SAME_SUM = 1e-9
+SAME_SUM, SAME_SINGLE_SUM = 1e-9, 1e-6
 """Largest difference between the sums Σ w⟨c, x⟩ of two passes over the same rows, relative to the
-sum of the absolute values. It is far above rounding errors."""
+sum of the absolute values. It is far above rounding errors, of sums in double and in single
+precision."""
 
 PROJECTED_ENTRIES = 2**18
 """Number of entries of the rows that are converted to float64 and multiplied at a time."""
@@ -83,51 +92,18 @@ class ReadInterrupted(KeyboardInterrupt):
         self.n_rows = n_rows
 
 
-def read_moment(
-    data: AlignedBlocks,
-    leaf: Leaf | None = None,
-    *,
-    start: SecondMoment | None = None,
-    verbose: bool | str = "auto",
-) -> SecondMoment:
-    """Return the second moment of data, from one pass over its blocks.
-
-    Parameters
-    ----------
-    data : AlignedBlocks
-        The rows, with their targets and weights.
-    leaf : callable, optional
-        Function that returns the moment of one block from its rows, targets and weights; by
-        default the moment of the rows.
-    start : SecondMoment, optional
-        Moment of rows that were read before, which is merged with that of these rows.
-    verbose : bool or "auto", default="auto"
-        Whether the progress of a pass of more than two seconds is shown: always, never, or if
-        standard error is a terminal or belongs to a notebook.
-
-    Returns
-    -------
-    SecondMoment
-        Mean and covariance of all rows.
-
-    Raises
-    ------
-    ReadInterrupted
-        After Ctrl-C, with the moment of the rows read until then.
-    """
-    found: SecondMoment | None
-    found = fold(data, leaf or _moment_of_rows, SecondMoment.merge, start=start, verbose=verbose)
-    if found is None:
-        raise nothing_read(data)
-    return found
-
-
 @reads_moments
 def moment_of_blocks(X: Any, sample_weight: Any, verbose: bool | str) -> SecondMoment | None:
     """Return the second moment of data that are read in blocks; None for arrays in memory."""
-    if in_memory(X) and in_memory(sample_weight):
-        return None
-    return read_moment(aligned_blocks(X, None, sample_weight), verbose=verbose)
+    data = X if isinstance(X, AlignedBlocks) else None
+    if data is None:
+        if in_memory(X) and in_memory(sample_weight):
+            return None
+        data = aligned_blocks(X, None, sample_weight)
+    found: SecondMoment | None = fold(data, _moment_of_rows, SecondMoment.merge, verbose=verbose)
+    if found is None:
+        raise nothing_read(data)
+    return found
 
 
 def nothing_read(data: AlignedBlocks) -> ValueError:
@@ -140,15 +116,6 @@ def nothing_read(data: AlignedBlocks) -> ValueError:
     return ValueError(f"{data.rows.name} contains no rows: at least one row is needed.")
 
 
-def rows_differed(data: AlignedBlocks) -> ValueError:
-    """Return the error for data whose rows were not the same in two passes."""
-    return ValueError(
-        f"the rows of {data.rows.name} differed between two passes over it: give a function that "
-        "returns the same batches each time, without augmentation or random choice, or give the "
-        "rows as an array or a file that nobody writes to."
-    )
-
-
 def load_rows(
     data: AlignedBlocks,
     leaf: Leaf | None = None,
@@ -157,15 +124,43 @@ def load_rows(
     missing: bool = False,
     verbose: bool | str = "auto",
 ) -> LoadedRows | None:
-    """Return all rows of data that are small enough to be loaded into memory, else None."""
-    shown = Shown("reading {}", verbose)
+    """Return all rows if they fit into one block or are fewer than the columns, else None.
+
+    If `most_bytes` is given, it alone decides, and sparse rows count by the bytes that they store.
+    Blocks that were read to find the size of the data are not read again: the next pass begins with
+    them. NaN and infinity raise an error, unless the caller handles `missing` entries itself.
+    """
+    source, read, rows, size = data.rows, [], 0, 0
     try:
-        with shown.rows(data.rows.n_rows_to_read) as show, data.reporting(show):
-            return data.load(most_bytes, missing=missing)
+        fits = data.may_fit(most_bytes)
+        known, limit = source.n_rows_to_read, data.most_loaded
+        if most_bytes is not None:
+            width = source.n_features * source.item_bytes
+            limit = most_bytes // width if source.is_dense else sys.maxsize
+        if not fits or (known is not None and known > limit):
+            return None
+        blocks = iter(data)
+        with Shown("reading {}", verbose).rows(known) as show:
+            for block in blocks:
+                if not missing:
+                    refuse_bad_entries(block, source.name, source.feature_names)
+                read.append(block)
+                rows += block.n_rows
+                show(rows)
+                size += 0 if most_bytes is None else stored_bytes(block.rows)
+                if rows > limit or (most_bytes is not None and size > most_bytes):
+                    data.begin_with(read, blocks)
+                    return None
     except KeyboardInterrupt:
-        if data.interrupted:
-            read_moment(data, no_moment if missing else leaf)
-        raise ReadInterrupted(None, 0) from None
+        if missing or not read:
+            raise ReadInterrupted(None, 0) from None
+        found = summary_of(read, source.name, leaf or _moment_of_rows, source.feature_names)
+        raise ReadInterrupted(moment_in(found), source.first_row + rows) from None
+    X, targets, weights = joined(read)
+    flat = targets is not None and data.flat_targets
+    return LoadedRows(
+        named_rows(X, source.feature_names), targets[:, 0] if flat else targets, weights
+    )
 
 
 def no_moment(_rows: Any, _targets: Any, _weights: Any) -> None:
@@ -194,26 +189,20 @@ def fold(
     display is made, as `verbose` says.
     """
     shown = shown or Shown("reading {}", verbose)
-    if hasattr(data, "fold") and not data.interrupted:
-        try:
-            total = data.fold(leaf, combine, shown)
-        except KeyboardInterrupt as stop:
-            kept, count = getattr(stop, "moment", None), getattr(stop, "n_rows", 0)
-            if start is not None:
-                first = getattr(start, "moment", start)
-                kept = first if kept is None else first.merge(kept)
-            raise ReadInterrupted(kept, count) from None
-        return total if start is None or total is None else combine(start, total)
-    done = (start, 0)
+    if hasattr(data, "fold"):
+        return data.fold(leaf, combine, start, shown)
+    source, total, count = data.rows, start, 0
     try:
-        total = data.rows.n_rows_to_read
-        with shown.rows(total, began=data.began) as show, data.reporting(show):
-            least = min(data.rows.rows_per_block, 2 * data.rows.n_features)
-            for block in coalesced(data, least):
-                done = _after(done, block, data.rows, leaf, combine)
+        with shown.rows(source.n_rows_to_read) as show:
+            for blocks in coalesced(data, min(source.rows_per_block, 2 * source.n_features)):
+                part = summary_of(blocks, source.name, leaf, source.feature_names)
+                if part is not None:
+                    total = part if total is None else combine(total, part)
+                count += sum(block.n_rows for block in blocks)
+                show(count)
     except KeyboardInterrupt:
-        raise ReadInterrupted(moment_in(done[0]), data.rows.first_row + done[1]) from None
-    return done[0]
+        raise ReadInterrupted(moment_in(total), source.first_row + count) from None
+    return total
 
 
 def moment_in(summary: Any) -> SecondMoment | None:
@@ -222,30 +211,17 @@ def moment_in(summary: Any) -> SecondMoment | None:
     return found if isinstance(found, SecondMoment) else None
 
 
-def _after(
-    done: tuple[Any, int],
-    block: RowBlock,
-    data: RowBlocks,
-    leaf: Leaf,
-    combine: Callable[[Any, Any], Any],
-) -> tuple[Any, int]:
-    """Return the summary of all rows read so far, and the number of these rows."""
-    total, count = done
-    part = leaf_of(block, data.name, leaf, data.feature_names)
-    if part is not None:
-        total = part if total is None else combine(total, part)
-    return total, count + int(block.rows.shape[0])
-
-
-def leaf_of(block: RowBlock, name: str, leaf: Leaf, columns: tuple[str, ...] | None = None) -> Any:
-    """Return the summary of a block, computed by `leaf`; an error message names the block."""
-    rows, targets, weights = block[:3]
+def summary_of(
+    blocks: list[RowBlock], name: str, leaf: Leaf, columns: tuple[str, ...] | None = None
+) -> Any:
+    """Return the summary of consecutive blocks by `leaf`; None if all weights are zero."""
+    rows, targets, weights = joined(blocks)
     if weights is not None and not bool(namespace(weights).any(weights > 0)):
         return None
     try:
         return leaf(rows, targets, weights)
     except ValueError as error:
-        raise located(error, block, name, columns) from None
+        raise located(error, blocks, name, columns) from None
 
 
 class Shown:
@@ -257,42 +233,45 @@ class Shown:
         self._began = time.monotonic()
 
     @contextmanager
-    def rows(
-        self, total: int | None, unit: str = "rows", *, began: float | None = None
-    ) -> Iterator[Callable[[int], None]]:
+    def rows(self, total: int | None, unit: str = "rows") -> Iterator[Callable[[int], None]]:
         """Yield a function that shows how many rows, of `total`, one pass over the data has read.
 
-        `unit` is the name of what is counted, and `began` the time at which the pass began, if that
-        was before.
+        `unit` is the name of what is counted.
         """
-        since = self._began if began is None else min(began, self._began)
-        bar = CountedBar(self.description.format(unit), unit, began=since)
+        bar = CountedBar(self.description.format(unit), unit, began=self._began)
         try:
             yield (lambda count: bar.show(count, total)) if self.verbose else (lambda _: None)
         finally:
             bar.close()
 
 
-class Projected(NamedTuple):
-    """Weighted sum of the products of all rows with a random vector, which every pass must repeat.
+class Checked(NamedTuple):
+    """Sums over rows x with weights w, which every pass over the same data must repeat.
 
-    `total` is the sum Σ w⟨c, x⟩ over rows x with weights w for a random vector c, and `size` is the
-    sum of the absolute values. Neither depends on the order of the rows, up to rounding errors.
+    They are Σ w, Σ w⟨c, x⟩ for a random vector c, and Σ w|⟨c, x⟩|. They do not depend on the order
+    of the rows, up to rounding errors.
     """
 
+    weight: float
     total: float
     size: float
 
-    def agrees(self, other: Projected) -> bool:
-        """Tell whether the sums are equal up to rounding errors."""
-        allowed = SAME_SUM * max(self.size, other.size)
-        return not abs(self.total - other.total) > allowed
+    def agrees(self, other: Checked, allowed: float) -> bool:
+        """Tell whether the sums of two passes are equal up to rounding errors."""
+        same = abs(self.weight - other.weight) <= allowed * self.weight
+        size = max(self.size, other.size)
+        return same and not abs(self.total - other.total) > allowed * size
 
 
-def _watched(leaf: Leaf, rows: Any, targets: Any, weights: Any) -> tuple[Any, Projected]:
-    """Return the summary of a block of rows by `leaf`, and its `Projected` sums."""
-    found = leaf(rows, targets, weights)
-    vector = np.random.default_rng(0).standard_normal(rows.shape[1])  # the same in every pass
+def _direction(m: int) -> np.ndarray[Any, Any]:
+    """Return the random vector c of `Checked`, the same in every pass."""
+    return np.random.default_rng(0).standard_normal(m)
+
+
+def _checked(leaf: Leaf, rows: Any, targets: Any, weights: Any) -> tuple[Any, Checked]:
+    """Return the summary of a block of rows by `leaf`, and its `Checked` sums."""
+    found, vector = leaf(rows, targets, weights), _direction(rows.shape[1])
+    weight = float(rows.shape[0]) if weights is None else float(np.sum(to_numpy(weights)))
     total = size = 0.0
     step = max(1, PROJECTED_ENTRIES // max(1, rows.shape[1]))
     for start in range(0, rows.shape[0], step):
@@ -303,13 +282,12 @@ def _watched(leaf: Leaf, rows: Any, targets: Any, weights: Any) -> tuple[Any, Pr
             products = products * to_numpy(weights[part])
         total += float(np.sum(products))
         size += float(np.sum(np.abs(products)))
-    return found, Projected(total, size)
+    return found, Checked(weight, total, size)
 
 
 def _merged(merge: Callable[[Any, Any], Any], one: Any, other: Any) -> Any:
-    """Return the results of `_watched` for two sets of rows, joined to one."""
-    total, size = one[1].total + other[1].total, one[1].size + other[1].size
-    return merge(one[0], other[0]), Projected(total, size)
+    """Return the results of `_checked` for two sets of rows, joined to one."""
+    return merge(one[0], other[0]), Checked(*map(sum, zip(one[1], other[1], strict=True)))
 
 
 class Passes(Shown):
@@ -317,32 +295,34 @@ class Passes(Shown):
 
     def __init__(self, data: AlignedBlocks, verbose: bool | str = "auto") -> None:
         super().__init__("reading {}", verbose)
-        self.data = data
-        self.count = 0
-        self._weight: float | None = None
-        self._projected: Projected | None = None
+        self.data, self.count = data, 0
+        self._expected: Checked | None = None
+        self._allowed = SAME_SUM
+
+    def expect(self, moment: SecondMoment) -> None:
+        """Demand that the next passes have the mean and the weight of an earlier one."""
+        along = float(to_numpy(moment.mean) @ _direction(moment.n_features))
+        self._expected = Checked(moment.weight, moment.weight * along, 0.0)
+        self._allowed = SAME_SUM if moment.rounding == 0.0 else SAME_SINGLE_SUM
 
     def total(self, leaf: Leaf, merge: Callable[[Any, Any], Any]) -> Any:
         """Return the summary of all blocks, which `leaf` computes, from a new pass over the data.
 
-        Its first entry is the sum of the weights, which must be the same in every pass, like the
-        products of the rows with a random vector.
+        An error is raised if the rows are not those of the passes before.
         """
         self.count += 1
         self.description = f"pass {self.count}, reading {{}}"
-        both = fold(self.data, partial(_watched, leaf), partial(_merged, merge), shown=self)
+        both = fold(self.data, partial(_checked, leaf), partial(_merged, merge), shown=self)
         if both is None:
             raise nothing_read(self.data)
-        found, projected = both
-        if self._weight is not None and abs(found[0] - self._weight) > 1e-9 * self._weight:
+        found, sums = both
+        if self._expected is not None and not self._expected.agrees(sums, self._allowed):
             raise ValueError(
-                f"{self.data.rows.name} had rows with a total weight of {self._weight:g} in the "
-                f"first pass over it, but of {found[0]:g} in pass {self.count}: it has changed "
-                "while it was read. Fit again when nobody writes to it."
+                f"the rows of {self.data.rows.name} differed between two passes over it: give a "
+                "function that returns the same batches each time, without augmentation or random "
+                "choice, or give the rows as an array or a file that nobody writes to."
             )
-        if self._projected is not None and not projected.agrees(self._projected):
-            raise rows_differed(self.data)
-        self._weight, self._projected = float(found[0]), self._projected or projected
+        self._expected = self._expected or sums
         return found
 
 
@@ -389,19 +369,8 @@ def store_targets(estimator: Any, y: Any) -> None:
         vars(estimator).pop("_target_names", None)
 
 
-class LazyOutputMixin:
-    """Keep Dask collections lazy in `transform` and `fit_transform` after ``set_output``.
-
-    scikit-learn would collect the codes to make a pandas frame of them, which has no index of the
-    rows. With ``set_output(transform="pandas")`` the codes of a Dask collection are a Dask data
-    frame instead, whose partitions are pandas frames. The mixin must precede `TransformerMixin`.
-    """
-
-    def __init_subclass__(cls, **named: Any) -> None:
-        super().__init_subclass__(**named)
-        method = getattr(cls, "transform", None)
-        if method is not None and not hasattr(method, "keeps_lazy"):
-            cls.transform = _lazy_kept(method)  # type: ignore[attr-defined]
+class ReadTwiceMixin:
+    """Let `fit_transform` refuse data that can be read only once, before they are fitted."""
 
     @restored_on_failure
     def fit_transform(self, X: Any, y: Any = None, **fit_params: Any) -> Any:
@@ -422,36 +391,7 @@ class LazyOutputMixin:
             The codes of the rows, as `transform` returns them.
         """
         refuse_iterator(X)
-        if is_dask(X):
-            return self.fit(X, y, **fit_params).transform(X)  # type: ignore[attr-defined]
         return super().fit_transform(X, y, **fit_params)  # type: ignore[misc]
-
-
-def _lazy_kept(method: Any) -> Any:
-    """Return a method that scikit-learn has wrapped, without the wrapper for Dask collections."""
-    inner = getattr(method, "__wrapped__", method)
-
-    @wraps(method)
-    def lazily(self: Any, X: Any, *options: Any, **named: Any) -> Any:
-        if not is_dask(X):
-            return method(self, X, *options, **named)
-        configured = getattr(self, "_sklearn_output_config", {})
-        container = configured.get("transform", get_config()["transform_output"])
-        if container not in ("default", "pandas"):
-            raise ValueError(
-                f"set_output(transform={container!r}) was called, but the codes of a Dask "
-                "collection are a Dask array or a Dask data frame of pandas partitions: set the "
-                "output to 'default' or 'pandas'."
-            )
-        found = inner(self, X, *options, **named)
-        if container == "default" or hasattr(found, "divisions"):
-            return found
-        import dask.dataframe as dd
-
-        return dd.from_dask_array(found, columns=[str(at) for at in self.get_feature_names_out()])
-
-    lazily.keeps_lazy = True  # type: ignore[attr-defined]
-    return lazily
 
 
 def by_blocks(method: Method) -> Method:
@@ -518,7 +458,7 @@ def applied_blocks(
                 first = count == 0 or estimator is None
                 result = apply(named_for(estimator, block.rows, data.feature_names, first=first))
             except ValueError as error:
-                raise located(error, block, data.name, data.feature_names) from None
+                raise located(error, [block], data.name, data.feature_names) from None
             yield result
             count += int(result.shape[0])
             show(count)

@@ -14,7 +14,7 @@ import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from itertools import chain, islice, pairwise, repeat
+from itertools import islice, pairwise
 from pathlib import Path
 from typing import Any
 
@@ -38,7 +38,7 @@ from lucidae.columns import (
     some,
 )
 from lucidae.io.atomic import reason_of
-from lucidae.rows.blocks import PARTS, RowBlocks, float_reference
+from lucidae.rows.blocks import RowBlocks, float_reference
 from lucidae.rows.tables import ChosenColumns, ReadOptions, choose_columns, unique_names
 
 __all__ = ["AS_TEXT", "TextBlocks", "parsing", "without_blank_rows"]
@@ -166,7 +166,7 @@ class TextBlocks(RowBlocks):
             return
         how = AS_TEXT | {"usecols": empty}
         with self._one_sentence():
-            for cells in self._chunks(FIRST_ROWS, 1, how):
+            for cells in self._chunks(FIRST_ROWS, how):
                 for at in empty:
                     # Cells of another kind are named when they are read, with their rows.
                     self.judged[at] = self._judge(cells[at])._replace(bad=())
@@ -198,7 +198,7 @@ class TextBlocks(RowBlocks):
         rows = max(1, self.rows_per_block * 8 // CELL_BYTES)
         skip, row, even = self.first_row, 0, False
         with self._one_sentence():
-            for frame in self._frames(rows, PARTS):
+            for frame in self._frames(rows):
                 if not even and _has_short_rows(frame):
                     refuse_ragged(self.file, self.layout)
                     even = True
@@ -225,39 +225,33 @@ class TextBlocks(RowBlocks):
                 refuse_bad_cells(repr(self.file.name), self.all_names[at], bad, column, row)
         return found
 
-    def _frames(self, rows: int, parts: int = 1) -> Iterator[Any]:
-        """Yield parts of the file of `rows` rows each, the first of them in `parts` parts.
+    def _frames(self, rows: int) -> Iterator[Any]:
+        """Yield parts of the file of `rows` rows each.
 
-        They are so divided that the progress of a small file can be shown. pandas reads numbers
-        with a decimal point. Where it finds a row of missing values, the file is read as text from
-        this part on: only in the text does a blank row, which is left out, differ from a row of
-        cells such as NA.
+        pandas reads numbers with a decimal point. Where it finds a row of missing values, the file
+        is read as text from this part on: only in the text does a blank row, which is left out,
+        differ from a row of cells such as NA.
         """
         done = 0
         if self.layout.decimal == ".":
             how = {"na_values": [*SPELLINGS, *self.missing.texts, *self.missing.numbers]} | EXACT
-            for chunk in self._chunks(rows, parts, how):
+            for chunk in self._chunks(rows, how):
                 if chunk.isna().all(axis=1).any():
                     break
                 yield chunk
                 done += len(chunk)
             else:
                 return
-        for cells in self._chunks(rows, parts, AS_TEXT):
+        for cells in self._chunks(rows, AS_TEXT):
             rest = without_blank_rows(cells.iloc[done:])
             done = max(0, done - len(cells))
             if len(rest):
                 yield rest
 
-    def _chunks(self, rows: int, parts: int, how: dict[str, Any]) -> Iterator[Any]:
-        """Yield what pandas reads with the arguments `how`: the first `rows` rows in `parts`."""
-        sizes = chain(repeat(-(-rows // parts), parts), repeat(rows))
-        with (
-            pd.read_csv(self.file, chunksize=rows, **parsing(self.layout), **how) as reader,
-            suppress(StopIteration),  # the end of the file
-        ):
-            for size in sizes:
-                yield reader.get_chunk(size)
+    def _chunks(self, rows: int, how: dict[str, Any]) -> Iterator[Any]:
+        """Yield what pandas reads with the arguments `how`, `rows` rows at a time."""
+        with pd.read_csv(self.file, chunksize=rows, **parsing(self.layout), **how) as reader:
+            yield from reader
 
     @contextmanager
     def _one_sentence(self) -> Iterator[None]:
