@@ -354,6 +354,14 @@ def forget_pages(array: np.memmap[Any, Any]) -> None:
         part[0].madvise(advice)
 
 
+def mapping_of(array: Any) -> mmap.mmap | None:
+    """Return the mapping of a file in which an array lies; None for other arrays."""
+    while isinstance(array, np.ndarray):
+        array = array.base
+    array = array.obj if isinstance(array, memoryview) else array
+    return array if isinstance(array, mmap.mmap) else None
+
+
 def _mapped_part(array: Any) -> tuple[mmap.mmap, int] | None:
     """Return the mapping in which an array lies, and where the array ends in the file."""
     owner, found = array, None
@@ -427,8 +435,11 @@ def check_vector(
     return np.array(vector, dtype=float)
 
 
-def check_weights(sample_weight: Any, X: Array) -> Array | None:
-    """Return sample weights as a float64 vector with one entry per row of `X`; None stays None."""
+def check_weights(sample_weight: Any, X: Array, *, allow_zero: bool = False) -> Array | None:
+    """Return sample weights as a float64 vector with one entry per row of `X`; None stays None.
+
+    Not all of them may be zero, unless `allow_zero`.
+    """
     if sample_weight is None:
         return None
     n_rows = X.shape[0]
@@ -451,7 +462,7 @@ def check_weights(sample_weight: Any, X: Array) -> Array | None:
         )
     with np.errstate(over="ignore"):
         total = scalar(xp.sum(weights))
-    if not 0.0 < total < math.inf:
+    if not (0.0 < total < math.inf or (allow_zero and total == 0.0)):
         raise ValueError(
             f"sample_weight sums to {total:g}, expected a positive finite number: not all weights "
             "may be zero, and their sum must not overflow."

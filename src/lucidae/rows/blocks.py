@@ -157,7 +157,7 @@ class RowBlocks(ABC):
         """Yield checked blocks with their position in the data."""
         row = self.first_row
         for index, raw in enumerate(self.read()):
-            rows = self.checked(raw, index, row)
+            rows = self.form.checked(raw, index, row)
             if rows is None:
                 continue
             yield RowBlock(rows, None, None, index, row)
@@ -174,7 +174,25 @@ class RowBlocks(ABC):
     def __iter__(self) -> Iterator[Any]:
         return (block.rows for block in self.blocks())
 
-    def checked(self, raw: Any, index: int, row: int) -> Any:
+    @property
+    def form(self) -> BlockForm:
+        """What all blocks have in common."""
+        return BlockForm(self.name, self.n_features, self.reference, self.flat)
+
+    def __repr__(self) -> str:
+        rows = "?" if self.n_rows is None else self.n_rows
+        return f"{type(self).__name__}({self.name}: {rows} rows of {self.n_features} columns)"
+
+
+class BlockForm(NamedTuple):
+    """What all blocks of some data have in common; a Dask worker gets it to check its chunks."""
+
+    name: str  # what messages call the data
+    n_features: int
+    reference: Array  # an empty array of the library and dtype of the blocks
+    flat: bool = False  # whether the data are a vector
+
+    def checked(self, raw: Any, index: int, row: int | None) -> Any:
         """Return a block as floating rows with `n_features` columns; None if it has no rows."""
         rows = floating_rows(raw, self.name, index, row, flat=self.flat)
         if rows is None:
@@ -184,29 +202,23 @@ class RowBlocks(ABC):
                 f"block {index} of {self.name} has {rows.shape[1]} columns, but {self.n_features} "
                 "are expected, as in the first block: all blocks need the same columns."
             )
-        if rows.dtype != self.dtype and _has_whole_numbers(raw):
-            rows = self._converted(rows)
-        if not self.flat and rows.dtype != self.dtype:
+        dtype = self.reference.dtype
+        if rows.dtype != dtype and _has_whole_numbers(raw):  # which have no precision
+            if scipy.sparse.issparse(rows):
+                rows = rows.astype(dtype)
+            elif namespace(rows) is namespace(self.reference):
+                rows = namespace(rows).astype(rows, dtype)
+        # Chunks of Dask may be of another array library than Dask knows.
+        if not self.flat and str(rows.dtype).rpartition(".")[2] != str(dtype).rpartition(".")[2]:
             raise ValueError(
-                f"block {index} of {self.name} has dtype {rows.dtype}, but {self.dtype} is "
-                "expected, as in the first block: convert all blocks to the same dtype."
+                f"block {index} of {self.name} has dtype {rows.dtype}, but {dtype} is expected, as "
+                "in the first block: convert all blocks to the same dtype."
             )
         return rows
 
-    def _converted(self, rows: Any) -> Any:
-        """Return rows in the floating type of the blocks, if they are of the same library."""
-        if scipy.sparse.issparse(rows):
-            return rows.astype(self.dtype)
-        xp = namespace(rows)
-        return xp.astype(rows, self.dtype) if xp is namespace(self.reference) else rows
-
-    def __repr__(self) -> str:
-        rows = "?" if self.n_rows is None else self.n_rows
-        return f"{type(self).__name__}({self.name}: {rows} rows of {self.n_features} columns)"
-
 
 def _has_whole_numbers(raw: Any) -> bool:
-    """Tell whether a block consists of integers or truth values, which have no precision."""
+    """Tell whether a block consists of integers or truth values."""
     raw = np.asarray(raw) if isinstance(raw, list | tuple) else raw
     if is_array(raw):
         return bool(namespace(raw).isdtype(raw.dtype, ("bool", "integral")))

@@ -19,7 +19,6 @@ from collections.abc import Iterator
 from contextlib import nullcontext
 from functools import partial
 from itertools import islice, pairwise, repeat
-from numbers import Real
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -28,11 +27,12 @@ import numpy as np
 import scipy.sparse
 from sklearn import get_config
 
-from lucidae.arrays import Array, is_array, namespace, to_numpy
+from lucidae.arrays import Array, fields_beside, is_array, namespace, to_numpy
 from lucidae.moments import SecondMoment
 from lucidae.rows import blocks as sizes
 from lucidae.rows.blocks import (
     LARGEST_BLOCK,
+    BlockForm,
     RowBlock,
     RowBlocks,
     column_names,
@@ -43,7 +43,7 @@ from lucidae.rows.blocks import (
     stored_bytes,
 )
 from lucidae.rows.files import ParquetBlocks, blocks_of_file, rows_of_file
-from lucidae.rows.kinds import AlignedBlocks, checked_weights
+from lucidae.rows.kinds import AlignedBlocks, aligned
 from lucidae.rows.passes import ReadInterrupted, Shown, moment_in, summary_of
 
 __all__ = ["DaskAligned", "DaskBlocks"]
@@ -199,7 +199,7 @@ class DaskAligned(AlignedBlocks):
         try:
             with shown.rows(count, "chunks" if lengths is None else "rows") as show:
                 while wave := list(islice(chunks, size)):
-                    parts = [summary(held, self.rows.name, self.rows.dtype, *at) for at in wave]
+                    parts = [summary(held, self.rows.form, *at) for at in wave]
                     while len(parts) > 1:
                         parts = [join(parts[i : i + FAN_IN]) for i in range(0, len(parts), FAN_IN)]
                     total = _joined(combine, [total, _computed(parts)[0]])
@@ -217,7 +217,7 @@ class DaskAligned(AlignedBlocks):
         starts = first_rows(lengths, len(rows), self.rows.first_row)
         targets, weights = self._beside(self.targets), self._beside(self.weights)
         for index, (x, y, w) in enumerate(zip(rows, targets, weights, strict=True)):
-            yield x, y, w, index, starts[index], self.rows.n_features
+            yield x, y, w, index, starts[index]
 
     def _beside(self, other: RowBlocks | float | None) -> Iterator[Any]:
         """Yield, for each chunk of X, its rows of the targets or weights `other`."""
@@ -317,73 +317,26 @@ def _large_graphs() -> Any:
 
 def _summary(
     leaf: Any,
-    name: str,
-    dtype: Any,
+    form: BlockForm,
     raw: Any,
     targets: Any,
     weights: Any,
     index: int,
     first_row: int | None,
-    n_features: int,
 ) -> Any:
-    """Return the summary of one chunk of rows (`raw`), computed by `leaf` on the chunk's worker.
-
-    The chunk must have the dtype `dtype` and `n_features` columns.
-    """
-    rows = _checked_chunk(raw, name, dtype, index, first_row, n_features)
+    """Return the summary of one chunk of rows (`raw`), computed by `leaf` on the chunk's worker."""
+    rows = form.checked(raw, index, first_row)
     if rows is None:
         return _Part(None, 0)
     y = None if targets is None else floating_rows(targets, "y", index, first_row, flat=True)
-    if y is not None and y.shape[0] != rows.shape[0]:
-        raise ValueError(
-            f"chunk {index} has {rows.shape[0]} rows of X and {y.shape[0]} of y: give one row of y "
-            "for each row of X."
-        )
-    block = RowBlock(rows, y, None, index, first_row)
-    block = block._replace(weights=_checked_weights(weights, block))
-    found = summary_of([block], name, leaf, column_names(raw))
+    block = aligned(RowBlock(rows, None, None, index, first_row), y, weights)
+    found = summary_of([block], form.name, leaf, column_names(raw))
+    # Every worker can receive NumPy arrays.
     if isinstance(found, SecondMoment):
-        found = _on_host(found)
+        found = fields_beside(found, np.empty(0))
     elif moment_in(found) is not None:
-        found = found._replace(moment=_on_host(found.moment))
-    return _Part(found, int(rows.shape[0]))
-
-
-def _checked_chunk(
-    raw: Any, name: str, dtype: Any, index: int, first_row: int | None, n_features: int
-) -> Any:
-    """Return a chunk (`raw`) as floating rows; None if it has no rows.
-
-    Another number of columns than `n_features`, or another dtype than `dtype`, is an error, which
-    names the data (`name`), the chunk (`index`) and its first row (`first_row`, None if unknown).
-    """
-    rows = floating_rows(raw, name, index, first_row)
-    if rows is None:
-        return None
-    if rows.shape[1] != n_features:
-        raise ValueError(
-            f"chunk {index} of {name} has {rows.shape[1]} columns, expected {n_features}: all "
-            "chunks need the same columns."
-        )
-    if str(rows.dtype).rpartition(".")[2] != str(dtype).rpartition(".")[2]:
-        raise ValueError(
-            f"chunk {index} of {name} has dtype {rows.dtype}, expected {dtype}: convert all "
-            "chunks to the same dtype."
-        )
-    return rows
-
-
-def _checked_weights(weights: Any, block: RowBlock) -> Any:
-    """Return the weights of the rows of a block, checked; one number means equal weights."""
-    count = block.rows.shape[0]
-    given = np.full(count, float(weights)) if isinstance(weights, Real) else weights
-    return checked_weights(given, block)
-
-
-def _on_host(moment: SecondMoment) -> SecondMoment:
-    """Return a second moment with NumPy arrays, which every worker can receive."""
-    squares, center, offset = map(to_numpy, (moment.squares, moment.center, moment.offset))
-    return SecondMoment(moment.weight, squares, center, offset, moment.rounding)
+        found = found._replace(moment=fields_beside(found.moment, np.empty(0)))
+    return _Part(found, block.n_rows)
 
 
 def _joined(combine: Any, parts: list[_Part]) -> _Part:

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple, TypeVar
 import numpy as np
 import scipy.sparse
 
-from lucidae.arrays import Array, is_array, like, namespace
+from lucidae.arrays import is_array
 from lucidae.rows import blocks as sizes
 from lucidae.rows.blocks import (
     ArrayBlocks,
@@ -245,14 +245,7 @@ class AlignedBlocks:
             count = block.n_rows
             y = block.targets if targets is None else targets.take(count)
             w = block.weights if weights is None else weights.take(count)[:, 0]
-            if constant is not None:
-                w = np.full(count, constant)
-            if y is not None and y.shape[0] != count:
-                raise ValueError(
-                    f"block {block.number} has {count} rows of X and {y.shape[0]} of y: give one "
-                    "row of y for each row of X."
-                )
-            yield block._replace(targets=y, weights=checked_weights(w, block))
+            yield aligned(block, y, w if constant is None else constant)
         for queue in (targets, weights):
             if queue is not None:
                 queue.finish()
@@ -270,20 +263,24 @@ class AlignedBlocks:
         return True
 
 
-def checked_weights(weights: Any, block: RowBlock) -> Array | None:
-    """Return the weights of a block as a checked vector; it may consist of zeros only."""
+def aligned(block: RowBlock, targets: Any, weights: Any) -> RowBlock:
+    """Return a block of X with checked targets and weights; the weights may all be zero.
+
+    One number as weight means equal weights.
+    """
+    count = block.n_rows
+    if targets is not None and targets.shape[0] != count:
+        raise ValueError(
+            f"block {block.number} has {count} rows of X and {targets.shape[0]} of y: give one row "
+            "of y for each row of X."
+        )
     if weights is None:
-        return None
-    reference = np.empty(0) if scipy.sparse.issparse(block.rows) else block.rows[:0, 0]
+        return block._replace(targets=targets)
     try:
-        given = real_array(weights, "sample_weight")
-        values = like(given, namespace(reference).astype(reference, namespace(reference).float64))
-        xp = namespace(values)
-        if tuple(values.shape) == (block.rows.shape[0],) and bool(xp.all(values == 0.0)):
-            return values
-        return check_weights(values, block.rows)
+        weights = check_weights(weights, block.rows, allow_zero=True)
     except ValueError as error:
         raise ValueError(f"block {block.number}: {error}") from None
+    return block._replace(targets=targets, weights=weights)
 
 
 def named_rows(rows: Any, names: tuple[str, ...] | None) -> Any:
@@ -432,7 +429,7 @@ class BatchBlocks(RowBlocks):
                     f"block {index} of {self.name} has other columns than the first block: all "
                     "blocks need the same columns in the same order."
                 )
-            rows = self.checked(raw, index, row)
+            rows = self.form.checked(raw, index, row)
             row += rows.shape[0]
             if targets is not None:
                 targets = floating_rows(targets, "y", index, row - rows.shape[0], flat=True)

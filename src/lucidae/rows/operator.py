@@ -17,7 +17,6 @@ maps are neither copied nor referenced: reading one whose file was shortened wou
 from __future__ import annotations
 
 import math
-import mmap
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property, partial
@@ -40,8 +39,10 @@ from lucidae.arrays import (
 )
 from lucidae.arrays.threads import blas_threads, in_threads
 from lucidae.moments import SecondMoment, check_squares, positive_rows, slices, sparse_centre
+from lucidae.rows.blocks import stored_bytes
 from lucidae.rows.covariances import RowsCovariance, moment_product
 from lucidae.rows.passes import Passes
+from lucidae.validation import mapping_of
 
 __all__ = [
     "CHANGED_ROWS",
@@ -622,9 +623,9 @@ class TrainingRows:
         vector that shows changes is drawn anew for every fit, so that nobody can choose a change
         that it does not show. No fitted number depends on it.
         """
-        if not (is_numpy(X) or scipy.sparse.issparse(X)) or _nbytes(X) > REFERENCED_BYTES:
+        if not (is_numpy(X) or scipy.sparse.issparse(X)) or stored_bytes(X) > REFERENCED_BYTES:
             return None
-        if any(_is_mapped(part) for part in _arrays(X)):
+        if any(mapping_of(part) is not None for part in _arrays(X)):
             return None
         direction = np.random.default_rng().standard_normal(X.shape[1])
         weights = None if weights is None else weights.copy()
@@ -681,21 +682,6 @@ def _projected(X: Any, direction: Vector) -> Vector:
 def _arrays(X: Any) -> tuple[Vector, ...]:
     """Return the arrays that contain the rows X: X itself, or the parts of a sparse matrix."""
     return (X.data, X.indices, X.indptr) if scipy.sparse.issparse(X) else (X,)
-
-
-def _nbytes(X: Any) -> int:
-    return int(sum(part.nbytes for part in _arrays(X)))
-
-
-def _is_mapped(array: Any) -> bool:
-    """Tell whether an array is a memory map of a file or a view of one."""
-    while isinstance(array, np.ndarray):
-        if isinstance(array, np.memmap):
-            return True
-        array = array.base
-    if isinstance(array, memoryview):
-        array = array.obj
-    return isinstance(array, mmap.mmap)
 
 
 def _consistent(X: Any) -> bool:

@@ -432,12 +432,22 @@ def by_blocks(method: Method) -> Method:
 
 
 def _applied(apply: Callable[[Any], Array], X: Any, estimator: Any) -> Array:
-    """Return the results of a method (`apply`) of an estimator, block by block of the rows X."""
+    """Return the results of a method (`apply`) of an estimator, block by block of the rows X.
+
+    If the number of rows is known, they are written into one array as they arrive.
+    """
     data = row_blocks(X)
-    results = _Results(data.n_rows_to_read)
-    for result in applied_blocks(apply, data, getattr(estimator, "verbose", "auto"), estimator):
-        results.append(result)
-    return results.joined()
+    parts: list[Any] = []
+    whole, n_rows, count = None, data.n_rows_to_read, 0
+    for part in applied_blocks(apply, data, getattr(estimator, "verbose", "auto"), estimator):
+        if whole is None and n_rows is not None and is_numpy(part):
+            whole = np.empty((n_rows, *part.shape[1:]), dtype=part.dtype)
+        if whole is None:
+            parts.append(part)
+        else:
+            whole[count : count + len(part)] = part
+            count += len(part)
+    return concatenated(parts) if whole is None else whole
 
 
 def applied_blocks(
@@ -462,29 +472,3 @@ def applied_blocks(
             yield result
             count += int(result.shape[0])
             show(count)
-
-
-class _Results:
-    """Collector of what a method returns for each block of rows, as one array of all rows.
-
-    If the number of rows is known, the results are written into this array as they arrive.
-    """
-
-    def __init__(self, n_rows: int | None) -> None:
-        self.n_rows = n_rows
-        self.count = 0
-        self._parts: list[Any] = []
-        self._whole: Any = None
-
-    def append(self, part: Any) -> None:
-        end = self.count + int(part.shape[0])
-        if self._whole is None and self.n_rows is not None and is_numpy(part):
-            self._whole = np.empty((self.n_rows, *part.shape[1:]), dtype=part.dtype)
-        if self._whole is None:
-            self._parts.append(part)
-        else:
-            self._whole[self.count : end] = part
-        self.count = end
-
-    def joined(self) -> Any:
-        return concatenated(self._parts) if self._whole is None else self._whole
