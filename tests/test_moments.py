@@ -503,12 +503,6 @@ def test_the_scale_of_rows_does_not_choose_their_centre():
         assert SecondMoment.of(scale * (X + 10)).center.all()
 
 
-def test_the_first_centre_is_chosen_from_some_rows():
-    X = np.full((8 * moments.PROBED_ROWS, 1), 1e9)
-    X[::16], X[8::16] = 1.0, -1.0
-    assert moments._first_center(X).tolist() == [0.0]
-
-
 @pytest.mark.parametrize(
     ("total", "square", "center", "offset", "kept"),
     [

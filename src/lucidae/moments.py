@@ -249,7 +249,7 @@ class SecondMoment:
 
     def _checked(self, X: Any) -> Self:
         """Return this second moment, or raise an error if the squares of the rows X are lost."""
-        check_squares(X, self.trace * self.weight, self.weight)
+        check_squares(X, self.mean, self.trace * self.weight, self.weight)
         return self
 
     def update(self, batch: Any, sample_weight: Any = None) -> Self:
@@ -520,7 +520,7 @@ def _add_outer_(A: Array, weights: Sequence[float], vectors: Sequence[Array]) ->
         A += scaled * vector if term is None else np.multiply(scaled, vector, out=term)
 
 
-def check_squares(X: Any, scatter: float, weight: float) -> None:
+def check_squares(X: Any, mean: Array, scatter: float, weight: float) -> None:
     """Raise a ValueError if rows X contain NaN or infinity, or squares overflow or underflow.
 
     `scatter` is the sum of their squares about the mean. Since an entry that is not finite makes it
@@ -528,7 +528,8 @@ def check_squares(X: Any, scatter: float, weight: float) -> None:
     """
     if math.isfinite(scatter) and scatter >= SMALLEST_SCATTER:
         return
-    peak = largest(X.data if scipy.sparse.issparse(X) else X)
+    entries = like(X.data if scipy.sparse.issparse(X) else X, mean)
+    peak = largest(entries)
     words = f"its largest entry by magnitude is {peak:.3g}, and its weights sum to {weight:.3g}"
     if not math.isfinite(scatter):
         check_rows(X)
@@ -537,8 +538,8 @@ def check_squares(X: Any, scatter: float, weight: float) -> None:
             f"the squares of X overflow double precision: {words}. Divide {factor} by a constant "
             "first."
         )
-    # The scatter of equal rows is zero; here the squares of the entries themselves underflow.
-    if 0.0 < peak * math.sqrt(weight) < math.sqrt(SMALLEST_SCATTER):
+    # The scatter of equal rows is zero; here entries differ by more than rounding errors.
+    if largest(entries - (mean[X.indices] if scipy.sparse.issparse(X) else mean)) > 1e-15 * peak:
         raise ValueError(
             f"the squares of X underflow double precision: {words}. Multiply X, or sample_weight, "
             "by a constant first."

@@ -273,10 +273,10 @@ class _RowsInMemory(RowOperator):
         assert found is not None, "there is at least one row"
         return found
 
-    def _checked(self, variances: Array) -> None:
+    def _checked(self, mean: Array, variances: Array) -> None:
         """Raise a ValueError if rows contain NaN or infinity, or squares overflow or underflow."""
         total = scalar(namespace(variances).sum(variances)) * self.weight
-        check_squares(self.rows, total, self.weight)
+        check_squares(self.rows, mean, total, self.weight)
 
     def gram(self) -> Array:
         """Return the Gram matrix AAᵀ (n, n) of A = diag(√shares)(X − mean)."""
@@ -300,7 +300,7 @@ class DenseRows(_RowsInMemory):
                 # About a first mean, no digits of the variance are lost, and its error is found.
                 rest, squares = self._sums_about(mean)
                 mean, variances = mean + rest, squares - rest * rest
-            self._checked(variances)
+            self._checked(mean, variances)
         return mean, where_set(variances, variances < 0, 0.0)
 
     def _sums_about(self, center: Array | None) -> tuple[Array, Array]:
@@ -440,7 +440,7 @@ class CsrRows(_RowsInMemory):
         with np.errstate(over="ignore", invalid="ignore"):
             squares = np.asarray(self.shares @ rows.multiply(rows)).ravel()
             variances = np.maximum(squares - offset * offset, 0.0)
-            self._checked(variances if np.isfinite(squares).all() else squares)
+            self._checked(center, variances if np.isfinite(squares).all() else squares)
         return center + offset, variances
 
     def _product(self, rows: Array) -> Array:
