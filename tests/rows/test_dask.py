@@ -326,9 +326,9 @@ KNOWN = {
     "columns": "block 17, row 1733, column 4 ",
     "empty chunks": "block 35, row 1733, column 4 ",
     "npy": "block 4, row 1733, column 4 ",
+    "parquet": "block 4, row 1733, column 4, 'c4' ",
 }
 UNKNOWN = {
-    "parquet": "block 4, row 133 of this block, column 4, 'c4' (",
     "unknown sizes": "block 17, row 33 of this block, column 4 (",
     "frame": "block 17, row 33 of this block, column 4, 'c4' (",
     "csv": " of this block",

@@ -55,6 +55,9 @@ WAVE = 16
 """Number of chunks for each thread that are computed at a time. At the end of a wave threads wait
 for the last chunk, on average for half a chunk."""
 
+ROW_INDEX = "row of the file"
+"""Name of the index of partitions of a file that counts the rows of the whole file."""
+
 
 class DaskBlocks(RowBlocks):
     """The chunks of rows of a Dask array, or the partitions of a Dask data frame."""
@@ -126,6 +129,14 @@ def first_rows(lengths: tuple[int, ...] | None, count: int, first_row: int = 0) 
     if lengths is None:
         return [first_row, *[None] * (count - 1)]
     return [first_row, *(first_row + np.cumsum(lengths)[:-1]).tolist()]
+
+
+def first_row_of(chunk: Any, first_row: int | None) -> int | None:
+    """Return the number of the first row of a chunk; a Parquet partition's index contains it."""
+    index: Any = getattr(chunk, "index", None)
+    if first_row is None and getattr(index, "name", None) == ROW_INDEX and len(index):
+        return int(index[0])
+    return first_row
 
 
 def one_column_chunk(array: Any) -> Any:
@@ -325,6 +336,7 @@ def _summary(
     first_row: int | None,
 ) -> Any:
     """Return the summary of one chunk of rows (`raw`), computed by `leaf` on the chunk's worker."""
+    first_row = first_row_of(raw, first_row)
     rows = form.checked(raw, index, first_row)
     if rows is None:
         return _Part(None, 0)
@@ -505,7 +517,8 @@ def _applied_partition(
     if not len(frame):
         return meta.set_axis(frame.index, axis=0)
     index = 0 if partition_info is None else partition_info["number"]
-    found = _applied_rows(method, frame, estimator, index, None if index else 0)
+    first_row = first_row_of(frame, None if index else 0)
+    found = _applied_rows(method, frame, estimator, index, first_row)
     if meta.ndim == 2:
         return _labelled(found, frame.index, list(meta.columns))
     return _labelled(found, frame.index, None).rename(meta.name)
@@ -539,7 +552,6 @@ def _frame_of_parquet(data: ParquetBlocks) -> Any:
     not divided, since a reader has to decode it from its start.
     """
     import dask.dataframe as dd
-    import pandas as pd
 
     groups: list[list[int]] = []
     counts: list[int] = []
@@ -550,15 +562,18 @@ def _frame_of_parquet(data: ParquetBlocks) -> Any:
         else:
             groups.append([number])
             counts.append(count)
-    meta = pd.DataFrame(np.empty((0, data.n_features), data.dtype), columns=data.chosen.names)
-    return dd.from_map(partial(_frame_of_groups, data), groups, counts, meta=meta)
+    starts = first_rows(tuple(counts), len(counts))
+    meta = _frame_of_groups(data, [], 0, 0)
+    return dd.from_map(partial(_frame_of_groups, data), groups, counts, starts, meta=meta)
 
 
-def _frame_of_groups(data: ParquetBlocks, groups: list[int], n_rows: int) -> Any:
+def _frame_of_groups(data: ParquetBlocks, groups: list[int], n_rows: int, first_row: int) -> Any:
     """Return the rows of some row groups of a Parquet file as a data frame, on a Dask worker."""
     import pandas as pd
 
-    return pd.DataFrame(data.rows_of_groups(groups, n_rows), columns=data.chosen.names, copy=False)
+    index = pd.RangeIndex(first_row, first_row + n_rows, name=ROW_INDEX)
+    rows = data.rows_of_groups(groups, n_rows)
+    return pd.DataFrame(rows, index, columns=list(data.chosen.names), copy=False)
 
 
 def _frame_of_text(data: Any) -> Any:
