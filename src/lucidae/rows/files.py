@@ -566,7 +566,8 @@ class ParquetBlocks(RowBlocks):
                     refuse_bad_cells(self.name, self.chosen.names[index], bad, judged, row)
                 continue
             # Integers with missing values are converted to doubles, in which these are NaN.
-            values = column.cast("double" if self.dtype == np.float64 else "float")
+            # Integers above 2**53 are rounded, as everywhere in NumPy and pandas.
+            values = column.cast("double" if self.dtype == np.float64 else "float", safe=False)
             block[:, index] = values.fill_null(np.nan)
         return self.missing.removed_from(block)
 
