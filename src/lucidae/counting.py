@@ -198,8 +198,11 @@ def count_components(
     -----
     All criteria assume signals plus white noise: independent rows, and noise of the same variance
     in every feature. Standardise features that have different units, and leave out constant ones.
+    Standardised features still have unequal noise, because those with more signal have less of it.
     If the noise of the features differs or has heavy tails, the criteria find more components than
     there are signals, the hard threshold least; the experiment ``component-counts`` measures this.
+    With many rows, ``"mle"`` and ``"parallel_analysis"`` then count nearly all components: these
+    do stand out of sampling noise, but not all of them are signals that the features share.
     Data without noise, whose rank is below the numbers of features and of rows, have as many
     components as their rank.
 

@@ -139,19 +139,18 @@ class Deviations:
         """Return the sums over a block of rows."""
         w = np.ones(X.shape[0]) if weights is None else to_numpy(weights).astype(float)
         sparse = scipy.sparse.issparse(X)
-        # 1) Rows r and a vector l with d = r − l. Of sparse rows, only columns without zeros are
-        # centred, which adds no entries. Others have a variance of at least the share of their
-        # zeros times the squared mean.
-        if sparse:
-            rows = X.tocsr().astype(np.float64, copy=True)
+        # 1) Rows r and a vector l with d = r − l. Unless the centre is small, rows are centred: of
+        # sparse rows only columns without zeros, which adds no entries. Others have a variance of
+        # at least the share of their zeros times the squared mean.
+        rows = X.tocsr().astype(np.float64, copy=not self.plain) if sparse else as_double(X)
+        left = self.center
+        if sparse and not self.plain:
             rows.sum_duplicates()
             full = np.bincount(rows.indices, minlength=rows.shape[1]) == rows.shape[0]
-            rows.data -= np.where(full, self.center, 0.0)[rows.indices]
-            left = np.where(full, 0.0, self.center)
-        else:
-            rows, left = as_double(X), self.center
-            if not self.plain:
-                rows, left = rows - like(left, rows), 0.0 * left
+            rows.data -= np.where(full, left, 0.0)[rows.indices]
+            left = np.where(full, 0.0, left)
+        elif not self.plain:
+            rows, left = rows - like(left, rows), 0.0 * left
 
         def total(factors: Vector, table: Any) -> Vector:
             return np.asarray(factors @ table) if sparse else to_numpy(like(factors, table) @ table)
