@@ -61,6 +61,11 @@ def plain_text(name: Any) -> str:
     return str(name).replace("$", r"\$")
 
 
+def ink(ax: Any) -> Any:
+    """Return the colour of the text of axes, which is seen on a light and on a dark ground."""
+    return ax.xaxis.label.get_color()
+
+
 def fitted_attribute(estimator: Any, names: tuple[str, ...], caller: str) -> tuple[str, Any]:
     """Return name and value of the first attribute in `names` that a fitted estimator has."""
     check_is_fitted(estimator)
@@ -265,6 +270,7 @@ class SpectrumDisplay(Display):
             ax.legend()
         if np.all(self.values > 0):
             ax.set_yscale("log")
+        ax.xaxis.get_major_locator().set_params(integer=True)
         ax.set(xlabel="component", ylabel=self.quantity)
 
 
@@ -434,20 +440,20 @@ class ComponentCountDisplay(Display):
 
     def _draw(self, ax: Any, line: dict[str, Any]) -> None:
         values = np.where(self.eigenvalues > 0.0, self.eigenvalues, np.nan)
-        style = {"marker": "o", "markersize": 4, "color": "black", "linewidth": 0.8}
-        (self.line_,) = ax.plot(np.arange(1, len(values) + 1), values, **{**style, **line})
+        style = {"marker": "o", "markersize": 4, "color": ink(ax), "linewidth": 0.8}
+        (self.line_,) = ax.plot(values, **{**style, **line})  # component 0 is the first one
         for name, levels in self.levels.items():
             drawn = STYLES[name]
             below = np.where(levels > 0.0, levels, np.nan)
-            ax.plot(np.arange(1, len(below) + 1), below, drawn.line, color=drawn.colour)
+            ax.plot(below, drawn.line, color=drawn.colour)
         for name, count in self.counts.items():
             drawn = STYLES[name]
-            at = count.n_components + 0.5 + drawn.offset
+            at = count.n_components - 0.5 + drawn.offset
             label = f"{drawn.name}: {count.n_components}"
             ax.axvline(at, linestyle=drawn.line, color=drawn.colour, linewidth=1.6, label=label)
         if np.any(np.isfinite(values)):
             ax.set_yscale("log")
-        ax.set_xlim(0.3, len(values) + 0.7)
+        ax.set_xlim(-0.7, len(values) - 0.3)
         ax.xaxis.get_major_locator().set_params(integer=True)
         ax.set(xlabel="component", ylabel="eigenvalue of the covariance")
         ax.legend(title="number of components")
@@ -543,7 +549,7 @@ class HistoryDisplay(Display):
         values = np.asarray(self.history[self.quantity], dtype=float)
         self.lines_ = ax.plot(self.history.iterations, values, **line)
         ax.set_xscale("symlog", linthresh=1)
-        if np.all(values > 0):
+        if 0 < 10 * np.min(values) < np.max(values):
             ax.set_yscale("log")
         ax.set(xlabel="iteration", ylabel=self.quantity)
 
@@ -657,7 +663,8 @@ class RecoveryDisplay(Display):
 def label_features(ax: Any, names: Any) -> None:
     """Write the names of features below a horizontal axis, if there are any and not too many."""
     if names is not None and len(names) <= MOST_LABELS:
-        ax.set_xticks(range(len(names)), [plain_text(name) for name in names], rotation=60)
+        slanted = {"rotation": 60, "ha": "right", "rotation_mode": "anchor"}
+        ax.set_xticks(range(len(names)), [plain_text(name) for name in names], **slanted)
 
 
 def column_norms(coef: Any) -> np.ndarray[Any, Any]:

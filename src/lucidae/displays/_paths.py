@@ -7,7 +7,7 @@ from typing import Any, Self
 import numpy as np
 
 from lucidae.arrays import to_numpy
-from lucidae.displays._fits import Display, plain_text
+from lucidae.displays._fits import Display, ink, plain_text
 
 RATES = (1e-4, 1e-3, 0.01, 0.1, 0.5, 0.9, 0.99, 0.999, 0.9999)
 """Dropout rates that are labelled on an axis of dropout rates."""
@@ -161,7 +161,7 @@ class NoisePathDisplay(Display):
             for name, stays in zip(self.names, self.stays, strict=True)
         ]
         ax.set_yticks(np.arange(count) + 0.5, labels)
-        lines = (("tab:red", "-"), ("black", ":"))  # seen both where they coincide
+        lines = (("tab:red", "-"), (ink(ax), ":"))  # seen both where they coincide
         for (text, value), (colour, line) in zip(self.marks.items(), lines, strict=False):
             top = 1.0 if count else 0.5  # below the text if there is no column
             ax.axvline(value, 0.0, top, linestyle=line, linewidth=2, color=colour, label=text)
@@ -271,7 +271,7 @@ class RankPathDisplay(Display):
             self.lines_.append(
                 ax.errorbar(self.rank, held_out, yerr=bars, label="held-out rows", **shown)
             )
-        lines = (("tab:red", "-"), ("black", ":"))  # seen both where they coincide
+        lines = (("tab:red", "-"), (ink(ax), ":"))  # seen both where they coincide
         for (text, value), (colour, line) in zip(self.marks.items(), lines, strict=False):
             ax.axvline(value, linestyle=line, linewidth=1.5, color=colour, label=text, zorder=0)
         ax.set_ylim(bottom=0.0)
@@ -446,7 +446,7 @@ class EnergySliceDisplay(Display):
             (self.lines_[name],) = ax.plot(axis[1:], values[1:] - lowest, **style)
             ax.plot(axis[places], values[places] - lowest, "o", color=style["color"])
         if self.energies.fitted > 0.0:
-            ax.axvline(self.energies.fitted, color="black", linestyle=":", linewidth=1.2)
+            ax.axvline(self.energies.fitted, color=ink(ax), linestyle=":", linewidth=1.2)
         # The energy of the full posterior at zero, or where it has grown, sets the height.
         top = float(max(full[0], full[2 * len(full) // 3]) - full.min()) or 1.0
         ax.set_xscale("log")
