@@ -30,7 +30,7 @@ def component_count():
     level = criteria.levels["hard_threshold"][0]
     noise = np.random.default_rng(0).standard_normal(X.shape)
     figure, axis = new_figure(figsize=WIDE)
-    places = np.arange(1, 14)
+    places = np.arange(13)
     of_noise = LinearAutoencoder(13).fit(noise).explained_variance_
     axis.plot(places, of_noise, "s--", color=LIGHT["orange"], label="pure noise of the same shape")
     axis.plot(places, eigenvalues, "o-", color=LIGHT["blue"], label="wines, standardised")
