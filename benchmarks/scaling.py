@@ -372,16 +372,14 @@ def constants_table(constants: dict[str, float]) -> str:
     return markdown(("term", "constant", "rate"), rows)
 
 
-def fit_table(measurements: Sequence[Measurement], constants: dict[str, float]) -> str:
-    rows = []
-    errors = []
-    for entry in measurements:
-        predicted = predicted_seconds(entry.cost, constants)
-        errors.append(predicted / entry.seconds - 1)
-        times = (duration(entry.seconds), duration(predicted))
-        rows.append((entry.route, entry.size, *times, f"{errors[-1]:+.0%}"))
-    table = markdown(("route", "size", "measured", "model", "relative error"), rows)
-    return f"{table}\n\nMedian of the absolute relative errors: {np.median(np.abs(errors)):.0%}."
+def fit_sentence(measurements: Sequence[Measurement], constants: dict[str, float]) -> str:
+    errors = [
+        abs(predicted_seconds(entry.cost, constants) / entry.seconds - 1) for entry in measurements
+    ]
+    return (
+        f"The model misses these {len(errors)} times by {np.median(errors):.0%} in the median and "
+        f"by at most {max(errors):.0%}."
+    )
 
 
 def certificate_table(measurements: Sequence[Measurement]) -> str:
@@ -442,7 +440,7 @@ def main() -> int:
     limited = with_limits(constants, arguments.disk_rate, arguments.network_rate)
     tables = {
         "constants": constants_table(constants),
-        "fit": fit_table(measurements, constants),
+        "fit": fit_sentence(measurements, constants),
         "certificate": certificate_table(measurements),
         "predictions": predictions_table(limited, arguments.worker_memory),
     }

@@ -515,13 +515,13 @@ def table_row(shape: Shape, results: dict[str, Result]) -> list[str]:
     """Return one line of the table."""
     ours, name = results["ours"], best_peer(results, shape.dtype)
     cells = [str(shape.n), str(shape.m), str(shape.k), shape.kind, shape.dtype]
-    cells.append(str(ours.times) if ours.seconds else ours.note)
+    cells.append(duration(ours.times.median) if ours.seconds else ours.note)
     if name is None:
         cells += ["none accurate in time", "–", "–"]
     else:
         peer = results[name]
         ratio = f"{ours.times.median / peer.times.median:.2f}" if ours.seconds else "–"
-        cells += [name, str(peer.times), ratio]
+        cells += [name, duration(peer.times.median), ratio]
     errors = (ours.error, math.nan if name is None else results[name].error)
     cells += ["–" if math.isnan(error) else f"{error:.0e}" for error in errors]
     return [*cells, verdict(results, shape.dtype)]
