@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
@@ -21,7 +20,6 @@ from lucidae import (
     SparseVAE,
     certify,
 )
-from lucidae.certificates import Certificate
 from lucidae.counting import CRITERIA
 from lucidae.models import Source, save_from
 from lucidae.rows import ReadInterrupted
@@ -389,7 +387,11 @@ def complete(model: Any, job: Job, prepared: Prepared) -> None:
     for what, sheet in sheets.items():
         with printed_warnings():
             written.append(write_sheet(job.sheet_path(what), sheet, job.file.suffix))
-    print_certificate(_by_rows_of_file(certificate, prepared))
+    print_certificate(certificate)
+    influential = certificate.evidence.get("leverage_rows", ())[:3]  # which the certificate names
+    if prepared.kept is not None and len(influential):
+        pairs = [f"row {row} is row {prepared.row_number(row)}" for row in influential]
+        print_line(f"The certificate does not count rows left out; in {table.name} {some(pairs)}.")
     if isinstance(model, SparseVAE):
         chosen = [table.columns[index] for index in model.support_]
         print_line(f"Significant columns: {some(chosen) or 'none'}")
@@ -400,24 +402,6 @@ def complete(model: Any, job: Job, prepared: Prepared) -> None:
             print_line(f"Constant, hence in no component: {some(constant, 8)}.")
     for path in written:
         print_written(path)
-
-
-def _by_rows_of_file(certificate: Certificate, prepared: Prepared) -> Certificate:
-    """Return the certificate with the numbers that rows have in the file, if some were left out."""
-    if prepared.kept is None or "leverage" not in certificate:
-        return certificate
-
-    def renamed(text: str) -> str:
-        return re.sub(
-            r"\b[Rr]ows? \d+(, \d+)*",
-            lambda rows: re.sub(r"\d+", lambda row: str(prepared.row_number(int(row[0]))), rows[0]),
-            text,
-        )
-
-    claim = certificate["leverage"]
-    named = replace(claim, advice=renamed(claim.advice), headline=renamed(claim.headline))
-    claims = tuple(named if one is claim else one for one in certificate)
-    return replace(certificate, claims=claims)
 
 
 def _fit_table(model: Any, rows: Any, y: Any) -> None:
