@@ -29,18 +29,16 @@ __all__ = ["run"]
 app = typer.Typer(add_completion=False, pretty_exceptions_enable=False, rich_markup_mode="rich")
 
 
-def cells_in(listed: str) -> list[str]:
-    """Return the texts between quotes in a list of cells."""
-    return re.findall(r"'([^']*)'", listed)
-
-
+CELL = re.compile(r"'([^']*)'")  # the cells in the list that an error names
 GAPS = "Give --missing em, --missing drop or --missing mean."
 OPTIONS: dict[str, str | Callable[[re.Match[str]], str]] = {
     re.escape(f"Remove or impute such rows first. {IN_BLOCKS}"): GAPS,
     re.escape("Remove or impute such rows first."): GAPS,
     re.escape(IN_MEMORY): GAPS,
     r"by lucidae\.datasets\.read_table\(path, missing_values=\[(.*?)\]\), or --missing-values on "
-    r"the command line": lambda found: f"by --missing-values {quote(joined(cells_in(found[1])))}",
+    r"the command line": lambda found: (
+        f"by --missing-values {quote(joined(CELL.findall(found[1])))}"
+    ),
     r"by lucidae\.datasets\.read_table\(path, header=True\) or header=False, or by": "by",
     "or leave the column out": "or choose other columns with --columns",
     r"\bn_components=(\S+) was given": r"--components \1 was given",

@@ -23,7 +23,7 @@ from rich.progress import (
 from rich.table import Table
 from rich.text import Text
 
-from lucidae.certificates.claims import Certificate, Claim
+from lucidae.certificates.claims import Certificate
 from lucidae.iteration.progress import silenced
 
 __all__ = [
@@ -87,14 +87,11 @@ def certificate_table(certificate: Certificate) -> Table:
     for heading in ("", "claim", "measured", "statement"):
         table.add_column(heading, no_wrap=heading != "statement")
     for claim in certificate:
-        table.add_row(Text(*MARKS[claim.verdict]), claim.name, claim.figure, _statement(claim))
+        said = Text.assemble(claim.statement, " ", (f"[{claim.reference}]", "dim"))
+        if claim.advice:
+            said.append(f"\n{claim.advice}", "yellow")
+        table.add_row(Text(*MARKS[claim.verdict]), claim.name, claim.figure, said)
     return table
-
-
-def _statement(claim: Claim) -> Text:
-    """Return the statement of a claim with its reference and, on a new line, its advice, if any."""
-    advice = f"\n{claim.advice}" if claim.advice else ""
-    return Text.assemble(claim.statement, " ", (f"[{claim.reference}]", "dim"), (advice, "yellow"))
 
 
 @contextmanager

@@ -388,7 +388,7 @@ def complete(model: Any, job: Job, prepared: Prepared) -> None:
         with printed_warnings():
             written.append(write_sheet(job.sheet_path(what), sheet, job.file.suffix))
     print_certificate(certificate)
-    influential = certificate.evidence.get("leverage_rows", ())[:3]  # which the certificate names
+    influential = certificate.evidence.get("leverage_rows", ())[:5]  # no more are named
     if prepared.kept is not None and len(influential):
         pairs = [f"row {row} is row {prepared.row_number(row)}" for row in influential]
         print_line(f"The certificate does not count rows left out; in {table.name} {some(pairs)}.")

@@ -127,19 +127,17 @@ def _watched(client: Any, address: str) -> Iterator[None]:
     ended = threading.Event()
 
     def watch() -> None:
-        while not ended.wait(PATIENCE):
-            if not client.nthreads():
-                note(
-                    f"The Dask scheduler {address!r} has no workers: the computation waits until "
-                    f"one joins. Start one by 'dask worker {address}', or end with Ctrl-C."
-                )
-                return
-
-    def quiet_watch() -> None:
         with suppress(Exception):  # the connection is lost: the computation says so
-            watch()
+            while not ended.wait(PATIENCE):
+                if not client.nthreads():
+                    note(
+                        f"The Dask scheduler {address!r} has no workers: the computation waits "
+                        f"until one joins. Start one by 'dask worker {address}', or end with "
+                        "Ctrl-C."
+                    )
+                    return
 
-    thread = threading.Thread(target=quiet_watch, daemon=True)
+    thread = threading.Thread(target=watch, daemon=True)
     thread.start()
     try:
         yield
@@ -205,7 +203,9 @@ def _table(file: Path, scheduler: str | None, options: ReadOptions) -> Table:
     values: Any = SplitRows(data, targets) if targets else data
     target: Any = None
     if scheduler is not None:
-        values = _on_cluster(file, options)
+        from lucidae.rows.dask import dask_of_file
+
+        values = dask_of_file(file, options)
         if targets:
             values, target = _parts(values, features, targets)
     return Table(
@@ -336,12 +336,6 @@ def standardized(table: Table) -> Table:
         values=(table.values - moment.mean) / scale,
         moment=SecondMoment(moment.weight, squares, zero, zero, moment.rounding * share),
     )
-
-
-def _on_cluster(file: Path, options: ReadOptions) -> Any:
-    from lucidae.rows.dask import dask_of_file
-
-    return dask_of_file(file, options)
 
 
 def is_large(file: Path) -> bool:

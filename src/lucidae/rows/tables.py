@@ -104,7 +104,8 @@ def choose_columns(
     if not read:
         raise ValueError(
             f"{file!r} has no numeric column: {names[0]!r} is left out because {reasons[0]}; at "
-            "least one column must contain only numbers."
+            "least one column must contain only numbers"
+            f"{', and cells must be separated by , ; or tabs' if len(names) == 1 else ''}."
         )
     for at in read:
         if judged[at].bad:

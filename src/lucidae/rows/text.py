@@ -284,10 +284,11 @@ class TextBlocks(RowBlocks):
         if _has_short_rows(frame):
             refuse_ragged(self.file, layout)
         if frame.shape[1] != len(layout.first):
-            hint = "; if the comma is the decimal separator, give --decimal ,"
+            hint = "; if the comma is the decimal sign, give decimal=',' (--decimal ,)"
             raise ValueError(
                 f"{self.file.name!r} has {len(layout.first)} names in its header but "
-                f"{frame.shape[1]} columns: give one name for each column"
+                f"{frame.shape[1]} columns: give one name for each column, "
+                "and remove lines above the names"
                 f"{hint if layout.delimiter == ',' else ''}."
             )
 

@@ -10,6 +10,7 @@ import io
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
+from html import escape
 from typing import Any
 
 import matplotlib as mpl
@@ -99,8 +100,8 @@ def to_svg(figure: Figure, name: str, description: str) -> str:
     text = _with_own_identifiers(text, name)
     for colour, value in LIGHT.items():
         text = text.replace(value, f"var(--{colour})")
-    opening = f'<svg \\1 role="img" aria-label="{_attribute(description)}">'
-    return _SIZE.sub(opening, text, count=1)
+    label = f'role="img" aria-label="{escape(description)}"'
+    return _SIZE.sub(lambda opening: f"<svg {opening[1]} {label}>", text, count=1)
 
 
 def _with_own_identifiers(svg: str, name: str) -> str:
@@ -118,9 +119,3 @@ def css_variables() -> str:
     light = "".join(f"--{name}:{pair[0]};" for name, pair in THEME.items())
     dark = "".join(f"--{name}:{pair[1]};" for name, pair in THEME.items())
     return f":root{{{light}}}@media (prefers-color-scheme:dark){{:root{{{dark}}}}}"
-
-
-def _attribute(text: str) -> str:
-    """Return text escaped for an HTML attribute between double quotes."""
-    escaped = text.replace("&", "&amp;").replace('"', "&quot;").replace("<", "&lt;")
-    return escaped.replace("\\", "")
