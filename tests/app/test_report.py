@@ -332,7 +332,7 @@ def test_drawing_leaves_the_users_style_alone():
 def test_svg_carries_no_colour_of_its_own_and_a_name():
     figure = figures.dropout(np.arange(3.0), 0.5, np.arange(3.0), np.arange(3))
     svg = style.to_svg(figure, "lines", 'a "quoted" <name>')
-    assert 'aria-label="a &quot;quoted&quot; &lt;name>"' in svg
+    assert 'aria-label="a &quot;quoted&quot; &lt;name&gt;"' in svg
     assert "var(--blue)" in svg
     assert not any(light in svg for light in style.LIGHT.values())
 
