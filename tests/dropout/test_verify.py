@@ -255,7 +255,7 @@ def test_no_eigenvalue_outside_of_the_computed_ones_exceeds_its_bound(name, chol
         kept = [i for i in range(WIDTH + 1) if i != missing]
         others = np.delete(values, kept) ** 2
         level = values[WIDTH] ** 2 + 1e-7
-        bound, space = verify.complement_bound(gram, vectors[:, kept], level, b"seed")
+        bound, space = verify.complement_bound(gram, vectors[:, kept], level)
         assert bound >= others.max() * (1 - 1e-9)
         assert space.found <= others.max() * (1 + 1e-9) + 1e-20
         if missing is None and cholesky:

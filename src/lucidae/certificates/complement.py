@@ -34,17 +34,14 @@ from __future__ import annotations
 import hashlib
 import math
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
-import scipy.sparse
 import scipy.special
-from joblib import cpu_count
 
 from lucidae.iteration.loop import limited_blas
 
-__all__ = ["Complement", "digest_of", "drawn_after", "eigenvalue_bound", "start_share"]
+__all__ = ["Complement", "drawn_after", "eigenvalue_bound", "start_share"]
 
 Vector = np.ndarray[Any, Any]
 
@@ -65,57 +62,17 @@ FEWEST_STEPS = 4
 LARGEST_BASIS = 2**24
 
 
-# Number of entries of an array that one thread hashes at a time.
-HASHED_ENTRIES = 2**20
+def drawn_after(shape: tuple[int, int], *seen: Vector) -> Vector:
+    """Return random standard normal entries, seeded by a hash of arrays that the data determine.
 
-
-def digest_of(*arrays: Any) -> bytes:
-    """Return a hash (SHA-256) of the bytes, shapes and types of NumPy arrays or sparse matrices.
-
-    Two different arrays have the same hash only if SHA-256 has a collision, and none is known.
+    They are the starts of a Krylov iteration, whose bound on the probability of missing an
+    eigenvalue holds for starts that are independent of the data. If the seed were known beforehand,
+    data could be chosen that are orthogonal to all starts. A hash of means, variances or computed
+    eigenvectors gives the same starts for the same data, but other data change the starts too.
     """
-    digest = hashlib.sha256()
-    for array in arrays:
-        if scipy.sparse.issparse(array):
-            rows = array.tocsr()
-            parts = [np.asarray(rows.shape), rows.indptr, rows.indices, rows.data]
-        else:
-            parts = [np.asarray(array)]
-        for part in parts:
-            digest.update(f"{part.dtype.str}{part.shape}".encode())
-            _hash_entries(digest, part)
-    return digest.digest()
-
-
-def _hash_entries(digest: Any, part: Vector) -> None:
-    """Update the hash `digest` by hashes of pieces of the array `part`, from several threads."""
-    if part.ndim == 0 or part.size <= HASHED_ENTRIES:
-        digest.update(np.ascontiguousarray(part).reshape(-1).view(np.uint8))
-        return
-    step = max(1, HASHED_ENTRIES // max(1, part[0].size))
-
-    def hashed(start: int) -> bytes:
-        piece = np.ascontiguousarray(part[start : start + step])
-        return hashlib.sha256(piece.tobytes()).digest()
-
-    with ThreadPoolExecutor(cpu_count()) as pool:
-        for found in pool.map(hashed, range(0, len(part), step)):
-            digest.update(found)
-
-
-def drawn_after(shape: tuple[int, int], *seen: bytes | Vector) -> Vector:
-    """Return random standard normal entries, seeded by a hash of the given data.
-
-    They are the starts of a Krylov iteration. Its bound on the probability of missing an eigenvalue
-    holds for starts that are independent of the data. If the seed were known beforehand, data could
-    be chosen that are orthogonal to all starts. A hash of the data (`digest_of`) as the seed gives
-    the same starts for the same data, but nobody knows them before every entry is fixed. If someone
-    tries T data sets, the bound is wrong for one of them with a probability of at most
-    T · `FAILURE`, as if the starts were drawn anew for each.
-    """
-    parts = [part if isinstance(part, bytes) else digest_of(part) for part in seen]
-    digest = hashlib.sha256(b"".join(parts)).digest()
-    return np.random.default_rng(int.from_bytes(digest, "little")).standard_normal(shape)
+    digest = hashlib.sha256(b"".join(np.ascontiguousarray(part).tobytes() for part in seen))
+    rng = np.random.default_rng(int.from_bytes(digest.digest(), "little"))
+    return rng.standard_normal(shape)
 
 
 def start_share(starts: int) -> float:

@@ -58,7 +58,7 @@ import scipy.sparse
 from scipy.sparse.linalg import ArpackError, LinearOperator, eigsh
 
 from lucidae.certificates.bounds import Ball, gamma, triangle
-from lucidae.certificates.complement import STARTS, STEPS, Complement, digest_of, drawn_after
+from lucidae.certificates.complement import STARTS, STEPS, Complement, drawn_after
 from lucidae.certificates.sketch import Sketch
 
 Matrix = np.ndarray[Any, Any]
@@ -857,11 +857,13 @@ def _leading(A: Operator, sides: list[Matrix], judged: Judged) -> tuple[Matrix, 
     if size <= SMALL or FEW * count > size:
         vectors = scipy.linalg.eigh(A.gram(), driver="evd")[1][:, -count:]
     else:
-        digest = digest_of(A.stored)
         operator = LinearOperator(
             (size, size), matvec=lambda v: A.apply(np.asarray(v).reshape(-1)), dtype=np.float64
         )
-        start, most = drawn_after((1, size), digest)[0], max(2 * count + 1, count + 20)
+        start, most = (
+            np.random.default_rng(size).standard_normal(size),
+            max(2 * count + 1, count + 20),
+        )
         options = {"v0": start, "ncv": min(size, most), "tol": 1e-10, "maxiter": RESTARTS}
         try:
             vectors = eigsh(operator, k=count, which="LA", **options)[1]
@@ -878,7 +880,7 @@ def _leading(A: Operator, sides: list[Matrix], judged: Judged) -> tuple[Matrix, 
             roots = np.sqrt(np.clip(values[:width], 0.0, None))
             level = max(last, threshold(roots, judged.strength, width) ** 2)
             level += NEGLIGIBLE * A.total / width
-            bound, space = complement_bound(A, vectors, level, digest)
+            bound, space = complement_bound(A, vectors, level)
             others = np.full(width, max(bound, 0.0))
             every = np.sort(np.concatenate([np.clip(values, 0.0, None), others]) + residual)
             upper = np.sqrt(every[::-1][:width])
@@ -890,9 +892,7 @@ def _leading(A: Operator, sides: list[Matrix], judged: Judged) -> tuple[Matrix, 
     ), upper
 
 
-def complement_bound(
-    A: Operator, vectors: Matrix, level: float, digest: bytes
-) -> tuple[float, Complement]:
+def complement_bound(A: Operator, vectors: Matrix, level: float) -> tuple[float, Complement]:
     """Return a bound on the eigenvalues of the smaller Gram matrix outside of a span of vectors.
 
     It comes from a block Krylov space with random starts (`lucidae.certificates.complement`), which
@@ -901,7 +901,7 @@ def complement_bound(
     exists only if all eigenvalues of PGP are below `level` (Rump 2006).
     """
     size = min(A.shape)
-    starts = drawn_after((min(STARTS, size - vectors.shape[1]), size), digest, vectors)
+    starts = drawn_after((min(STARTS, size - vectors.shape[1]), size), vectors)
     space = Complement(lambda rows: A.apply(rows.T).T, vectors, A.rounding, starts)
     space.bound = max(A.total, 0.0)
     for steps in STEPS:

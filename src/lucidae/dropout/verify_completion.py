@@ -16,7 +16,6 @@ import numpy as np
 import scipy.sparse
 
 from lucidae.certificates.bounds import gamma
-from lucidae.certificates.complement import digest_of
 from lucidae.dropout.verify import FittedArrays, Operator, complement_bound
 
 Matrix = np.ndarray[Any, Any]
@@ -208,7 +207,7 @@ def _spectral_norm(
     vectors = np.linalg.svd(V if n > m else U, full_matrices=False)[0][:, :rank]
     gram = Operator(matrix)
     level = (level * (1 + ZERO)) ** 2
-    outside, space = complement_bound(gram, vectors, level, digest_of(matrix))
+    outside, space = complement_bound(gram, vectors, level)
     images = gram.apply(vectors)
     inner = vectors.T @ images
     inside = float(np.linalg.norm(inner, 2))
