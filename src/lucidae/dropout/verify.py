@@ -57,7 +57,7 @@ import scipy.linalg
 import scipy.sparse
 from scipy.sparse.linalg import ArpackError, LinearOperator, eigsh
 
-from lucidae.certificates.bounds import Ball, gamma, triangle
+from lucidae.certificates.bounds import Ball, gamma, is_positive_definite, triangle
 from lucidae.certificates.complement import STARTS, STEPS, Complement, drawn_after
 from lucidae.certificates.sketch import Sketch
 
@@ -914,10 +914,10 @@ def complement_bound(A: Operator, vectors: Matrix, level: float) -> tuple[float,
         images = matrix @ vectors
         inside = vectors.T @ images
         matrix = images @ vectors.T + vectors @ images.T - vectors @ inside @ vectors.T - matrix
-        matrix.flat[:: size + 1] += level
-        _, failed = scipy.linalg.lapack.dpotrf(matrix, lower=1, clean=0, overwrite_a=1)
-        if not failed:
-            bound = min(bound, level + gamma(size) * size * level + 4 * A.rounding)
+        slack = 4 * gamma(size) * size * level + 8 * A.rounding
+        matrix.flat[:: size + 1] += level + slack
+        if is_positive_definite(matrix, 4 * A.rounding):
+            bound = min(bound, level + slack)
     return bound, space
 
 
