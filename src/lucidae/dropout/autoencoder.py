@@ -14,7 +14,7 @@ from sklearn.utils import Tags
 from sklearn.utils.metaestimators import available_if
 from sklearn.utils.validation import check_is_fitted
 
-from lucidae.arrays import Array, beside, like, machine_epsilon, namespace
+from lucidae.arrays import Array, beside, like, machine_epsilon
 from lucidae.base import (
     Fitted,
     checked_codes,
@@ -38,9 +38,7 @@ from lucidae.dropout.network import (
     representable,
 )
 from lucidae.dropout.problem import (
-    DropoutObjective,
     LinearProblem,
-    Weights,
     host,
 )
 from lucidae.dropout.rows import RowMean, mean_of, read_passed
@@ -278,13 +276,6 @@ class DropoutAutoencoder(
         else:
             state.trained = state.from_rows(rows)
             state.refined = stored and rows.factor is not None
-        layers = Weights(*(like(like(p, state.ref), rows.mean) for p in state.network.weights))
-        if rows.factor is not None:  # products with it lose fewer digits than those with the moment
-            root = namespace(rows.factor).concat([rows.factor, rows.factor], axis=1)
-            objective = DropoutObjective(LinearProblem.from_root(root, X.shape[1]), state.strength)
-            state.objective = float(objective.value(layers))
-        elif not stored:
-            state.objective, _ = autoencoder_loss(rows, *layers, state.strength)
         state.refer(X, None, weights, type(self).__name__)
         self._keep(state)
         return self

@@ -233,7 +233,7 @@ class NetworkState(FittedState):
     # the training rows and their targets, until the certificate was computed; not saved
     rows: TrainingRows | None = field(default=None, kw_only=True)
     targets: TrainingRows | None = field(default=None, kw_only=True)
-    # the dropout loss of the returned weights, if it cannot be computed from `moment`
+    # the dropout loss of weights that were trained by SGD; None for the optimum, which knows it
     objective: float | None = field(default=None, kw_only=True)
 
     @property
@@ -307,12 +307,10 @@ class NetworkState(FittedState):
         # scikit-learn requires n_iter_ ≥ 1, also if the start was optimal.
         n_iter = max(solution.n_iter, 1)
         self.trained = TrainedNetwork(weights, optimum, n_iter, solution.status, solution.history)
+        self.objective = float(DropoutObjective(problem, strength).value(weights))
 
     def compute_attributes(self) -> dict[str, Any]:
-        """Return the fitted attributes that all dropout networks have, by name.
-
-        ``objective_`` is the loss of the weights as they are returned, in the dtype of the rows.
-        """
+        """Return the fitted attributes that all dropout networks have, by name."""
         network, optimum = self.network, self.network.optimum
         # Where there is nothing to learn, training ends with tiny weights, which may become zero.
         learned = largest(optimum.singular_values) > 0
@@ -320,10 +318,7 @@ class NetworkState(FittedState):
             representable(part, self.ref, name, factor=learned)
             for part, name in zip(network.weights, ("left_", "right_"), strict=True)
         )
-        value = self.objective
-        if value is None:
-            weights = Weights(*(like(part, self.moment.center) for part in (left, right)))
-            value = float(DropoutObjective(self.problem, self.strength).value(weights))
+        value = optimum.value if self.objective is None else self.objective
         if not math.isfinite(value):
             raise UnrepresentableError(
                 "the dropout loss overflows double precision. Divide X or y by a constant, so that "

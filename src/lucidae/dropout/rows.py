@@ -217,7 +217,7 @@ def joint_moment(X: Any, Y: Any, weights: Array | None = None) -> SecondMoment:
             moment = block if moment is None else moment.merge(block)
     assert moment is not None
     # `SecondMoment` itself tests only the sum over all columns, in which one may be negligible.
-    _refuse_underflow(X, Y, weights, diagonal(moment.squares), moment.mean)
+    _refuse_underflow(diagonal(moment.squares), moment.mean, X.shape[1])
     return moment
 
 
@@ -264,25 +264,15 @@ def _refuse_overflow(X: Any) -> None:
         )
 
 
-def _refuse_underflow(X: Any, Y: Array, weights: Array | None, squares: Array, mean: Array) -> None:
+def _refuse_underflow(squares: Array, mean: Array, n_features: int) -> None:
     """Raise an error if a column is not constant, but its sum of squares underflows."""
-    tiny = np.flatnonzero(to_numpy(squares) < SMALLEST_ENERGY)
-    if scipy.sparse.issparse(X):  # many columns may be zero
-        stored = np.concatenate([X.indices[X.data != 0], X.shape[1] + np.arange(Y.shape[1])])
-        tiny = np.intersect1d(tiny, stored)
-    for column in tiny:
-        inside = column < X.shape[1]
-        values = X[:, [column]] if inside else Y[:, column - X.shape[1]]
-        values = to_numpy(values.toarray() if scipy.sparse.issparse(values) else values)
-        if weights is not None:  # rows of zero weight do not count, however large they are
-            values = values[to_numpy(weights) > 0]
-        size = float(np.abs(values).max())
-        if np.abs(np.float64(values) - scalar(mean[int(column)])).max() > 1e-15 * size:
-            name = f"column {column} of X" if inside else "y"
-            raise ValueError(
-                f"the squares of {name} underflow double precision: its largest entry is "
-                f"{size:.3g}. Multiply it by a constant first."
-            )
+    sizes, center = np.sqrt(np.clip(to_numpy(squares), 0.0, None)), np.abs(to_numpy(mean))
+    varies = (sizes > 1e-15 * center) | ((center > 0) & (center < SMALLEST_ENERGY**0.5))
+    for column in np.flatnonzero(varies & (sizes**2 < SMALLEST_ENERGY)):
+        name = f"column {column} of X" if column < n_features else "y"
+        raise ValueError(
+            f"the squares of {name} underflow double precision. Multiply it by a constant first."
+        )
 
 
 def row_root(
@@ -345,7 +335,7 @@ def row_factor(X: Any, Y: Any, weights: Array | None, *, centered: bool) -> tupl
         rows -= offset
     rows *= xp.sqrt(share)[:, None]
     squares = squared_norms(rows, axis=-2)
-    _refuse_underflow(X, Y, weights, squares, center + offset)
+    _refuse_underflow(squares, center + offset, X.shape[1])
     spread = xp.sqrt(squares if centered else xp.clip(squares - center * center, 0.0, None))
     if centered:
         rows *= varying(squares, center)
@@ -379,7 +369,7 @@ def sparse_rows(
     targets = (deviations - offset if centered else Y) * np.sqrt(share)[:, None]
     beside = (targets**2).sum(axis=0)
     means = np.concatenate([mean, outputs])
-    _refuse_underflow(X, Y, weights, np.concatenate([squares, beside]), means)
+    _refuse_underflow(np.concatenate([squares, beside]), means, m)
     if centered:
         targets = targets * varying(beside, outputs)
         kept = varying(squares, mean)

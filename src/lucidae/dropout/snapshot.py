@@ -5,12 +5,14 @@ from __future__ import annotations
 from functools import partial
 from typing import Any
 
+import numpy as np
+
 from lucidae.certificates.sketch import Sketch
 from lucidae.dropout.autoencoder import AutoencoderState
 from lucidae.dropout.factorization import CompletionState, FactorizationState
 from lucidae.dropout.network import TrainedNetwork
 from lucidae.dropout.path import CrossValidation
-from lucidae.dropout.problem import Weights, WideRows
+from lucidae.dropout.problem import DropoutObjective, Weights, WideRows, host
 from lucidae.dropout.regressor import RegressionState
 from lucidae.dropout.rows import RowMean
 from lucidae.dropout.solvers import ExactSolution
@@ -32,6 +34,12 @@ def _made(kind: Any, /, row_objective: Any = None, judged: Any = None, **fields:
     del row_objective
     state = kind(**{"trained": None} | fields)
     state._certificate = judged
+    trained = state.trained
+    if state.objective is None and trained is not None:
+        pairs = zip(trained.weights, trained.optimum.weights, strict=True)
+        if not all(np.array_equal(host(a), host(b)) for a, b in pairs):  # by SGD
+            objective = DropoutObjective(state.problem, state.strength)
+            state.objective = float(objective.value(trained.weights))
     return state
 
 
