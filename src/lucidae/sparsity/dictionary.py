@@ -22,9 +22,6 @@ DENSE_ENTRIES = 200_000
 BLOCK_ENTRIES = 2_000_000
 """Largest number of entries of a dense block (16 MB) in computations with a sparse dictionary."""
 
-FEW_ENTRIES = 8
-"""φᵀAᵀAφ is a sum over pairs of entries if this times the entries of φ is below the rows of A."""
-
 LARGEST_SIDE = 20_000
 """Largest smaller side of a sparse dictionary: a square matrix of 20 000 rows takes 3.2 GB."""
 
@@ -94,35 +91,6 @@ class SparseDictionary:
             products -= self.center[part, None] * shifts
             result[part] = squared_norms(products, -1)
         return result / self.norms**2
-
-    def quadratic_forms(self, root: Any) -> Any:
-        """Return φᵀPφ for all columns φ, where P = AᵀA and A is `root`, of shape (m, d).
-
-        With φ = (s − cr)/ν, ν²φᵀPφ = sᵀPs − 2c(Pr)ᵀs + c²rᵀPr. For k entries in s this is a sum
-        over k² entries of P, while ‖Aφ‖² takes mk multiplications.
-        """
-        S, product = self.entries, root.T @ root
-        counts = np.diff(S.indptr)
-        few = FEW_ENTRIES * counts < root.shape[0]
-        result = np.zeros(self.shape[1])
-        for count in np.unique(counts[few & (counts > 0)]):
-            index = np.flatnonzero(counts == count)
-            width = max(BLOCK_ENTRIES // int(count) ** 2, 1)
-            for start in range(0, index.size, width):
-                chosen = index[start : start + width]
-                place = S.indptr[chosen][:, None] + np.arange(count)
-                rows, values = S.indices[place], S.data[place]
-                part = product[rows[:, :, None], rows[:, None, :]]
-                result[chosen] = ((part @ values[:, :, None])[:, :, 0] * values).sum(axis=1)
-        beside = product @ self.roots
-        cross = self.entries.T @ beside
-        forms = result - 2.0 * self.center * cross + self.center**2 * (self.roots @ beside)
-        forms /= self.norms**2
-        many = np.flatnonzero(~few)
-        if many.size:
-            rest = self if many.size == few.size else self.selected(many)
-            forms[many] = rest.norms_after(root)
-        return np.maximum(forms, 0.0)
 
     def covariance(self, relevance: Any) -> Any:
         """Return ΦWΦᵀ, of shape (d, d)."""
@@ -218,13 +186,6 @@ def norms_after(dictionary: Dictionary, left: Array) -> Array:
     if isinstance(dictionary, SparseDictionary):
         return dictionary.norms_after(left)
     return squared_norms(left @ dictionary, -2)
-
-
-def quadratic_forms(dictionary: Dictionary, root: Array) -> Array:
-    """Return φᵀAᵀAφ for all columns; faster than `norms_after` if sparse, but terms cancel."""
-    if isinstance(dictionary, SparseDictionary):
-        return dictionary.quadratic_forms(root)
-    return norms_after(dictionary, root)
 
 
 def weighted_gram(dictionary: Dictionary, relevance: Array) -> Array:

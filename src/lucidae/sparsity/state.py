@@ -35,15 +35,10 @@ from lucidae.sparsity.dictionary import (
     is_sparse,
     nonzero_columns,
     norms_after,
-    quadratic_forms,
     selected_columns,
 )
 from lucidae.sparsity.prior import Axes, Groups
 from lucidae.sparsity.problem import Problem, covariance, root_by_qr
-
-CANCELLING = 1e-5
-"""Noise variance, over the mean square response, below which sums over pairs cancel."""
-
 
 class Factor(NamedTuple):
     """A Cholesky factorisation Σ = LLᵀ: L⁻¹, L⁻¹Y and log|Σ|."""
@@ -224,7 +219,7 @@ def evaluate(
         return State(
             *problem,
             relevance,
-            _curvature(problem, factor),
+            norms_after(problem.dictionary, factor.inverse),
             squared_norms(adjoint_times(problem.dictionary, _precise(factor)), -1),
             squared_norm(factor.responses),
             factor.log_determinant,
@@ -252,13 +247,6 @@ def evaluate(
 def _precise(factor: Factor) -> Array:
     """Return Σ⁻¹Y for the covariance Σ of a response and the responses Y."""
     return adjoint(factor.inverse) @ factor.responses
-
-
-def _curvature(problem: Problem, factor: Factor) -> Array:
-    """Return the curvatures of sparse columns: ‖L⁻¹φ‖², or sums over pairs unless γ is small."""
-    if float(problem.noise) < CANCELLING:
-        return norms_after(problem.dictionary, factor.inverse)
-    return quadratic_forms(problem.dictionary, factor.inverse)
 
 
 def evaluate_fit(problem: Problem, relevance: Array) -> State:
