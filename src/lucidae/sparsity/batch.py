@@ -376,7 +376,9 @@ def _solve_one_by_one(
     X: Array, y: Array, noise: Any, settings: BatchSettings, given: Array
 ) -> BatchSolution[Any]:
     """Return the solutions of problems solved one after the other, which is as fast on a CPU."""
-    xp, objective, groups = namespace(y), settings.objective, settings.objective.groups
+    objective, groups = settings.objective, settings.objective.groups
+    X, y = to_numpy(X), to_numpy(y)
+    noise = noise if isinstance(noise, str) else to_numpy(noise)
     limits: dict[str, Any] = {
         "method": settings.solver,
         "tolerance": settings.tol,
@@ -384,8 +386,7 @@ def _solve_one_by_one(
     }
     ended, values, norms = [], [], []
     for index in range(y.shape[0]):
-        dictionary, responses = X[index, ...], y[index, ...]
-        problem, units = normalise(dictionary, responses, groups=groups)
+        problem, units = normalise(X[index], y[index], groups=groups)
         if isinstance(noise, str):
             solution = learn_noise(problem, objective, **limits)
         else:
@@ -395,15 +396,15 @@ def _solve_one_by_one(
         relevance, level = units.relevance(state.relevance), units.noise(state.noise)
         fields = [level, objective.in_units(objective.value(state), units)]
         axes = axes_of(state)
-        coef = ActiveFactor.of(dictionary, relevance, scalar(level), axes).mean(responses).mT
+        coef = ActiveFactor.of(X[index], relevance, scalar(level), axes).mean(y[index]).T
         if axes is not None and groups is not None:
             fields.append(axes.covariances(relevance, groups))
-            relevance = groups.spread(real_part(diagonal(fields[-1])))
+            relevance = groups.spread(diagonal(fields[-1]).real)
         ended.append(solution)
-        values.append([coef, relevance, *(xp.asarray(part) for part in fields)])
+        values.append([coef, relevance, *fields])
         norms.append(units.norms)
     kind: Any = SparseGroupBatch if isinstance(objective, GroupCovariance) else SparseBatch
-    stacked = kind(*(xp.stack(parts) for parts in zip(*values, strict=True)))
+    stacked = kind(*(np.stack(parts) for parts in zip(*values, strict=True)))
     found = BatchSolution(
         stacked,
         tuple(solution.status for solution in ended),
@@ -411,7 +412,7 @@ def _solve_one_by_one(
         np.array([solution.distance for solution in ended]),
         max(solution.tolerance for solution in ended),
     )
-    return _reported(found, stacked, xp.stack(norms), given)
+    return _reported(found, stacked, np.stack(norms), given)
 
 
 def _reported(
@@ -434,7 +435,7 @@ def _narrowed(value: Any, norms: Array, y: Array) -> Any:
         narrowed(xp.where(xp.isfinite(part), part, xp.zeros_like(part)), y, name)
     narrow = value._replace(**{name: matched(part, y) for name, part in parts.items()})
     sizes = xp.abs(value.coef) * norms[:, None, :]
-    check_kept(value.coef, as_double(narrow.coef), sizes, "coef")
+    check_kept(value.coef, like(narrow.coef, value.coef), sizes, "coef")
     return narrow
 
 

@@ -19,13 +19,12 @@ from lucidae.arrays import (
     diagonal,
     is_array,
     is_complex,
-    is_host_tensor,
+    is_numpy,
     like,
     machine_epsilon,
     namespace,
     number,
     of_one_kind,
-    on_host,
     real_part,
     scalar,
     to_numpy,
@@ -122,12 +121,6 @@ __all__ = ["SparseVAE"]
 
 VERIFIED = ("full", "diagonal", "point")
 """Posteriors whose distance to stationarity the verifier computes; others report their own."""
-
-HOST_ENTRIES = 2**22
-"""Largest number of entries of a dictionary on a GPU that is solved on the CPU instead.
-
-Launches of steps on a few dozen columns take longer than their arithmetic: with 204 × 4686 entries
-and γ to be found, a fit takes 1.4 to 1.8 s on 16 cores and 2.6 to 3.2 s on an H200."""
 
 LARGEST_STORED = 2**25
 """Largest number of entries of X and y (256 MiB) that an estimator refers to after the fit."""
@@ -400,15 +393,14 @@ class SparseVAE(CertifiedMixin, MultiOutputMixin, RegressorMixin, BaseEstimator)
         objective = self._checked_objective(X.shape[1])
         weights = validated_weights(sample_weight, X, y if y.ndim == 2 else y[:, None])
         cov = NoiseCovariance.of_data(noise_cov, X, y)
-        beside = self.response_covariance is None and _faster_by_numpy(X)
-        device_array = X if beside else None
-        if device_array is not None:
+        given, beside = X, is_array(X) and not is_numpy(X)
+        if beside:  # NumPy solves the problem wherever the arrays are
             X, y = to_numpy(X), to_numpy(y)
             weights = None if weights is None else to_numpy(weights)
         with limited_blas(X.shape[0]):
             solution = self._fit(X, y, weights, objective, cov, guide, deferred, zeros)
-        if device_array is not None:
-            self._state.move_beside(device_array)
+        if beside:
+            self._state.move_beside(given)
         if not solution.status.ok:
             learned = isinstance(self.noise_variance, str) and self.noise_variance == "learn"
             advice = advice_on_learning(solution) if learned else advice_on(solution)
@@ -436,23 +428,22 @@ class SparseVAE(CertifiedMixin, MultiOutputMixin, RegressorMixin, BaseEstimator)
             given. Returned only if `return_std`.
         """
         check_is_fitted(self)
-        coef = self.coef_ if is_array(self.coef_) else np.asarray(self.coef_)
+        coef = to_numpy(self.coef_)
         if has_complex(X) and not is_complex(coef):
             raise ValueError(
                 "X is complex, but the estimator was fitted to real data: give real rows."
             )
         X = dense_if_small(validated_rows(self, X, reset=False, accept_complex=True))
-        flat = coef.ndim == 1
+        ref, rows = reference_array(X), to_numpy(X) if is_array(X) else X
+        coef, flat = as_double(coef), coef.ndim == 1
         with np.errstate(all="ignore"):  # what overflows is refused below
-            mean = self._state.predicted(X, coef[None, :] if flat else coef, self.intercept_)
-        ref = reference_array(X)
+            mean = self._state.predicted(rows, np.atleast_2d(coef), self.intercept_)
         mean = narrowed(mean[:, 0] if flat else mean, ref, "the prediction")
         if not return_std:
             return mean
         with np.errstate(all="ignore"):
             noise = self.noise_variance_ * self._state.noise_level
-            spread = self._state.variances(X) + noise
-            spread = namespace(spread).sqrt(spread)
+            spread = np.sqrt(self._state.variances(rows) + noise)
         return mean, narrowed(spread, ref, "the standard deviation")
 
     def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:
@@ -571,7 +562,7 @@ class SparseVAE(CertifiedMixin, MultiOutputMixin, RegressorMixin, BaseEstimator)
         relevance = at.units.normalised_relevance(like(self.relevance_, at.problem.noise))
         return energy_slice(
             at.problem, at.units, relevance, column, as_penalty(at.penalty), at.objective.groups,
-            at.rows.noise_volume(),
+            at.rows.log_volume,
         )  # fmt: skip
 
     def _fitted_problem(self, X: Any, y: Any, sample_weight: Any, noise_cov: Any) -> FittedProblem:
@@ -969,17 +960,9 @@ class SparseVAE(CertifiedMixin, MultiOutputMixin, RegressorMixin, BaseEstimator)
 
 def _energy(objective: Energy, state: State, units: Units, rows: Rows) -> float:
     """Return the energy of all responses, with the log-determinant of the noise covariance."""
-    volume = rows.noise_volume() if objective.has_posterior else 0.0
+    volume = rows.log_volume if objective.has_posterior else 0.0
     whitened = scalar(objective.in_units(objective.value(state), units))
     return whitened + units.n_responses * volume
-
-
-def _faster_by_numpy(X: Any) -> bool:
-    """Tell whether NumPy is faster: for tensors on the CPU, and for small ones on a GPU."""
-    if not is_array(X):
-        return False
-    small = not on_host(X) and X.shape[0] * X.shape[1] <= HOST_ENTRIES
-    return small or is_host_tensor(X)
 
 
 def _stored_relevance(state: State, units: Units, X: Array) -> tuple[Array, State]:

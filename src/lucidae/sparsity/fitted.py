@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -11,12 +11,9 @@ import scipy.sparse
 
 from lucidae.arrays import (
     Array,
-    as_double,
     device,
     is_array,
-    matched,
     namespace,
-    of_one_kind,
     to_numpy,
 )
 from lucidae.base import FittedState, changed_attributes
@@ -64,16 +61,10 @@ class SparseState(FittedState):
     data: tuple[Any, Any, Any, Any, Any] | None = None
 
     def move_beside(self, ref: Array) -> None:
-        """Move fitted attributes and posterior to the library and the device of the array `ref`."""
-
-        def moved(values: Any) -> Array:
-            return namespace(ref).asarray(values, device=device(ref))
-
+        """Move the fitted attributes to the library and the device of the array `ref`."""
         for name, value in self.results.items():
             if isinstance(value, np.ndarray) and name != "noise_variances_":
-                self.results[name] = moved(value)
-        found = self.posterior
-        self.posterior = replace(found, roots=moved(found.roots), factor=moved(found.factor))
+                self.results[name] = namespace(ref).asarray(value, device=device(ref))
 
     def add_noise(self, cov: NoiseCovariance | None, weights: Array | None) -> None:
         """Store ``noise_variances_``, one per training row, if a covariance `cov` is given."""
@@ -95,43 +86,23 @@ class SparseState(FittedState):
             )
         return NoiseCovariance(variances / self.results["noise_variance_"])
 
-    def moved(self, rows: Array) -> Array:
-        """Return rows minus the mean of the training rows, in double precision."""
-        wide = as_double(rows)
-        moved = wide - matched(self.center, wide)
-        return moved if self.rest is None else moved - matched(self.rest, wide)
-
-    def predicted(self, rows: Array, coef: Any, intercept: Any) -> Array:
+    def predicted(self, rows: Any, coef: Any, intercept: Any) -> Any:
         """Return the predictions for `rows`, in double precision, of shape (n_rows, n_outputs)."""
-        if scipy.sparse.issparse(rows):
-            return self._predicted_sparse(rows, coef, intercept)
-        wide = as_double(rows)
-        coef = matched(coef, wide)
-        center = matched(self.center, wide)
-        center = center if self.rest is None else center + matched(self.rest, wide)
-        level = None if self.level is None else matched(self.level, wide)
-        moved, transposed = of_one_kind(self.moved(wide), coef.mT)
-        return moved @ transposed + level_at_center(coef, intercept, center, level)
-
-    def _predicted_sparse(self, rows: Any, coef: Any, intercept: Any) -> Array:
-        """Return the predictions for sparse rows from the columns with non-zero coefficients."""
-        coef = to_numpy(coef).astype(np.float64)
         used = np.flatnonzero(coef.any(axis=0))
-        narrow = self._restricted(used)
-        return narrow.predicted(rows[:, used].toarray(), coef[:, used], intercept)
+        center, rest = self.center, 0.0 if self.rest is None else self.rest
+        level = level_at_center(coef, intercept, center + rest, self.level)
+        return self._moved(rows, used) @ coef[:, used].T + level
 
-    def _restricted(self, columns: Any) -> SparseState:
-        """Return the state with the means of some columns only; `columns` are their indices."""
-        rest = None if self.rest is None else to_numpy(self.rest)[columns]
-        return replace(self, center=to_numpy(self.center)[columns], rest=rest)
+    def _moved(self, rows: Any, columns: Any) -> Any:
+        """Return some columns of rows minus the mean of the training rows, in double precision."""
+        part = rows[:, columns]
+        part = part.toarray() if scipy.sparse.issparse(part) else part
+        moved = part - self.center[columns]
+        return moved if self.rest is None else moved - self.rest[columns]
 
-    def variances(self, rows: Array) -> Array:
+    def variances(self, rows: Any) -> Any:
         """Return the posterior variance of the mean predicted for each row, without the noise."""
-        if scipy.sparse.issparse(rows):
-            active = to_numpy(self.posterior.active)
-            moved = self._restricted(active).moved(rows[:, active].toarray())
-            return self.posterior.active_variance(moved)
-        return self.posterior.variance(self.moved(rows))
+        return self.posterior.variance(self._moved(rows, self.posterior.involved))
 
     def compute_attributes(self) -> dict[str, Any]:
         """Return copies of the fitted attributes by name, into which a user may write."""

@@ -99,7 +99,7 @@ def folds(
         check_integer(cv, "cv", low=2, others=others)
     if not hasattr(cv, "split"):
         return given, iter(cv)
-    return given, cv.split(given.indexable, to_numpy(given.responses))
+    return given, cv.split(given.dictionary, given.responses)
 
 
 @dataclass(slots=True)

@@ -20,12 +20,11 @@ from sklearn.exceptions import ConvergenceWarning
 
 from lucidae.arrays import Array, like, scalar, to_numpy
 from lucidae.iteration import Below, Callback, Solution, Status, iterate
-from lucidae.iteration.solution import joined
-from lucidae.sparsity.objectives import SMALLEST_LEARNED, Energy, learned_noise
+from lucidae.sparsity.objectives import SMALLEST_LEARNED, Energy, FullCovariance, learned_noise
 from lucidae.sparsity.problem import Problem, Rows, Units
-from lucidae.sparsity.solve import advice_on, lifted, repeat_update, solve
+from lucidae.sparsity.solve import advice_on, solve
 from lucidae.sparsity.state import State
-from lucidae.sparsity.whitening import NoiseCovariance, WhitenedRows, whitened_rows
+from lucidae.sparsity.whitening import NoiseCovariance, whitened_rows
 from lucidae.validation import check_choice, check_number, warn_user
 
 WARM_STEPS = 50
@@ -116,16 +115,9 @@ def learn_noise(
     start: Array | None = None,
     callbacks: Sequence[Callback] = (),
 ) -> Solution[State]:
-    """Minimise the energy with respect to the relevances and the noise variance together.
-
-    For the full posterior, minimisations over the relevances alternate with EM steps of γ; for the
-    diagonal one both are updated in every step.
-    """
+    """Minimise the energy over the relevances, in alternation with EM steps of γ."""
     problem = problem.with_noise(first_noise(problem))
     stop: dict[str, Any] = {"tolerance": tolerance, "callbacks": callbacks}
-    if not objective.descends_between_noise_steps:
-        begin = lifted(problem, start, objective.groups)
-        return _learn_by_updates(problem, objective, begin, limit, stop)
     warm: dict[str, Any] = {
         "method": "coordinate" if objective.exact_coordinates else "mm",
         "tolerance": tolerance,
@@ -148,24 +140,6 @@ def learn_noise(
         size=problem.rows,
     )
     return replace(learned, value=learned.value.solution.value)
-
-
-def _learn_by_updates(
-    problem: Problem, objective: Energy, start: Array | None, limit: int, stop: dict[str, Any]
-) -> Solution[State]:
-    """Update relevances and γ together in every step; negligible columns are dropped on the way."""
-    solution = repeat_update(problem, objective, start=start, limit=limit, learn=True, **stop)
-    left, state = limit - solution.n_iter, solution.value
-    # A column is dropped where its relevance decreases; as γ falls later, it might increase again.
-    grows = scalar(objective.violation(state)) > solution.tolerance
-    if not solution.status.ok or not grows or left <= 0:
-        return solution
-    start = lifted(problem, state.relevance, objective.groups)
-    problem = problem._replace(noise=state.noise)
-    again = repeat_update(
-        problem, objective, start=start, limit=left, learn=True, prune=False, **stop
-    )
-    return joined(solution, again)
 
 
 def warn_if_collapsed(solution: Solution[Any]) -> None:
@@ -270,7 +244,7 @@ class RowLearning(NamedTuple):
     """Noise variances of the rows, and the relevances fitted at them."""
 
     variances: Any
-    rows: WhitenedRows
+    rows: Rows
     units: Units
     solution: Solution[State]
     distance: float
@@ -288,7 +262,7 @@ class RowLearning(NamedTuple):
 
 def check_learnable_rows(objective: Energy, n_outputs: int, weighted: bool, given: bool) -> None:
     """Raise an error if one noise variance for each row cannot be learned."""
-    if not objective.descends_between_noise_steps or objective.marginal is None:
+    if not isinstance(objective, FullCovariance) or objective.marginal is None:
         raise ValueError(
             "noise_variance='learn_diagonal' needs the full posterior covariance, and groups that "
             "share one relevance (prior variance): use posterior='full' and "
@@ -351,7 +325,7 @@ def learn_row_noise(
 
     def energy(last: RowLearning) -> Any:
         total = objective.in_units(objective.value(last.solution.value), last.units)
-        return total / last.units.n_responses + last.rows.noise_volume()
+        return total / last.units.n_responses + last.rows.log_volume
 
     first = np.full(rows.count, first_noise(problem) * scale)
     learned: Solution[Any] = iterate(

@@ -222,9 +222,6 @@ class Energy(ABC):
         Names of the update rules that the energy has; every energy has "mm".
     has_posterior : bool
         Whether the posterior has a variance, so that the noise variance can be learned.
-    descends_between_noise_steps : bool
-        How the noise variance is learned. If True, minimisations over the relevances alternate with
-        updates of the noise variance. If False, both are updated in every step.
     needs_curvature : bool
         Whether `update` or `violation` depend on the field `curvature` of the state.
     patient : bool
@@ -235,7 +232,6 @@ class Energy(ABC):
     groups: Groups | None = None
     rules: ClassVar[tuple[str, ...]] = ("mm",)
     has_posterior: ClassVar[bool] = False
-    descends_between_noise_steps: ClassVar[bool] = False
     needs_curvature: ClassVar[bool] = True
     patient: ClassVar[bool] = False
 
@@ -246,11 +242,6 @@ class Energy(ABC):
         All other relevances are fixed (Wipf 2023, Theorem 4.4). The relevance of a column is the
         prior variance of its coefficients. It may be shared by a group of columns.
         """
-        return False
-
-    @property
-    def prunes(self) -> bool:
-        """Whether updates may leave out columns with a negligible relevance (prior variance)."""
         return False
 
     @property
@@ -317,11 +308,6 @@ class Marginal(Energy):
     has_posterior: ClassVar[bool] = True
 
     @property
-    def prunes(self) -> bool:
-        """Whether updates may leave out columns: those of a group only together."""
-        return self.groups is None
-
-    @property
     def marginal(self) -> Marginal:
         """The energy itself, since it is a data term plus a term without the responses."""
         return self
@@ -371,7 +357,6 @@ class FullCovariance(Marginal):
     """tr(XXᵀΣ⁻¹) + n log|Σ|: the VAE with a full posterior covariance (Wipf 2023, eq. 18)."""
 
     rules: ClassVar[tuple[str, ...]] = tuple(UPDATES)
-    descends_between_noise_steps: ClassVar[bool] = True
 
     @property
     def exact_coordinates(self) -> bool:

@@ -105,7 +105,7 @@ class PathInput:
             state, self.rows.real_responses, self.template.significance, self.objective,
             1 + self.rows.is_complex,
         )  # fmt: skip
-        volume = self.rows.noise_volume() if self.objective.has_posterior else 0.0
+        volume = self.rows.log_volume if self.objective.has_posterior else 0.0
         energy = scalar(self.objective.in_units(self.objective.value(state), self.units))
         return {
             "noise_variances": noise,

@@ -8,34 +8,23 @@ the two matrices is factorised.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 
 from lucidae.arrays import (
     Array,
-    add_diagonal,
     adjoint,
-    as_complex,
     as_double,
     cholesky,
-    device,
-    diagonal,
-    eye_like,
     is_array,
-    is_complex,
-    like,
     machine_epsilon,
     matched,
     namespace,
-    of_one_kind,
-    put,
-    real_part,
     scalar,
     solve_lower,
     squared_moduli,
     to_numpy,
-    zeros_like_shape,
 )
 from lucidae.sparsity.dictionary import Dictionary, dense_columns
 from lucidae.sparsity.problem import root_by_qr
@@ -67,59 +56,37 @@ class ActiveFactor:
     axes: Any = None
 
     @classmethod
-    def of(
-        cls, dictionary: Dictionary, relevance: Array, noise: float, axes: Any = None
-    ) -> ActiveFactor:
+    def of(cls, dictionary: Dictionary, relevance: Any, noise: float, axes: Any = None) -> Self:
         """Return the `ActiveFactor` of a dictionary whose rows are already centred and weighted."""
-        xp = namespace(relevance)
-        active = np.flatnonzero(to_numpy(relevance))
-        index = xp.asarray(active, device=device(relevance))
-        roots = xp.sqrt(xp.take(relevance, index, axis=0))
-        if axes is None:
-            columns = dense_columns(dictionary, active)
-        else:
-            columns = axes.columns_at(dictionary, active)
-        scaled = columns * roots[None, :]
+        active = np.flatnonzero(relevance)
+        roots = np.sqrt(relevance[active])
+        columns = dense_columns if axes is None else axes.columns_at
+        scaled = columns(dictionary, active) * roots
         explicit = scaled.shape[1] <= scaled.shape[0]
         gram = adjoint(scaled) @ scaled if explicit else scaled @ adjoint(scaled)
-        lower, definite = cholesky(add_diagonal(gram, noise))
+        largest = np.diagonal(gram).real.max(initial=0.0)
+        lower, definite = cholesky(gram + noise * np.eye(len(gram)))
         basis = None
-        if not bool(definite) or noise < ILL_CONDITIONED * _largest(real_part(diagonal(gram))):
+        if not bool(definite) or noise < ILL_CONDITIONED * largest:
             lower, basis = root_by_qr(scaled if explicit else adjoint(scaled), noise)
         return cls(active, roots, scaled, lower, basis, explicit, relevance.shape[0], axes)
 
-    def mean(self, responses: Array) -> Array:
+    def mean(self, responses: Any) -> Any:
         """Return the posterior mean WΦᵀΣ⁻¹X, of shape (κ, n)."""
-        index, found = self._possible_mean(responses)
-        nothing = zeros_like_shape((self.n_columns, responses.shape[1]), found)
-        return put(nothing, index, found) if index.size else nothing
+        index, found = self.nonzero_mean(responses)
+        mean = np.zeros((self.n_columns, responses.shape[1]), found.dtype)
+        mean[index] = found
+        return mean
 
-    def _possible_mean(self, responses: Array) -> tuple[np.ndarray[Any, Any], Array]:
-        """Return the indices of columns whose coefficients may not be zero, and their mean."""
-        found = self._active_mean(responses)
+    def nonzero_mean(self, responses: Any) -> tuple[Any, Any]:
+        """Return the indices of the columns whose coefficients are not zero, and their mean."""
+        if responses.dtype.kind == "c" and self.scaled.dtype.kind != "c":
+            index, real = self.nonzero_mean(responses.real)
+            return index, real + 1j * self.nonzero_mean(responses.imag)[1]
+        found = self.roots[:, None] * self._latent(responses.astype(self.scaled.dtype))
         if self.axes is None:
             return self.active, found
         return self.axes.coefficients_from(found, self.active)  # type: ignore[no-any-return]
-
-    def nonzero_mean(self, responses: Array) -> tuple[np.ndarray[Any, Any], Array]:
-        """Return the indices of the columns whose coefficients are not zero, and their mean."""
-        index, mean = self._possible_mean(responses)
-        if self.axes is None:
-            return index, mean
-        xp = namespace(mean)
-        kept = np.flatnonzero(to_numpy(xp.any(mean != 0, axis=1)))
-        return index[kept], xp.take(mean, xp.asarray(kept, device=device(mean)), axis=0)
-
-    def _active_mean(self, responses: Array) -> Array:
-        """Return the posterior mean of the coefficients of active columns (or axes)."""
-        if is_complex(responses) and not is_complex(self.scaled):
-            xp = namespace(responses)  # the mean is linear in X, with real factors
-            parts = xp.real(responses), xp.imag(responses)
-            return self._active_mean(parts[0]) + 1j * self._active_mean(parts[1])
-        responses = as_complex(responses) if is_complex(self.scaled) else responses
-        if not self.active.size:
-            return zeros_like_shape((0, responses.shape[1]), responses)
-        return self.roots[:, None] * self._latent(responses)
 
     def _latent(self, responses: Array) -> Array:
         """Return the posterior mean divided by the prior standard deviations, shape (a, n)."""
@@ -138,20 +105,13 @@ class ActiveFactor:
 
     def posterior(self, noise: float) -> Posterior:
         """Return the posterior covariance of the coefficients as a `Posterior`."""
-        shape = (self.explicit, self.n_columns, self.axes)
-        if not self.active.size:
-            return Posterior(self.active, self.roots, self.lower, *shape)
-        if self.explicit:
-            root = noise**0.5  # C = γ(SᵀS + γI)⁻¹ = KᵀK with K = √γ L⁻¹
-            half = root * solve_lower(self.lower, eye_like(self.lower.shape[0], self.lower))
+        if self.explicit:  # C = γ(SᵀS + γI)⁻¹ = KᵀK with K = √γ L⁻¹
+            half = noise**0.5 * solve_lower(self.lower, np.eye(len(self.lower)))
         else:
             half = solve_lower(self.lower, self.scaled)
-        return Posterior(self.active, self.roots, half, *shape)
-
-
-def _largest(values: Array) -> float:
-    """Return the largest entry of a vector as a float; 0 if the vector is empty."""
-    return scalar(namespace(values).max(values)) if values.shape[0] else 0.0
+        return Posterior(
+            self.active, self.roots, half, self.explicit, self.n_columns, self.axes
+        )  # fmt: skip
 
 
 def posterior_mean(
@@ -182,57 +142,36 @@ class Posterior:
         deviations[self.active] = to_numpy(self.roots)
         return self.axes.covariance_roots(deviations, groups)
 
-    def variance(self, rows: Array) -> Array:
-        """Return xᵀCx, the variance of the mean predicted for each row x, without the noise."""
-        xp = namespace(rows)
-        if self.axes is not None:
-            return self.active_variance(self.axes.columns_at(rows, self.active))
-        index = xp.asarray(self.active, device=device(rows))
-        return self.active_variance(xp.take(rows, index, axis=1))
+    @property
+    def involved(self) -> Any:
+        """Indices of the columns on which predictions depend: active ones and their groups."""
+        return self.active if self.axes is None else self.axes.among(self.active)[1]
 
-    def active_variance(self, columns: Array) -> Array:
-        """Return `variance` for rows of the active columns alone."""
-        xp = namespace(columns)
-        scaled, factor = columns * self.roots, self.factor
-        if is_complex(scaled) or is_complex(factor):
-            scaled, factor = as_complex(scaled), as_complex(factor)
-        inner = xp.sum(squared_moduli(scaled @ adjoint(factor)), axis=1)
+    def variance(self, columns: Any) -> Any:
+        """Return xᵀCx, the variance of the predicted mean, for rows x of the columns `involved`."""
+        if self.axes is not None:
+            part, involved = self.axes.among(self.active)
+            columns = part.columns(columns)[:, np.searchsorted(involved, self.active)]
+        scaled = columns * self.roots
+        inner = squared_moduli(scaled @ adjoint(self.factor)).sum(axis=1)
         if self.explicit:
             return inner
-        spread = xp.sum(squared_moduli(scaled), axis=1) - inner
-        return xp.maximum(spread, 0.0 * spread)
+        return np.maximum(squared_moduli(scaled).sum(axis=1) - inner, 0.0)
 
-    def covariance(self, indices: Any) -> Array:
+    def covariance(self, indices: Any) -> Any:
         """Return the posterior covariance of the coefficients of the columns `indices`."""
-        wanted = np.asarray(indices)
-        if self.axes is None:
-            return self._along_axes(wanted)
-        # The coefficients are linear in those along the axes of the groups that are involved.
-        involved = self.axes.closure(wanted)
-        block = self._along_axes(involved)
-        xp = namespace(block)
-        chosen = np.zeros((self.n_columns, involved.size))
-        chosen[involved, np.arange(involved.size)] = 1.0
-        turn = self.axes.coefficients(like(chosen, block))
-        turn = xp.take(turn, xp.asarray(wanted, device=device(block)), axis=0)
-        return turn @ block @ adjoint(turn)
-
-    def _along_axes(self, wanted: Any) -> Array:
-        """Return the posterior covariance along some principal axes of groups."""
-        xp = namespace(self.roots)
-        place = np.full(self.n_columns, -1)
-        place[self.active] = np.arange(self.active.size)
-        found = place[wanted]
-        known = xp.asarray(np.flatnonzero(found >= 0), device=device(self.roots))
-        chosen = xp.asarray(found[found >= 0], device=device(self.roots))
-        columns = xp.take(self.factor, chosen, axis=1)
-        core = adjoint(columns) @ columns
-        if not self.explicit:
-            core = eye_like(core.shape[0], core) - core
-        roots = xp.take(self.roots, chosen, axis=0)
-        block = core * roots[:, None] * roots[None, :]
-        selection = like(xp.take(eye_like(wanted.size, self.roots), known, axis=1), block)
-        return selection @ block @ selection.mT
+        # Coefficients are HW^½v for latents v with covariance KᵀK or I − KᵀK; H are the rows of the
+        # identity, or of the axes of groups.
+        half = np.eye(self.active.size)
+        index = self.active
+        if self.axes is not None:
+            index, half = self.axes.coefficients_from(half, self.active)
+        turn = np.zeros((len(indices), self.active.size), half.dtype)
+        known = np.isin(indices, index)
+        turn[known] = half[np.searchsorted(index, np.asarray(indices)[known])] * self.roots
+        inner = turn @ adjoint(self.factor)
+        inner = inner @ adjoint(inner)
+        return inner if self.explicit else turn @ adjoint(turn) - inner
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -283,12 +222,13 @@ class CorrelatedPosterior:
         ratios = self.values**2 * self.powers[:, None]
         return (ratios / (np.outer(self.powers, self.values) + self.noise)) @ (self.vectors**2).T
 
-    def variance(self, rows: Any) -> Any:
-        """Return the posterior variance of each predicted mean, of shape (n_rows, n_responses)."""
-        return self.active_variance(rows[:, self.active])
+    @property
+    def involved(self) -> Any:
+        """Indices of the columns on which predictions depend."""
+        return self.active
 
-    def active_variance(self, columns: Any) -> Any:
-        """Return `variance` for rows of the active columns alone."""
+    def variance(self, columns: Any) -> Any:
+        """Return the variance of the predicted means, (n_rows, n_responses), for `columns`."""
         scaled = columns * self.roots
         prior = (scaled**2).sum(axis=1)[:, None] * (self.vectors**2 @ self.values)
         spread = prior - (scaled @ self.directions.T) ** 2 @ self._explained
@@ -311,22 +251,19 @@ KEPT_DIGITS = 1e-5
 """Largest relative change of a fitted number that matters when it is stored as float32."""
 
 
-def level_at_center(coef: Array, intercept: Any, center: Array, level: Array | None) -> Array:
+def level_at_center(coef: Any, intercept: Any, center: Any, level: Any) -> Any:
     """Return the prediction cU + b for the mean training row c.
 
     Rows are predicted as (x − c)U + (cU + b), which loses no digits far from zero. The more
     accurate `level` of the fit is returned if it agrees with the stored, rounded b; it does not if
     a user assigned other values.
     """
-    xp = namespace(coef)
     stored = machine_epsilon(intercept if is_array(intercept) else coef)
-    offset = matched(intercept, coef) if is_array(intercept) else intercept + 0.0 * coef[:, 0]
-    coef, center = of_one_kind(coef, center)
-    plain = coef @ center + offset
+    plain = coef @ center + to_numpy(intercept)
     if level is None:
         return plain
-    terms = xp.abs(coef) @ xp.abs(center) + xp.abs(level)
-    return xp.where(xp.abs(plain - level) <= 4.0 * stored * terms, level, plain)
+    terms = np.abs(coef) @ np.abs(center) + np.abs(level)
+    return np.where(np.abs(plain - level) <= 4.0 * stored * terms, level, plain)
 
 
 def determination(targets: Any, predicted: Any, weights: Any) -> float:

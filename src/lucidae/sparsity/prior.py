@@ -22,16 +22,10 @@ import numpy as np
 from lucidae.arrays import (
     Array,
     adjoint,
-    as_complex,
     device,
-    is_complex,
-    like,
-    matched,
     namespace,
-    put,
     squared_norms,
     to_numpy,
-    zeros_like_shape,
 )
 from lucidae.sparsity.dictionary import dense_columns
 from lucidae.sparsity.moves import (
@@ -262,89 +256,59 @@ class Axes:
     present: Any  # (a, m): 1 for a member, 0 for padding
     vectors: Array  # (a, m, m): the axes of each group, as columns; zero where there is padding
 
-    def _turned(self, values: Array, vectors: Array) -> Array:
-        """Return `values` with the rows of each group multiplied by its matrix in `vectors`."""
-        if not self.members.shape[0]:
-            return values
-        xp = namespace(values)
-        values = as_complex(values) if is_complex(vectors) else values
-        turns = like(vectors, values)
-        index = xp.asarray(self.members.ravel(), device=device(values))
-        rows = xp.reshape(xp.take(values, index, axis=0), (*self.members.shape, values.shape[1]))
-        turned = xp.reshape(turns @ rows, (-1, values.shape[1]))
-        used = np.flatnonzero(self.present.ravel() > 0)
-        order = used[np.argsort(self.members.ravel()[used])]
-        part = xp.take(turned, xp.asarray(order, device=device(values)), axis=0)
-        return put(values, self.members.ravel()[order], part)
-
-    def columns(self, dictionary: Array) -> Array:
+    def columns(self, dictionary: Any) -> Any:
         """Return the dictionary with Φ_gV in place of the columns Φ_g of each group with axes V."""
-        xp = namespace(self.vectors)
-        return self._turned(dictionary.mT, xp.matrix_transpose(self.vectors)).mT
+        turned = dictionary.astype(np.result_type(dictionary, self.vectors))
+        used = self.present > 0
+        parts = np.moveaxis(dictionary[:, self.members], 0, 1) @ self.vectors
+        turned[:, self.members[used]] = np.moveaxis(parts, 1, 0)[:, used]
+        return turned
 
-    def columns_at(self, dictionary: Array, index: Any) -> Array:
+    def columns_at(self, dictionary: Any, index: Any) -> Any:
         """Return the columns with the indices `index` of what `columns` returns."""
-        involved = self.closure(index)
-        xp, place = namespace(dictionary), device(dictionary)
-        part = xp.take(dictionary, xp.asarray(involved, device=place), axis=1)
-        turned = self._among(involved).columns(part)
-        chosen = xp.asarray(np.searchsorted(involved, index), device=place)
-        return xp.take(turned, chosen, axis=1)
+        part, involved = self.among(index)
+        return part.columns(dictionary[:, involved])[:, np.searchsorted(involved, index)]
 
-    def coefficients(self, latent: Array) -> Array:
-        """Return coefficients of the given columns from those along the principal axes."""
-        return self._turned(latent, self.vectors)
+    def coefficients_from(self, latent: Any, index: Any) -> tuple[Any, Any]:
+        """Return the columns whose coefficients may differ from zero, and these coefficients.
 
-    def coefficients_from(self, latent: Array, index: Any) -> tuple[Any, Array]:
-        """Return the columns whose coefficients may differ from zero, and these coefficients."""
-        involved = self.closure(index)
-        nothing = zeros_like_shape((involved.size, latent.shape[1]), latent)
-        whole = put(nothing, np.searchsorted(involved, index), latent) if index.size else nothing
-        return involved, self._among(involved).coefficients(whole)
+        `latent` are the coefficients along the axes of the columns `index`.
+        """
+        part, involved = self.among(index)
+        whole = np.zeros((involved.size, latent.shape[1]), np.result_type(latent, self.vectors))
+        whole[np.searchsorted(involved, index)] = latent
+        used = part.present > 0
+        turned = part.vectors @ whole[part.members]
+        whole[part.members[used]] = turned[used]
+        return involved, whole
 
-    def closure(self, columns: Any) -> Any:
-        """Return the given columns and all columns of the groups that they belong to, ascending."""
-        touched = self._touched(columns)
-        others = self.members[touched][self.present[touched] > 0]
-        return np.union1d(columns, others)
+    def among(self, index: Any) -> tuple[Axes, Any]:
+        """Return the axes of the groups of some columns, and all columns of these groups.
 
-    def _touched(self, columns: Any) -> Any:
-        """Return, for each group with axes, whether some of `columns` belong to it."""
-        return (np.isin(self.members, columns) & (self.present > 0)).any(axis=1)
+        The axes are numbered by places among these columns.
+        """
+        touched = (np.isin(self.members, index) & (self.present > 0)).any(axis=1)
+        members, present = self.members[touched], self.present[touched]
+        involved = np.union1d(index, members[present > 0])
+        return Axes(np.searchsorted(involved, members), present, self.vectors[touched]), involved
 
-    def _among(self, columns: Any) -> Axes:
-        """Return the axes of the groups of some columns, numbered by their places among these."""
-        touched = self._touched(columns)
-        # Padding may belong to a column that is not among them; its axes are zero.
-        places = np.minimum(np.searchsorted(columns, self.members[touched]), len(columns) - 1)
-        index = np.flatnonzero(touched)
-        vectors, xp = self.vectors, namespace(self.vectors)
-        chosen = xp.take(vectors, xp.asarray(index, device=device(vectors)), axis=0)
-        return Axes(places, self.present[touched], chosen)
-
-    def covariances(self, relevance: Array, groups: Groups) -> Array:
-        """Return the prior covariance of each group, of shape (g, m, m), padded with zeros."""
-        variances = to_numpy(groups.gather(relevance))
-        found = variances[:, :, None] * np.eye(variances.shape[1])
-        numbers = groups.labels[self.members[:, 0]]
-        vectors = to_numpy(self.vectors)
-        found = found.astype(np.result_type(found, vectors))
-        found[numbers] = (vectors * variances[numbers][:, None, :]) @ adjoint(vectors)
-        return matched(found, relevance)
-
-    def covariance_roots(self, deviations: Array, groups: Groups) -> Matrices:
+    def covariance_roots(self, deviations: Any, groups: Groups) -> Matrices:
         """Return square roots A of the prior covariances AAᵀ of groups, of shape (g, m, m).
 
         If columns are nearly dependent, the entries of a covariance cancel; its root keeps their
         digits.
         """
-        spread = to_numpy(groups.gather(deviations))
+        spread = groups.gather(deviations)
         found = spread[:, :, None] * np.eye(spread.shape[1])
-        vectors = to_numpy(self.vectors)
-        found = found.astype(np.result_type(found, vectors))
+        found = found.astype(np.result_type(found, self.vectors))
         numbers = groups.labels[self.members[:, 0]]
-        found[numbers] = vectors * spread[numbers][:, None, :]
+        found[numbers] = self.vectors * spread[numbers][:, None, :]
         return np.asarray(found)
+
+    def covariances(self, relevance: Any, groups: Groups) -> Matrices:
+        """Return the prior covariance of each group, of shape (g, m, m), padded with zeros."""
+        roots = self.covariance_roots(np.sqrt(relevance), groups)
+        return np.asarray(roots @ adjoint(roots))
 
 
 def principal_axes(covariances: Matrices, groups: Groups) -> tuple[Axes, Matrices]:

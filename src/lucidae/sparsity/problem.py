@@ -16,8 +16,9 @@ more rows than columns. `Units` converts back.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property, wraps
+from itertools import pairwise
 from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
@@ -30,7 +31,6 @@ from lucidae.arrays import (
     as_complex,
     as_double,
     conjugate,
-    device,
     diagonal,
     eye_like,
     is_array,
@@ -39,15 +39,11 @@ from lucidae.arrays import (
     like,
     machine_epsilon,
     namespace,
-    real_part,
     scalar,
     squared_moduli,
-    to_numpy,
-    where_set,
 )
 from lucidae.base import validate_named, validated_rows
 from lucidae.sparsity.dictionary import (
-    BLOCK_ENTRIES,
     LARGEST_SIDE,
     Dictionary,
     SparseDictionary,
@@ -321,68 +317,68 @@ def rounding_distances(noise: Array) -> Array:
 class Mean(NamedTuple):
     """A weighted mean as a rounded float64 array and its rounding error."""
 
-    rounded: Array
-    rest: Array
+    rounded: Any
+    rest: Any
 
-    def removed_from(self, rows: Array) -> Array:
+    @classmethod
+    def of(cls, values: Any, shares: Any, ones: Any) -> Mean:
+        """Return the mean sᵀA of rows A by the shares s, accurate relative to the spread of rows.
+
+        `ones` is what the mean is multiplied with in each row: 1, or the whitened intercept.
+        """
+        # Differences of rows are rounded relative to themselves. So the mean of the rows less
+        # their rounded mean is accurate relative to their spread, and not only to the mean.
+        center = shares @ values
+        center = center + shares @ (values - ones * center)
+        return cls(center, shares @ (values - ones * center))
+
+    def removed_from(self, rows: Any, ones: Any = 1.0) -> Any:
         """Return rows minus the mean, accurately even if the rows are far from zero."""
-        moved = rows - self.rounded
-        moved -= self.rest  # in place: a new array of this size costs more than the arithmetic
+        moved = rows - ones * self.rounded
+        moved -= ones * self.rest  # in place: a new array of this size costs more than arithmetic
         return moved
-
-    def of_columns(self, index: Any) -> Mean:
-        """Return the means of the columns with the integer indices `index` alone."""
-        xp = namespace(self.rounded)
-        chosen = xp.asarray(index, device=device(self.rounded))
-        return Mean(*(xp.take(part, chosen, axis=0) for part in self))
-
-    def removed_from_entries(self, matrix: Any) -> Any:
-        """Return the stored entries of a CSR matrix minus the means of their columns."""
-        return (matrix.data - self.rounded[matrix.indices]) - self.rest[matrix.indices]
 
 
 @dataclass(frozen=True)
 class Rows:
-    """Rows of a dictionary with their responses and weights."""
+    """Rows of a dictionary with their responses and weights, as NumPy arrays."""
 
-    dictionary: Array  # (n_rows, n_columns): the dictionary
-    responses: Array  # (n_rows, n_responses): the responses
+    dictionary: Any  # (n_rows, n_columns): the dictionary
+    responses: Any  # (n_rows, n_responses): the responses
     # (n_rows,): weights of the rows: weight 2 is the same as giving the row twice
-    frequencies: Array | None
+    frequencies: Any | None
     intercept: bool  # whether the model has an intercept, so that weighted means are removed
+    # the column whose coefficient is the intercept: 1, or the whitened ones, of shape (n_rows, 1)
+    ones: Any = 1.0
+    # means of dictionary and responses that were removed before the rows were whitened
+    origin: tuple[Mean, Mean] | None = None
+    log_volume: float = 0.0  # log-determinant of the noise covariance R, without γ
 
     @property
     def count(self) -> int:
         """Number of rows, whatever their weights."""
-        return int(self.dictionary.shape[0])
+        return int(self.responses.shape[0])
 
-    @property
-    def weights(self) -> Array:
+    @cached_property
+    def weights(self) -> Any:
         """Weights of the rows; all are 1 if none were given."""
-        if self.frequencies is None:
-            return namespace(self.dictionary).ones_like(real_part(self.dictionary[:, 0]))
-        return self.frequencies
-
-    @property
-    def indexable(self) -> Any:
-        """The dictionary as an array or matrix that scikit-learn's splitters can index by rows."""
-        return to_numpy(self.dictionary)
+        return np.ones(self.count) if self.frequencies is None else self.frequencies
 
     @property
     def real_responses(self) -> int:
         """Number of responses, complex ones twice: the factor from energy to evidence."""
         return int(self.responses.shape[1]) * (1 + self.is_complex)
 
-    @property
+    @cached_property
     def is_complex(self) -> bool:
         """Whether data are complex; complex dtypes with imaginary parts of zero count as real."""
-        xp, parts = namespace(self.dictionary), (self.dictionary, self.responses)
-        return any(is_complex(part) and bool(xp.any(xp.imag(part) != 0)) for part in parts)
+        parts = (self.dictionary, self.responses)
+        return any(part.dtype.kind == "c" and bool((part.imag != 0).any()) for part in parts)
 
-    @property
+    @cached_property
     def total_weight(self) -> float:
         """Sum of the weights of all rows."""
-        return scalar(namespace(self.weights).sum(self.weights))
+        return float(self.weights.sum())
 
     @property
     def dimension(self) -> float:
@@ -396,59 +392,49 @@ class Rows:
 
     @property
     def means(self) -> tuple[Mean, Mean]:
-        """Means of the dictionary and the responses in the units of the data, as in `offsets`."""
-        return self.offsets
+        """Means of the dictionary and of the responses in the units of the data."""
+        if self.origin is None:
+            return self.offsets
+        pairs = zip(self.origin, self.offsets, strict=True)
+        first, second = (Mean(a.rounded, a.rest + b.rounded + b.rest) for a, b in pairs)
+        return first, second
 
-    def noise_volume(self) -> float:
-        """Return the log-determinant of the noise covariance R (without γ)."""
-        return 0.0
-
-    def without(self, values: Array, offset: Mean) -> Array:
-        """Return `values`, one row for each row of this object, minus their mean `offset`."""
-        return offset.removed_from(values)
-
-    def _offset(self, values: Array) -> Mean:
+    def _offset(self, values: Any) -> Mean:
         """Return the weighted mean of the rows of `values`; zeros without an intercept."""
         if not self.intercept:
-            nothing = values[0, :] * 0.0
-            return Mean(nothing, nothing)
-        shares = like(self.weights / self.total_weight, values)
-        # Differences of rows are rounded relative to themselves. So the mean of the rows less
-        # their rounded mean is accurate relative to their spread, and not only to the mean.
-        center = shares @ values
-        center = center + shares @ (values - center)
-        return Mean(center, shares @ (values - center))
+            return Mean(0.0 * values[0], 0.0 * values[0])
+        # With whitened ones t, the coefficient of t by least squares is tᴴWA/(tᴴWt).
+        shares = self.weights * np.conj(self.ones).ravel()
+        return Mean.of(values, shares / (shares @ np.broadcast_to(self.ones, (self.count, 1))),
+                       self.ones)  # fmt: skip
 
-    def centred(self) -> tuple[Array, Array]:
+    def centred(self) -> tuple[Any, Any]:
         """Return dictionary and responses minus their weighted means, if there is an intercept.
 
         Columns that vary by rounding errors only become exactly zero.
         """
-        if not self.intercept:
-            return self.dictionary, self.responses
         return self._without_mean(self.dictionary, self.offsets[0]), self.centred_responses()
 
-    def centred_responses(self) -> Array:
+    def centred_responses(self) -> Any:
         """Return the responses minus their weighted means; see `centred`."""
         return self._without_mean(self.responses, self.offsets[1])
 
-    def _without_mean(self, values: Array, offset: Mean) -> Array:
+    def _without_mean(self, values: Any, offset: Mean) -> Any:
         """Return `values` minus their mean `offset`; constant columns become exactly zero."""
-        xp = namespace(values)
-        moved = self.without(values, offset)
-        constant = _peaks(moved) <= CONSTANT * machine_epsilon(moved) * _peaks(values)
-        if not self.intercept or not bool(xp.any(constant)):
-            return moved
-        return where_set(moved, constant[None, :], 0.0)
+        if not self.intercept:
+            return values
+        moved = offset.removed_from(values, self.ones)
+        constant = _peaks(moved) <= CONSTANT * np.finfo(float).eps * _peaks(values)
+        moved[:, constant] = 0.0
+        return moved
 
     @cached_property
-    def weighted(self) -> tuple[Array, Array]:
+    def weighted(self) -> tuple[Any, Any]:
         """Centred dictionary and responses, each row times the square root of its weight."""
-        xp = namespace(self.weights)
         dictionary, responses = self.centred()
-        if bool(xp.all(self.weights == 1.0)):
+        if (self.weights == 1.0).all():
             return dictionary, responses
-        roots = xp.sqrt(self.weights)[:, None]
+        roots = np.sqrt(self.weights)[:, None]
         return dictionary * roots, responses * roots
 
     def normalised(self, groups: Groups | None, compress: bool = True) -> tuple[Problem, Units]:
@@ -457,164 +443,97 @@ class Rows:
 
     def mean_square(self) -> float:
         """Return the weighted mean square of the centred responses."""
-        _, responses = self.weighted
-        xp = namespace(responses)
-        count = self.total_weight * float(responses.shape[1])
-        return scalar(xp.sum(squared_moduli(responses))) / count
+        responses = self.weighted[1]
+        total = float(squared_moduli(responses).sum())
+        return total / (self.total_weight * float(responses.shape[1]))
 
-    def columns(self, index: Any) -> Array:
+    def columns(self, index: Any) -> Any:
         """Return the columns `index` as a dense array, neither centred nor weighted."""
-        return dense_columns(self.dictionary, index)
+        return self.dictionary[:, index]
 
     def take(self, index: Any) -> Rows:
         """Return the rows with the integer indices `index`."""
-        xp = namespace(self.weights)
-        chosen = xp.asarray(index, device=device(self.weights))
-        parts = (self.dictionary, self.responses, self.weights)
-        dictionary, responses, weights = (xp.take(part, chosen, axis=0) for part in parts)
-        return Rows(dictionary, responses, weights, self.intercept)
+        ones = self.ones if isinstance(self.ones, float) else self.ones[index]
+        return replace(
+            self, dictionary=self.dictionary[index], responses=self.responses[index],
+            frequencies=self.weights[index], ones=ones,
+        )  # fmt: skip
 
-    def squared_error(self, index: Any, coefficients: Array, reference: Rows) -> float:
+    def row_keys(self) -> list[bytes]:
+        """Return byte strings that sort the rows of the dictionary."""
+        return [key.tobytes() for key in _sortable(self.dictionary + 0.0)]
+
+    def squared_error(self, index: Any, coefficients: Any, reference: Rows) -> float:
         """Return the weighted sum of squared errors of predicting these rows."""
         center, level = reference.offsets
-        moved = self.without(self.columns(index), center.of_columns(index))
-        if is_complex(coefficients):
-            moved = as_complex(moved)
-        left = self.without(self.responses, level) - moved @ coefficients
-        errors = self.weights[:, None] * squared_moduli(left)
-        return scalar(namespace(errors).sum(errors))
+        part = Mean(center.rounded[index], center.rest[index])
+        moved = part.removed_from(self.columns(index), self.ones)
+        left = level.removed_from(self.responses, self.ones) - moved @ coefficients
+        return float(self.weights @ squared_moduli(left).sum(axis=1))
 
 
-def canonical(dictionary: Array, responses: Array, weights: Array | None, intercept: bool) -> Rows:
+def distinct_rows(given: Rows) -> Rows:
     """Return the distinct rows of positive weight, sorted, with the total weight of each.
 
     Results then do not depend on the order of rows. Norms of responses come first, so that the
     order survives permutations, signs and rotations of columns inside groups and of responses.
     """
-    xp = namespace(dictionary)
-    frequencies = np.ones(dictionary.shape[0]) if weights is None else to_numpy(weights)
-    sizes = row_sizes(responses)
-    keys = sortable(sizes)
-    if len({key.tobytes() for key in keys}) < len(keys):  # equal norms: the entries decide
-        whole = to_numpy(xp.concat([responses, dictionary], axis=1)) + 0.0  # no negative zeros
-        keys = sortable(np.concatenate([sizes, whole], axis=1))
+    plain = isinstance(given.ones, float)
+    values = given.responses if plain else np.hstack([given.responses, given.ones])
+    sizes = np.sum(squared_moduli(values), axis=1, keepdims=True)
+    keys = [key.tobytes() for key in _sortable(sizes)]
+    if len(set(keys)) < len(keys):  # equal norms: the entries decide
+        whole = _sortable(np.hstack([sizes, values]) + 0.0)  # no negative zeros
+        keys = [a.tobytes() + b for a, b in zip(whole, given.row_keys(), strict=True)]
     totals: dict[bytes, float] = {}
     places: dict[bytes, int] = {}
-    for place in np.flatnonzero(frequencies > 0):
-        key = keys[place].tobytes()
-        places.setdefault(key, int(place))
-        totals[key] = totals.get(key, 0.0) + float(frequencies[place])
+    for place in np.flatnonzero(given.weights > 0):
+        places.setdefault(keys[place], int(place))
+        totals[keys[place]] = totals.get(keys[place], 0.0) + float(given.weights[place])
     order = sorted(places)
-    merged = like(np.array([totals[key] for key in order]), real_part(dictionary[0, :]))
-    index = xp.asarray(np.array([places[key] for key in order]), device=device(dictionary))
-    columns, targets = (xp.take(part, index, axis=0) for part in (dictionary, responses))
-    return Rows(columns, targets, merged, intercept)
+    found = given.take(np.array([places[key] for key in order], dtype=int))
+    return replace(found, frequencies=np.array([totals[key] for key in order]))
 
 
-def row_sizes(responses: Array) -> Any:
-    """Return the sum of squares of each row of responses as a NumPy array of shape (n, 1)."""
-    with np.errstate(over="ignore"):  # infinite sums are equal, and the entries decide
-        return np.sum(squared_moduli(to_numpy(responses)), axis=1, keepdims=True)
-
-
-def sortable(values: Any) -> Any:
+def _sortable(values: Any) -> Any:
     """Return unsigned integers such that the bytes of two rows sort as the float64 rows do.
 
     Positive factors of columns do not change the order, so that folds of sorted rows stay the same.
     """
     # The bits of positive doubles increase with their value and those of negative ones decrease:
     # the sign bit is set for the former, and all bits are inverted for the latter.
-    kind = np.complex128 if is_complex(values) else np.float64
+    kind = np.complex128 if values.dtype.kind == "c" else np.float64
     bits = np.ascontiguousarray(values, dtype=kind).view(np.uint64)
     sign = np.uint64(1) << np.uint64(63)
     return np.where(bits & sign, ~bits, bits | sign).astype(">u8")
 
 
-def rows_of(X: Any, responses: Array, weights: Array | None, intercept: bool) -> Rows:
-    """Return the rows of a dictionary, dense or sparse, with their responses and weights."""
-    if not scipy.sparse.issparse(X):
-        return Rows(as_double(X), responses, weights, intercept)
-    if min(X.shape) > LARGEST_SIDE:
-        raise ValueError(
-            f"X is a sparse matrix of shape {tuple(X.shape)}, expected at most {LARGEST_SIDE} rows "
-            f"or at most {LARGEST_SIDE} columns, because a dense square matrix of the smaller size "
-            "is factorised. Leave out rows or columns."
-        )
-    matrix = scipy.sparse.csr_array(canonical_entries(X), dtype=np.float64)
-    return SparseRows(matrix, responses, weights, intercept)
-
-
-def distinct_rows(given: Rows) -> Rows:
-    """Return the distinct rows of positive weight, sorted, with the total weight of each."""
-    if isinstance(given, SparseRows):
-        return _distinct_sparse(given)
-    return canonical(given.dictionary, given.responses, given.frequencies, given.intercept)
-
-
-class RowSubset(NamedTuple):
-    """Some rows of a CSR matrix, copied only while they are needed, so that folds share memory."""
-
-    matrix: Any
-    index: Any
-
-    @property
-    def shape(self) -> tuple[int, int]:
-        """Number of rows and of columns of the subset."""
-        return len(self.index), int(self.matrix.shape[1])
-
-    @property
-    def dtype(self) -> Any:
-        """Type of the entries of the subset, float64."""
-        return self.matrix.dtype
-
-
 class SparseRows(Rows):
-    """Rows of a sparse dictionary with their responses and weights; see `Rows`."""
-
-    @property
-    def matrix(self) -> Any:
-        """The dictionary as a CSR matrix."""
-        part = self.dictionary
-        if isinstance(part, RowSubset):
-            return scipy.sparse.csr_array(part.matrix[part.index])
-        return part
-
-    @property
-    def weights(self) -> Array:
-        """Weights of the rows; all are 1 if none were given."""
-        return np.ones(self.count) if self.frequencies is None else self.frequencies
-
-    @property
-    def indexable(self) -> Any:
-        """The dictionary as a matrix that scikit-learn's splitters can index by rows."""
-        return self.matrix
+    """Rows of a sparse dictionary, a CSR array, with their responses and weights; see `Rows`."""
 
     @cached_property
     def offsets(self) -> tuple[Mean, Mean]:
         """Weighted means of the dictionary and of the responses; zeros without an intercept."""
-        return self._column_means(), self._offset(self.responses)
-
-    def _column_means(self) -> Mean:
-        """Return the weighted means of the columns of the dictionary, in two parts (see `Mean`)."""
-        A = self.matrix
+        A, means = self.dictionary, self._offset(self.responses)
         if not self.intercept:
-            return Mean(np.zeros(A.shape[1]), np.zeros(A.shape[1]))
-        shares = to_numpy(self.weights) / self.total_weight
+            return Mean(np.zeros(A.shape[1]), np.zeros(A.shape[1])), means
+        shares = self.weights / self.total_weight
         center = shares @ A
         center = center + _mean_of_differences(A, center, shares)
-        return Mean(center, _mean_of_differences(A, center, shares))
+        return Mean(center, _mean_of_differences(A, center, shares)), means
 
     @cached_property
-    def weighted(self) -> tuple[Any, Array]:
+    def weighted(self) -> tuple[Any, Any]:
         """Centred dictionary and responses, each row times the square root of its weight."""
-        A, mean = self.matrix, self.offsets[0]
-        roots = np.sqrt(to_numpy(self.weights))
+        A, (mean, _) = self.dictionary, self.offsets
+        roots = np.sqrt(self.weights)
         row = np.repeat(roots, np.diff(A.indptr))
         # A column with a zero varies at least as much as its mean, divided by √d: nothing cancels
         # when its mean is removed implicitly. The mean of a column without zeros is removed from
         # its entries, which is accurate even if the column is far from zero.
         filled = _filled(A) & self.intercept
-        data = np.where(filled[A.indices], mean.removed_from_entries(A), A.data)
+        moved = (A.data - mean.rounded[A.indices]) - mean.rest[A.indices]
+        data = np.where(filled[A.indices], moved, A.data)
         peaks, spread = (np.zeros(A.shape[1]) for _ in range(2))
         np.maximum.at(peaks, A.indices, np.abs(A.data))
         np.maximum.at(spread, A.indices, np.abs(data))
@@ -626,15 +545,15 @@ class SparseRows(Rows):
         dictionary = SparseDictionary(columns, roots, center, np.ones(center.size))
         return dictionary, self.centred_responses() * roots[:, None]
 
-    def take(self, index: Any) -> SparseRows:
-        """Return the rows with the integer indices `index`."""
-        chosen = np.asarray(index)
-        subset = RowSubset(self.matrix, chosen)
-        return SparseRows(subset, self.responses[chosen], self.weights[chosen], self.intercept)
-
-    def columns(self, index: Any) -> Array:
+    def columns(self, index: Any) -> Any:
         """Return the columns `index` as a dense array, neither centred nor weighted."""
-        return self.matrix[:, index].toarray()
+        return self.dictionary[:, index].toarray()
+
+    def row_keys(self) -> list[bytes]:
+        """Return byte strings of indices and values that sort the rows of the dictionary."""
+        A, values = self.dictionary, _sortable(self.dictionary.data)
+        ends, indices = A.indptr, A.indices.astype(">u8")
+        return [indices[a:b].tobytes() + values[a:b].tobytes() for a, b in pairwise(ends)]
 
 
 def _mean_of_differences(A: Any, center: Any, shares: Any) -> Any:
@@ -651,48 +570,18 @@ def _filled(A: Any) -> Any:
     return np.bincount(A.indices, minlength=A.shape[1]) == A.shape[0]
 
 
-def _distinct_sparse(given: SparseRows) -> SparseRows:
-    """Return the distinct rows of positive weight, sorted as `canonical` sorts dense rows."""
-    frequencies = to_numpy(given.weights)
-    matrix = given.matrix
-    keys = _row_keys(matrix, given.responses)
-    totals: dict[bytes, float] = {}
-    places: dict[bytes, int] = {}
-    for place in np.flatnonzero(frequencies > 0):
-        key = keys[place]
-        places.setdefault(key, int(place))
-        totals[key] = totals.get(key, 0.0) + float(frequencies[place])
-    order = sorted(places)
-    index = np.array([places[key] for key in order])
-    merged = np.array([totals[key] for key in order])
-    dictionary = scipy.sparse.csr_array(matrix[index])
-    return SparseRows(dictionary, given.responses[index], merged, given.intercept)
-
-
-def _row_keys(A: Any, responses: Array) -> list[bytes]:
-    """Return byte strings that sort as `canonical` sorts the dense rows [responses | A].
-
-    Among negative entries an earlier one makes the row smaller, among positive ones larger.
-    """
-    entry = np.dtype([("sign", "u1"), ("index", ">u8"), ("value", ">u8")])
-    begins = sortable(np.concatenate([row_sizes(responses), to_numpy(responses) + 0.0], axis=1))
-    keys: list[bytes] = []
-    rows_a_time = max(1, BLOCK_ENTRIES * A.shape[0] // max(A.nnz, 1))
-    for start in range(0, A.shape[0], rows_a_time):
-        pointers = A.indptr[start : start + rows_a_time + 1]
-        part = slice(pointers[0], pointers[-1])
-        values, index = A.data[part], A.indices[part].astype(np.uint64)
-        written = np.empty(values.size, dtype=entry)
-        written["sign"] = np.where(values < 0, 0, 2)
-        written["index"] = np.where(values < 0, index, np.uint64(A.shape[1]) - index)
-        written["value"] = sortable(values)
-        keys += [
-            begins[start + place].tobytes() + written[a:b].tobytes() + b"\x01"
-            for place, (a, b) in enumerate(np.lib.stride_tricks.sliding_window_view(
-                pointers - pointers[0], 2
-            ))
-        ]  # fmt: skip
-    return keys
+def rows_of(X: Any, responses: Any, weights: Any, intercept: bool) -> Rows:
+    """Return the rows of a dictionary, dense or sparse, with their responses and weights."""
+    if not scipy.sparse.issparse(X):
+        return Rows(as_double(X), responses, weights, intercept)
+    if min(X.shape) > LARGEST_SIDE:
+        raise ValueError(
+            f"X is a sparse matrix of shape {tuple(X.shape)}, expected at most {LARGEST_SIDE} rows "
+            f"or at most {LARGEST_SIDE} columns, because a dense square matrix of the smaller size "
+            "is factorised. Leave out rows or columns."
+        )
+    matrix = scipy.sparse.csr_array(canonical_entries(X), dtype=np.float64)
+    return SparseRows(matrix, responses, weights, intercept)
 
 
 LARGEST = 1e75

@@ -31,18 +31,17 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 
-from lucidae.arrays import Array, device, namespace, put, scalar, to_numpy, zeros_like_shape
+from lucidae.arrays import Array, namespace, scalar
 from lucidae.iteration import Below, Callback, Progress, Solution, Status, iterate
 from lucidae.iteration.solution import joined
 from lucidae.sparsity.blocks import COARSE, BlockModel, BlockPoint
 from lucidae.sparsity.columns import ColumnModel, ColumnPoint
-from lucidae.sparsity.dictionary import selected_columns
 from lucidae.sparsity.newton import NEWTON_STEPS
-from lucidae.sparsity.objectives import Energy, GroupCovariance, Marginal, learned_noise
+from lucidae.sparsity.objectives import Energy, GroupCovariance, Marginal
 from lucidae.sparsity.prior import BlockPrior, Groups
 from lucidae.sparsity.problem import Problem, rounding_distance
 from lucidae.sparsity.state import State, evaluate, flat_start
@@ -81,9 +80,6 @@ EQUAL = 1e-9
 
 NOISE_FREE = 1e-6
 """Noise variance, relative to the mean square response, below which data count as noise-free."""
-
-NEGLIGIBLE = 1e-14
-"""Relevance over γ below which a column no longer changes Σ in float64 and is dropped."""
 
 CHECK_UPDATES = 10
 """MM updates of covariances between two checks of the stopping rule, as long as an update each."""
@@ -353,89 +349,21 @@ def basin_limit(objective: Energy, rule: str) -> int:
     return max(BASIN_LIMIT.values()) if objective.patient else BASIN_LIMIT[rule]
 
 
-class PrunedState(NamedTuple):
-    """A state restricted to the columns that are still updated, and the indices of the columns."""
-
-    state: State
-    columns: np.ndarray[Any, Any]
-
-
 def repeat_update(
-    problem: Problem,
-    objective: Energy,
-    rule: str = "mm",
-    start: Array | None = None,
-    *,
-    tolerance: float,
-    limit: int,
-    learn: bool = False,
-    prune: bool = True,
-    callbacks: Sequence[Callback] = (),
-) -> Solution[State]:
+    problem: Problem, objective: Energy, rule: str = "mm", start: Array | None = None, *,
+    tolerance: float, limit: int, callbacks: Sequence[Callback] = (),
+) -> Solution[State]:  # fmt: skip
     """Repeat one update of the relevances until they are stationary."""
     update = objective.update(rule)
-
-    def step(pruned: PrunedState) -> PrunedState:
-        state = pruned.state
-        relevance = update(state)
-        following = _with_learned_noise(state, objective) if learn else state.problem
-        if prune and objective.prunes:
-            pruned, following, relevance = _dropped(pruned, following, relevance)
-        return PrunedState(evaluate(following, relevance), pruned.columns)
-
-    def distance(pruned: PrunedState) -> float:
-        violation = scalar(objective.violation(pruned.state))
-        return max(violation, _noise_distance(pruned.state, objective)) if learn else violation
-
-    first = evaluate(problem, flat_start(problem, objective.groups) if start is None else start)
-    solution: Solution[Any] = iterate(
-        step,
-        PrunedState(first, np.arange(problem.columns)),
-        stop=Below(distance, max(tolerance, rounding_distance(problem))),
+    return iterate(
+        lambda state: evaluate(problem, update(state)),
+        evaluate(problem, flat_start(problem, objective.groups) if start is None else start),
+        stop=Below(objective.violation, max(tolerance, rounding_distance(problem))),
         limit=limit,
-        record={"energy": lambda pruned: objective.value(pruned.state)},
+        record={"energy": objective.value},
         callbacks=callbacks,
         size=problem.rows,
     )
-    return replace(solution, value=_restored(problem, solution.value))
-
-
-def _with_learned_noise(state: State, objective: Energy) -> Problem:
-    """Return the problem of a state with its noise variance updated."""
-    noise = learned_noise(state, objective.degrees_of_freedom(state))
-    return state.problem._replace(noise=noise)
-
-
-def _noise_distance(state: State, objective: Energy) -> float:
-    """Return the relative change of the noise variance in its next update."""
-    return abs(scalar(_with_learned_noise(state, objective).noise / state.noise) - 1.0)
-
-
-def _dropped(
-    pruned: PrunedState, problem: Problem, relevance: Array
-) -> tuple[PrunedState, Problem, Array]:
-    """Return the arguments without the columns that have negligible relevances."""
-    # A column whose relevance still grows (Q > z) is not dropped however small it is.
-    state = pruned.state
-    negligible = (relevance <= NEGLIGIBLE * state.noise) & (state.alignment <= state.curvature)
-    remaining = np.flatnonzero(~to_numpy(negligible))
-    if remaining.size > 0.9 * pruned.columns.size or not remaining.size:
-        return pruned, problem, relevance
-    xp = namespace(relevance)
-    index = xp.asarray(remaining, device=device(relevance))
-    narrowed = problem._replace(dictionary=selected_columns(problem.dictionary, remaining))
-    columns = pruned.columns[remaining]
-    return PrunedState(state, columns), narrowed, xp.take(relevance, index, axis=0)
-
-
-def _restored(problem: Problem, pruned: PrunedState) -> State:
-    """Return the state on all columns of the problem; dropped columns get relevance zero."""
-    state = pruned.state
-    if pruned.columns.size == problem.columns:
-        return state
-    nothing = zeros_like_shape((problem.columns,), state.relevance)
-    relevance = put(nothing, pruned.columns, state.relevance)
-    return evaluate(problem._replace(noise=state.noise), relevance, factor=state.factor)
 
 
 def lifted(problem: Problem, start: Array | None, groups: Groups | None = None) -> Array | None:

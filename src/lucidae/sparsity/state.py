@@ -40,6 +40,7 @@ from lucidae.sparsity.dictionary import (
 from lucidae.sparsity.prior import Axes, Groups
 from lucidae.sparsity.problem import Problem, covariance, root_by_qr
 
+
 class Factor(NamedTuple):
     """A Cholesky factorisation Σ = LLᵀ: L⁻¹, L⁻¹Y and log|Σ|."""
 

@@ -15,20 +15,8 @@ import numpy as np
 import scipy.linalg
 import scipy.sparse
 
-from lucidae.arrays import (
-    Array,
-    apparent_epsilon,
-    as_complex,
-    conjugate,
-    device,
-    is_array,
-    like,
-    namespace,
-    real_part,
-    scalar,
-    to_numpy,
-)
-from lucidae.sparsity.problem import Mean, Rows, canonical, distinct_rows, refuse_extremes
+from lucidae.arrays import apparent_epsilon, is_array, to_numpy
+from lucidae.sparsity.problem import Rows, distinct_rows, refuse_extremes
 from lucidae.validation import has_complex
 
 ASYMMETRIC = 1e-8
@@ -150,15 +138,12 @@ class NoiseCovariance:
         values, vectors = values[-rank:], vectors[:, -rank:]
         return rotation_to_rows(vectors) @ (vectors / np.sqrt(values)).conj().T
 
-    def apply(self, values: Array) -> Array:
+    def apply(self, values: Any) -> Any:
         """Return the whitener T times `values`, of shape (r, m) for the rank r."""
-        if self.is_diagonal:
-            xp = namespace(values)
-            kept = xp.asarray(np.flatnonzero(self.variances > 0), device=device(values))
-            roots = like(np.sqrt(self.variances[self.variances > 0]), values)
-            return xp.take(values, kept, axis=0) / roots[:, None]
-        values = as_complex(values) if np.iscomplexobj(self.matrix) else values
-        return like(self.matrix, values) @ values
+        if not self.is_diagonal:
+            return self.matrix @ values
+        kept = self.variances > 0
+        return values[kept] / np.sqrt(self.variances[kept])[:, None]
 
     def log_determinant(self, weights: Any = None) -> float:
         """Return the sum of the logarithms of the positive eigenvalues of R."""
@@ -256,127 +241,43 @@ def _correlation(matrix: Any, symmetric: bool = True) -> tuple[Any, Any]:
     return ((scaled + scaled.conj().T) / 2.0 if symmetric else scaled), scales
 
 
-@dataclass(frozen=True)
-class WhitenedRows(Rows):
-    """Whitened rows of a dictionary and of responses: their noise has covariance γI.
+def whitened_rows(rows: Rows, noise: NoiseCovariance) -> Rows:
+    """Return the rows of data after whitening by the covariance of their noise.
 
-    They are centred before they are whitened, so that no digits are lost if means are far from
-    zero; the intercept is the coefficient of `constant`.
+    They are centred before, so that no digits are lost if means are far from zero.
     """
-
-    # (n_rows,): the whitened column of ones; zero without an intercept, and if ones lie outside the
-    # range of the noise covariance
-    constant: Array
-    # the means that were removed before whitening, of the dictionary and of the responses
-    origin: tuple[Mean, Mean]
-    # difference between the log-determinant of the noise covariance of the rows (at γ = 1) and that
-    # of the whitened rows, which is zero
-    log_volume: float
-
-    @property
-    def identified(self) -> bool:
-        """Whether these rows determine the intercept."""
-        return scalar(namespace(self.constant).max(abs(self.constant))) > 0.0
-
-    @property
-    def dimension(self) -> float:
-        """Number of independent rows: the sum of the weights, minus one with an intercept."""
-        return self.total_weight - float(self.identified)
-
-    @property
-    def means(self) -> tuple[Mean, Mean]:
-        """Means of the dictionary and the responses by generalised least squares."""
-        first, second = (
-            Mean(removed.rounded, removed.rest + offset.rounded + offset.rest)
-            for removed, offset in zip(self.origin, self.offsets, strict=True)
-        )
-        return first, second
-
-    def noise_volume(self) -> float:
-        """Return `log_volume`: the log-determinant of the noise covariance without its factor γ."""
-        return self.log_volume
-
-    def _offset(self, values: Array) -> Mean:
-        """Return the mean of whitened rows by least squares, coefficients of `constant`."""
-        if not self.identified:
-            nothing = values[0, :] * 0.0
-            return Mean(nothing, nothing)
-        shares = self.weights * conjugate(self.constant)
-        shares = like(shares / (shares @ self.constant), values)
-        column = self.constant[:, None]
-        center = shares @ values
-        center = center + shares @ (values - column * center)
-        return Mean(center, shares @ (values - column * center))
-
-    def without(self, values: Array, offset: Mean) -> Array:
-        """Return whitened rows `values` minus their mean `offset`."""
-        column = self.constant[:, None]
-        return (values - column * offset.rounded) - column * offset.rest
-
-    def take(self, index: Any) -> WhitenedRows:
-        """Return the rows with the integer indices `index`."""
-        chosen = super().take(index)
-        xp = namespace(self.constant)
-        constant = xp.take(self.constant, xp.asarray(index, device=device(self.constant)), axis=0)
-        return WhitenedRows(
-            chosen.dictionary, chosen.responses, chosen.frequencies, self.intercept, constant,
-            self.origin, self.log_volume,
-        )  # fmt: skip
-
-
-def whitened_rows(rows: Rows, noise: NoiseCovariance) -> WhitenedRows:
-    """Return the rows of data after whitening by the covariance of their noise."""
     dictionary, responses = rows.centred()
-    frequencies = rows.frequencies
-    if frequencies is not None and not noise.is_diagonal:
+    weights = rows.frequencies
+    if weights is not None and not noise.is_diagonal:
         raise ValueError(
             "sample_weight and a noise_cov matrix were given; weights are frequencies of rows, and "
             "the covariance of repeated rows is not known. Give noise_cov as one variance for "
             "each row, or repeat the rows in X, y and noise_cov."
         )
-    weights = None
-    if frequencies is not None:
-        weights = to_numpy(frequencies)[noise.variances > 0]
-        frequencies = like(weights, real_part(dictionary[0, :]))
-    ones = noise.apply(namespace(dictionary).ones_like(real_part(dictionary[:, :1])))[:, 0]
-    log_volume = noise.log_determinant(None if weights is None else to_numpy(rows.frequencies))
-    peak = 1.0 / float(noise.variances[noise.variances > 0].min()) ** 0.5
-    if not noise.is_diagonal:
-        peak = float(np.linalg.norm(noise.matrix, 2))
-    length = float(np.linalg.norm(to_numpy(ones)))
-    unidentified = UNIDENTIFIED if noise.is_diagonal else max(UNIDENTIFIED, noise.rounding)
-    if not rows.intercept or length <= unidentified * peak * ones.shape[0] ** 0.5:
-        ones = 0.0 * ones
+    log_volume = noise.log_determinant(weights)
+    ones = noise.apply(np.ones((rows.count, 1)))
+    if noise.is_diagonal:
+        kept = noise.variances > 0
+        weights = None if weights is None else weights[kept]
+        peak, unidentified = float(noise.variances[kept].min()) ** -0.5, UNIDENTIFIED
     else:
-        counts = np.ones(ones.shape[0]) if weights is None else weights
+        peak = float(np.linalg.norm(noise.matrix, 2))
+        unidentified = max(UNIDENTIFIED, noise.rounding)
+    # Ones outside the range of R do not determine the intercept.
+    identified = np.linalg.norm(ones) > unidentified * peak * len(ones) ** 0.5
+    intercept = rows.intercept and bool(identified)
+    if intercept:
         # The likelihood of what is orthogonal to the intercept: log|R| + log 1ᵀR⁻¹1 − log 1ᵀ1.
-        power = float((counts * np.abs(to_numpy(ones)) ** 2).sum())
+        counts = np.ones(len(ones)) if weights is None else weights
+        power = float(counts @ np.abs(ones[:, 0]) ** 2)
         log_volume += float(np.log(power) - np.log(rows.total_weight))
-    found = WhitenedRows(
-        noise.apply(dictionary), noise.apply(responses), frequencies, rows.intercept, ones,
-        rows.offsets, log_volume,
-    )  # fmt: skip
-    for values, name in ((found.dictionary, "X"), (found.responses, "y")):
+    whitened = noise.apply(dictionary), noise.apply(responses)
+    for values, name in zip(whitened, ("X", "y"), strict=True):
         refuse_extremes(values, f"{name} divided by the square root of noise_cov")
-    return found
-
-
-def canonical_whitened(rows: WhitenedRows) -> WhitenedRows:
-    """Return the distinct whitened rows of positive weight, sorted, with their total weights."""
-    xp = namespace(rows.dictionary)
-    # The intercept's column travels with the responses, so that only equal rows are merged.
-    constant = xp.astype(rows.constant, rows.responses.dtype)[:, None]
-    joint = xp.concat([rows.responses, constant], axis=1)
-    merged = canonical(rows.dictionary, joint, rows.frequencies, rows.intercept)
-    return WhitenedRows(
-        merged.dictionary, merged.responses[:, :-1], merged.frequencies, rows.intercept,
-        merged.responses[:, -1], rows.origin, rows.log_volume,
-    )  # fmt: skip
+    return Rows(*whitened, weights, intercept, ones * intercept, rows.offsets, log_volume)
 
 
 def prepared_rows(given: Rows, cov: NoiseCovariance | None) -> tuple[Rows, Rows]:
     """Return the distinct rows to fit with their weights, and the rows for folds."""
-    if cov is None:
-        return distinct_rows(given), given
-    whitened = whitened_rows(given, cov)
-    return canonical_whitened(whitened), whitened
+    split = given if cov is None else whitened_rows(given, cov)
+    return distinct_rows(split), split
