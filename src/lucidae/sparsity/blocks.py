@@ -11,17 +11,10 @@ import numpy as np
 from lucidae.arrays import (
     Array,
     adjoint,
-    as_complex,
-    is_complex,
-    like,
-    matched,
     multiply_lower,
-    namespace,
-    put,
     scalar,
     squared_norm,
-    to_numpy,
-    zeros_like_shape,
+    squared_norms,
 )
 from lucidae.sparsity.columns import POLISHED, Blocks, DictionaryProducts, candidates, exact_blocks
 from lucidae.sparsity.dictionary import adjoint_times, dense_columns
@@ -35,12 +28,9 @@ from lucidae.sparsity.moves import (
 from lucidae.sparsity.newton import NEWTON_STEPS, polish_covariances, polish_relevances
 from lucidae.sparsity.objectives import FullCovariance
 from lucidae.sparsity.prior import (
-    Axes,
     BlockPrior,
     Groups,
-    columns_in_order,
     group_grams,
-    in_order,
     principal_axes,
 )
 from lucidae.sparsity.problem import Problem, rounding_distance
@@ -90,7 +80,7 @@ class BlockModel:
     def of(cls, problem: Problem, prior: BlockPrior) -> tuple[BlockModel, Problem]:
         """Return the model, and the problem in the bases that it uses."""
         basis = None
-        if prior.full and prior.copies == 1:
+        if prior.full:
             problem, basis = orthonormal(problem, prior.groups)
         return cls(prior, DictionaryProducts.of(problem, prior.groups), basis), problem
 
@@ -109,11 +99,9 @@ class BlockModel:
 
         These are relevances of columns, or covariances of groups.
         """
-        given = to_numpy(given)
         if given.ndim == 1:
-            given = to_numpy(self.groups.gather(given))[:, :, None] * np.eye(
-                self.groups.members.shape[1]
-            )
+            size = self.groups.members.shape[1]
+            given = self.groups.gather(given)[:, :, None] * np.eye(size)
         return given if self.basis is None else self.basis.within(given)
 
     def evaluate(self, problem: Problem, covariances: Matrices) -> BlockPoint:
@@ -125,14 +113,11 @@ class BlockModel:
         """Return the point at covariances `active` (a, m, m) of groups `numbers`, others zero."""
         members, present = self.groups.members[numbers], self.groups.present[numbers]
         # Σ = Σ_g Φ_gTTᵀΦ_gᵀ + γI, where the columns of T are the principal axes of the covariance.
-        xp, columns = namespace(problem.noise), dense_columns(problem.dictionary, members.ravel())
-        roots = matched(square_root(active) * present[:, :, None], columns)
-        roots = as_complex(roots) if is_complex(columns) else roots
-        columns = xp.permute_dims(xp.reshape(columns, (problem.rows, *members.shape)), (1, 0, 2))
-        turned = xp.permute_dims(columns @ roots, (1, 0, 2))
-        scaled = xp.reshape(turned, (problem.rows, members.size))
-        ones = matched(np.ones(scaled.shape[1]), problem.noise)
-        factor = factor_of(problem._replace(dictionary=scaled), ones)
+        columns = dense_columns(problem.dictionary, members.ravel())
+        columns = np.moveaxis(columns.reshape(problem.rows, *members.shape), 1, 0)
+        roots = square_root(active) * present[:, :, None]
+        scaled = np.moveaxis(columns @ roots, 0, 1).reshape(problem.rows, members.size)
+        factor = factor_of(problem._replace(dictionary=scaled), np.ones(members.size))
         return BlockPoint(self, problem, numbers, active, factor)
 
     def exact(self, point: BlockPoint) -> BlockPoint:
@@ -188,7 +173,7 @@ class BlockPoint:
     def energy(self) -> float:
         """The energy per response."""
         at, factor = self.problem, self.factor
-        constant = at.outside / at.noise + at.spare * namespace(at.noise).log(at.noise)
+        constant = at.outside / at.noise + at.spare * np.log(at.noise)
         return scalar(squared_norm(factor.responses) + factor.log_determinant + constant)
 
     @cached_property
@@ -268,39 +253,38 @@ class BlockPoint:
         present = self.covariances
         found = np.zeros(present.shape, dtype=np.result_type(present, self.blocks[0].explained))
         for numbers, members, metric, explained in self.blocks:
-            size, copies = members.shape[1], self.model.prior.copies
-            part = size // copies
-            moved = majorized_covariances(
-                present[numbers][:, :part, :part], metric, explained, copies
+            size = members.shape[1]
+            found[numbers, :size, :size] = majorized_covariances(
+                present[numbers][:, :size, :size], metric, explained
             )
-            found[numbers, :size, :size] = np.kron(np.eye(copies), moved)
         return self.model.evaluate(self.problem, found)
-
-    def in_given_columns(self) -> tuple[Axes | None, Matrices]:
-        """Return the principal axes of the covariances, and the variances along them."""
-        groups, basis = self.model.groups, self.model.basis
-        if not self.model.prior.full:
-            relevance = groups.expand(self.covariances[:, 0, 0].real)
-            return None, relevance
-        axes, relevance = principal_axes(self.covariances, groups)
-        if basis is not None:
-            into = basis.into[groups.labels[axes.members[:, 0]]]
-            axes = replace(axes, vectors=into @ axes.vectors)
-        return axes, relevance
 
     @cached_property
     def state(self) -> State:
-        """The state with all columns: as they are given, or in principal axes."""
-        groups, basis = self.model.groups, self.model.basis
-        if not self.model.prior.full:
-            weights = like(groups.expand(self.covariances[:, 0, 0].real), self.problem.noise)
-            return evaluate(self.problem, weights, factor=self.factor, columns=True)
-        axes, relevance = principal_axes(self.covariances, groups)
-        turned = self.problem._replace(dictionary=axes.columns(self.problem.dictionary))
-        weights = like(relevance, self.problem.noise)
-        state = evaluate(turned, weights, factor=self.factor, columns=True)
-        found = PrincipalState.at(state, axes, groups)
-        return found if basis is None else basis.given(found)
+        """The state at active columns, as they are given or in principal axes; zero elsewhere."""
+        groups, problem, axes = self.model.groups, self.problem, None
+        if self.model.prior.full:
+            axes, relevance = principal_axes(self.covariances, groups)
+            problem = problem._replace(dictionary=axes.columns(problem.dictionary))
+        else:
+            relevance = groups.expand(self.covariances[:, 0, 0].real)
+        active = np.flatnonzero(relevance)
+        whitened = self.factor.inverse @ dense_columns(problem.dictionary, active)
+        curvature, alignment = np.zeros(relevance.size), np.zeros(relevance.size)
+        curvature[active] = squared_norms(whitened, -2)
+        alignment[active] = squared_norms(adjoint(whitened) @ self.factor.responses, -1)
+        nothing = np.zeros((0, 0))
+        state = State(
+            *problem, relevance, curvature, alignment, squared_norm(self.factor.responses),
+            self.factor.log_determinant, self.factor.inverse, self.factor.responses,
+            nothing, nothing,
+        )  # fmt: skip
+        if axes is None:
+            return state
+        if self.model.basis is not None:
+            into = self.model.basis.into[groups.labels[axes.members[:, 0]]]
+            axes = replace(axes, vectors=into @ axes.vectors)
+        return PrincipalState.at(state, axes, groups)
 
 
 class BlockPart:
@@ -318,8 +302,7 @@ class BlockPart:
         whitened = multiply_lower(point.factor.inverse,
                                   dense_columns(point.problem.dictionary, self.index))  # fmt: skip
         loading = adjoint(whitened) @ point.factor.responses
-        gram = [to_numpy(adjoint(whitened) @ whitened), to_numpy(loading)]
-        self.gram = np.hstack(gram)
+        self.gram = np.hstack([adjoint(whitened) @ whitened, loading])
         present = np.zeros((chosen.size, size, size), np.result_type(point.active, self.gram))
         present[np.searchsorted(chosen, point.numbers)] = point.active
         self.members = [members for _, members in self.inside.by_size()]
@@ -338,7 +321,7 @@ class BlockPart:
         floor = 0.1 * tolerance**2
         count = sum(len(members) for members in self.members)
         try:
-            if alone or self.prior.copies > 1:
+            if alone:
                 for _ in range(ROUNDS):
                     if move_all(self.gram, self.members, self.covariances, self.prior) <= NO_GAIN:
                         break
@@ -389,8 +372,6 @@ class BlockPart:
 
     def polish(self, tolerance: float, limit: int = NEWTON_STEPS) -> None:
         """Take Newton steps in the covariances of all groups of the working set."""
-        if self.prior.copies > 1:
-            return
         if not self.prior.full:
             self._polish_relevances(tolerance, limit)
             return
@@ -438,11 +419,11 @@ class BlockPart:
         if not chosen.size:
             return
         part = self._problem(self.index[chosen])
-        state = evaluate(part, like(relevance[chosen], part.noise), columns=True)
+        state = evaluate(part, relevance[chosen], columns=True)
         marginal = FullCovariance(self.inside.restricted(chosen))
         enough = max(tolerance / 4.0, POLISHED * self.point.violation)
         (ended,) = polish_relevances([state], marginal, tolerance=enough, limit=limit)
-        relevance[chosen] = to_numpy(ended.relevance)
+        relevance[chosen] = ended.relevance
         self.covariances = [
             multiples_of_identity(relevance[members[:, 0]], members.shape[1])
             for members in self.members
@@ -497,7 +478,7 @@ def entry_noise_of_groups(problem: Problem, prior: BlockPrior) -> float:
     Columns of a group are orthonormal here.
     """
     turned, _ = orthonormal(problem, prior.groups)
-    loading = to_numpy(adjoint_times(turned.dictionary, turned.responses))
+    loading = adjoint_times(turned.dictionary, turned.responses)
     norms = [np.linalg.norm(loading[index], 2, axis=(1, 2)) for _, index in prior.groups.by_size()]
     return float(np.concatenate(norms).max()) ** 2
 
@@ -526,15 +507,6 @@ class GroupBasis(NamedTuple):
         """Return the covariances of the coefficients of the given columns; undoes `within`."""
         return np.asarray(self.into @ covariances @ adjoint(self.into))
 
-    def given(self, state: PrincipalState) -> PrincipalState:
-        """Return a state with orthonormal columns as a state for the given columns."""
-        axes, groups = state.axes, self.groups
-        turns = np.zeros(self.into.shape, np.result_type(self.into, to_numpy(axes.vectors)))
-        turns += np.eye(self.into.shape[1])
-        turns[groups.labels[axes.members[:, 0]]] = to_numpy(axes.vectors)
-        whole = Axes(groups.members, groups.present, self.into @ turns)
-        return PrincipalState.at(State(*state), whole, groups)
-
 
 def orthonormal(problem: Problem, groups: Groups) -> tuple[Problem, GroupBasis]:
     """Return the problem with orthonormal columns in every group, and the bases of the groups.
@@ -543,29 +515,40 @@ def orthonormal(problem: Problem, groups: Groups) -> tuple[Problem, GroupBasis]:
     columns of unit norm, is below `DROPPED` become zero. With fewer columns than rows the problem
     is reduced to their span.
     """
-    columns = to_numpy(problem.dictionary)
+    columns = problem.dictionary
     count, size = groups.members.shape
     into = np.zeros((count, size, size), columns.dtype)
-    back, found = np.zeros_like(into), np.zeros(columns.shape, columns.dtype)
+    back, found = np.zeros_like(into), np.zeros_like(columns)
     used = np.zeros(columns.shape[1], dtype=bool)
     for numbers, members in groups.by_size():
-        basis, values, axes, norms = _singular_vectors(columns, members)
-        kept = values > DROPPED * values[:, :1]
+        gram = group_grams(columns, members)
+        norms = np.sqrt(np.diagonal(gram, axis1=1, axis2=2).real)
+        norms = np.where(norms > 0, norms, 1.0)
+        powers, axes = np.linalg.eigh(gram / (norms[:, :, None] * norms[:, None, :]))
+        values = np.sqrt(np.maximum(powers, 0.0))
+        poor = np.flatnonzero(~(powers[:, 0] > INDEPENDENT * powers[:, -1]))
+        if poor.size:  # the Gram matrix has lost digits of small singular values
+            scaled = np.moveaxis(columns[:, members[poor]] / norms[poor], 0, 1)
+            _, exact, right = np.linalg.svd(scaled, full_matrices=False)
+            values[poor] = 0.0
+            values[poor, : exact.shape[1]] = exact
+            axes[poor, :, : exact.shape[1]] = adjoint(right)
+        kept = values > DROPPED * values.max(axis=1, keepdims=True)
         inverse = np.where(kept, 1.0 / np.where(kept, values, 1.0), 0.0)
-        rank, width = np.arange(values.shape[1]), np.arange(members.shape[1])
-        into[numbers[:, None, None], width[:, None], rank] = (
-            adjoint(axes) * inverse[:, None, :] / norms[:, :, None]
+        turns = axes * inverse[:, None, :] / norms[:, :, None]
+        width = np.arange(members.shape[1])
+        into[numbers[:, None, None], width[:, None], width] = turns
+        back[numbers[:, None, None], width[:, None], width] = (
+            (values * kept)[:, :, None] * adjoint(axes) * norms[:, None, :]
         )
-        back[numbers[:, None, None], rank[:, None], width] = (
-            (values * kept)[:, :, None] * axes * norms[:, None, :]
-        )
-        basis = basis if kept.all() else basis * kept
-        if basis.size == found.size and in_order(members.ravel()):
-            found = basis.reshape(found.shape)  # without a copy
-        else:
-            found[:, members[:, rank]] = basis
-        used[members[:, rank]] = kept
-    turned = problem._replace(dictionary=matched(found, problem.dictionary))
+        # Entry by entry for all groups at once, which is faster than one product for each group.
+        for place in width:
+            for other in width:
+                found[:, members[:, place]] += (
+                    columns[:, members[:, other]] * turns[:, other, place]
+                )
+        used[members] = kept
+    turned = problem._replace(dictionary=found)
     return _in_span(turned, np.flatnonzero(used)), GroupBasis(groups, into, back)
 
 
@@ -574,42 +557,6 @@ def _in_span(problem: Problem, index: Matrices) -> Problem:
     if not 0 < index.size < problem.rows:
         return problem
     small = problem.restricted(index)
-    wide = zeros_like_shape((index.size, problem.columns), small.dictionary)
-    xp = namespace(wide)
-    return small._replace(dictionary=put(wide.mT, index, xp.matrix_transpose(small.dictionary)).mT)
-
-
-def _singular_vectors(
-    columns: Matrices, members: Matrices
-) -> tuple[Matrices, Matrices, Matrices, Matrices]:
-    """Return singular value decompositions of groups of unit columns, and the norms of the columns.
-
-    They follow from Gram matrices where these are accurate enough.
-    """
-    gram = group_grams(columns, members)
-    norms = np.sqrt(np.diagonal(gram, axis1=1, axis2=2).real)
-    norms = np.where(norms > 0, norms, 1.0)
-    size = members.shape[1]
-    block = columns_in_order(columns, members.ravel()).reshape(len(columns), -1, size)
-    if len(columns) < size:
-        poor = np.ones(len(members), dtype=bool)
-        basis = np.zeros((len(columns), len(members), len(columns)), columns.dtype)
-        values = np.zeros((len(members), len(columns)))
-        axes = np.zeros((len(members), len(columns), size), columns.dtype)
-    else:
-        powers, turns = np.linalg.eigh(gram / (norms[:, :, None] * norms[:, None, :]))
-        poor = ~(powers[:, 0] > INDEPENDENT * powers[:, -1])
-        values = np.sqrt(np.where(poor[:, None], 1.0, powers))[:, ::-1] + 0.0
-        turns = turns[:, :, ::-1]
-        basis, axes = np.empty_like(block), adjoint(turns) + 0.0
-        turns = turns / (norms[:, :, None] * values[:, None, :])
-        # Entry by entry for all groups at once, which is faster than one product for each group.
-        for place in range(size):
-            np.multiply(block[:, :, 0], turns[:, 0, place], out=basis[:, :, place])
-            for other in range(1, size):
-                basis[:, :, place] += block[:, :, other] * turns[:, other, place]
-    if poor.any():
-        scaled = np.moveaxis(block[:, poor] / norms[poor], 0, 1)
-        left, values[poor], axes[poor] = np.linalg.svd(scaled, full_matrices=False)
-        basis[:, poor] = np.moveaxis(left, 0, 1)
-    return basis, values, axes, norms
+    wide = np.zeros((index.size, problem.columns), small.dictionary.dtype)
+    wide[:, index] = small.dictionary
+    return small._replace(dictionary=wide)

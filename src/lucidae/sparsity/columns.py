@@ -288,10 +288,6 @@ class ColumnPoint:
         """The state of the first problem."""
         return self.states[0]
 
-    def in_given_columns(self) -> tuple[None, Array]:
-        """Return None, since columns are not turned, and the relevances."""
-        return None, self.relevance
-
     @property
     def parameters(self) -> Array:
         """The relevances, from which another fit can start."""

@@ -9,12 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple
 
 import numpy as np
 from sklearn.model_selection import KFold
 
-from lucidae.arrays import Array, like, namespace, scalar, squared_norm, squared_norms, to_numpy
+from lucidae.arrays import Array, namespace, scalar, squared_norm, squared_norms
 from lucidae.iteration import Below, Callback, iterate, limited_blas, of_each
 from lucidae.sparsity.blocks import entry_noise_of_groups
 from lucidae.sparsity.dictionary import adjoint_times, column_squares
@@ -23,17 +23,15 @@ from lucidae.sparsity.posterior import ActiveFactor
 from lucidae.sparsity.problem import Problem, Rows, Units
 from lucidae.sparsity.solve import (
     FEW_RESPONSES,
+    NEWTON_STEPS,
     coarse_fit,
     is_small,
     lifted,
     model_of,
     repeat_update,
 )
-from lucidae.sparsity.state import State, axes_of, evaluate, positive
+from lucidae.sparsity.state import State, axes_of, positive
 from lucidae.validation import check_integer
-
-Shared: TypeAlias = tuple[Any, Problem]
-"""What the fits of a path at several noise variances share, the result of `model_of`."""
 
 PATH_STEP = 10.0**-0.5
 """Ratio of each noise variance on the path to the one before."""
@@ -104,89 +102,52 @@ def folds(
 
 @dataclass(slots=True)
 class RowFold:
-    """Training and test rows of one cross-validation fold, with the relevances of its last fit."""
+    """Training and test rows of one cross-validation fold, with the start of its next fit."""
 
-    # the training rows after normalisation, and the factors by which they were divided
-    problem: Problem
+    model: Any  # of the working-set solver; None for fits by updates
+    problem: Problem  # the training rows after normalisation, in the bases of the model
     units: Units
-    train: Rows  # the training rows and the held-out rows
+    train: Rows
     test: Rows
-    # the fitted relevances (or group covariances) for the previous noise variance, from which the
-    # next fit starts; None before the first fit
-    start: Array | None = None
-    # the model of all fits, and the problem in its bases; None for fits by updates
-    shared: Shared | None = None
+    # relevances (or group covariances) of the last fit; None before the first one
+    start: Any = None
 
     @classmethod
     def of(cls, train: Rows, test: Rows, objective: Energy) -> RowFold:
         """Return a fold with its training rows in normalised units."""
         problem, units = train.normalised(objective.groups)
-        return cls(problem, units, train, test, shared=_shared(problem, objective))
+        sweeps = isinstance(objective, GroupCovariance) or not is_small(problem)
+        model = None
+        if objective.exact_coordinates and sweeps:
+            model, problem = model_of(problem, objective)
+        return cls(model, problem, units, train, test)
 
-    def fitted(self, noise: float, objective: Energy, quick: bool = False) -> FoldFit:
-        """Return the fit at the noise variance `noise`, and its error on the test rows."""
+    def fitted(self, noise: float, objective: Energy, quick: bool) -> tuple[float, Any, float]:
+        """Return the error on the test rows, the start of the next fit, and columns per row."""
         with limited_blas(self.train.count):
-            normalised = scalar(self.units.normalised_noise(noise))
-            at = self.problem.with_noise(normalised)
-            found = _coarse(at, objective, self.start, self.shared, quick)
+            at = self.problem.with_noise(scalar(self.units.normalised_noise(noise)))
+            state, start = _coarse(self.model, at, objective, self.start, quick)
             dictionary, responses = self.train.weighted
-            relevance = self.units.relevance(found.relevance)
-            factor = ActiveFactor.of(dictionary, relevance, noise, found.axes)
+            relevance = self.units.relevance(state.relevance)
+            factor = ActiveFactor.of(dictionary, relevance, noise, axes_of(state))
             error = self.test.squared_error(*factor.nonzero_mean(responses), self.train)
-            return FoldFit(error, found.start, factor.active.size / self.train.count)
-
-
-class FoldFit(NamedTuple):
-    """The fit of one fold at one noise variance."""
-
-    error: float
-    start: Array
-    density: float
-
-
-class CoarseFit(NamedTuple):
-    """A fit of low accuracy: relevances (along `axes` of groups), and where the next fit starts."""
-
-    relevance: Array
-    axes: Any
-    start: Array
-
-    @classmethod
-    def of(cls, state: State, objective: Energy) -> CoarseFit:
-        """Return the fit with the relevances of a solver's state."""
-        return cls(state.relevance, axes_of(state), objective.parameters(state))
-
-
-def _shared(problem: Problem, objective: Energy) -> Shared | None:
-    """Return what the fits of a path at several noise variances share; see `RowFold`."""
-    full = objective.marginal is not None and objective.exact_coordinates
-    if isinstance(objective, GroupCovariance) or (full and not is_small(problem)):
-        return model_of(problem, objective)
-    return None
+            return error, start, factor.active.size / self.train.count
 
 
 def _coarse(
-    problem: Problem,
-    objective: Energy,
-    start: Array | None,
-    shared: Shared | None,
-    quick: bool,
-) -> CoarseFit:
-    """Return relevances that minimise the energy to the low accuracy that predictions need."""
-    if shared is not None:
-        model, at = shared[0], shared[1].with_noise(scalar(problem.noise))
-        steps = {"newton_steps": QUICK_STEPS} if quick else {}
-        point = coarse_fit(model, at, start, **steps)
-        axes, variances = point.in_given_columns()
-        return CoarseFit(like(variances, problem.noise), axes, point.parameters)
-    rough: dict[str, Any] = {"tolerance": 1e-2, "limit": 100}
-    if objective.marginal is None or not objective.exact_coordinates:
-        begin = lifted(problem, start, objective.groups)
-        updated = repeat_update(problem, objective, start=begin, **rough)
-        return CoarseFit.of(updated.value, objective)
-    # No start is better for a small problem: one from a larger γ may end at a higher energy.
-    rough |= {"limit": FEW_STEPS}
-    return CoarseFit.of(repeat_update(problem, objective, "mackay", **rough).value, objective)
+    model: Any, problem: Problem, objective: Energy, start: Any, quick: bool = False
+) -> tuple[State, Any]:
+    """Return a fit of the low accuracy that predictions need, and where the next one starts."""
+    if model is not None:
+        point = coarse_fit(model, problem, start, QUICK_STEPS if quick else NEWTON_STEPS)
+        return point.state, point.parameters
+    if objective.exact_coordinates:
+        # No start is better for a small problem: one from a larger γ may end at a higher energy.
+        limits: dict[str, Any] = {"tolerance": 1e-2, "limit": FEW_STEPS}
+        return repeat_update(problem, objective, "mackay", **limits).value, None
+    begin = lifted(problem, start, objective.groups)
+    state = repeat_update(problem, objective, start=begin, tolerance=1e-2, limit=100).value
+    return state, state.relevance
 
 
 class PathTrace(NamedTuple):
@@ -249,47 +210,20 @@ def coarse_trace(problem: Problem, objective: Energy, noise: float) -> PathTrace
         return PathTrace(np.zeros(0), np.zeros((0, problem.columns)), np.zeros(0))
     count = max(1, int(np.ceil(np.log(highest / target) / -np.log(PATH_STEP))))
     steps = np.geomspace(highest, target, count + 1)[1:-1]
-    found = list(_contributions(problem, objective, steps))
-    powers = np.reshape([power for power, _ in found], (len(steps), problem.columns))
-    shares = np.array([share for _, share in found], dtype=float)
+    model, turned = None, problem
+    if objective.exact_coordinates:
+        model, turned = model_of(problem, objective)
+    start, powers, shares = None, np.zeros((len(steps), problem.columns)), np.zeros(len(steps))
+    for place, level in enumerate(steps):
+        state, start = _coarse(model, turned.with_noise(float(level)), objective, start)
+        powers[place], shares[place] = column_powers(state, objective), explained_share(state)
     return PathTrace(noise * steps / target, powers, shares)
-
-
-def _contributions(problem: Problem, objective: Energy, levels: Any) -> Iterator[tuple[Any, float]]:
-    """Yield the contributions of all columns, and the share that is explained, of coarse fits."""
-    start: Any = None
-    if (objective.marginal is None and not isinstance(objective, GroupCovariance)) or (
-        not objective.exact_coordinates
-    ):
-        for level in levels:
-            at = problem.with_noise(float(level))
-            start = _coarse(at, objective, start, None, False).relevance
-            whole = evaluate(at, start)
-            yield column_powers(whole, objective), explained_share(whole)
-        return
-    model, turned = model_of(problem, objective)
-    for level in levels:
-        point = coarse_fit(model, turned.with_noise(float(level)), start)
-        start = point.parameters
-        axes, relevance = point.in_given_columns()
-        active, power, share = np.flatnonzero(to_numpy(relevance)), np.zeros(problem.columns), 0.0
-        if active.size:
-            given = problem.with_noise(float(level))
-            if axes is not None:
-                columns = axes.columns_at(given.dictionary, active)
-                part = given._replace(dictionary=columns).restricted(np.arange(active.size))
-            else:
-                part = given.restricted(active)
-            state = evaluate(part, like(to_numpy(relevance)[active], problem.noise))
-            power[active] = to_numpy(state.power * column_squares(state.dictionary))
-            share = explained_share(state)
-        yield power if objective.groups is None else objective.groups.share(power), share
 
 
 def column_powers(state: State, objective: Energy) -> Any:
     """Return the sum of squares that each column, or group, contributes to the fitted values."""
     powers = state.power * column_squares(state.dictionary)
-    return to_numpy(powers if objective.groups is None else objective.groups.share(powers))
+    return powers if objective.groups is None else objective.groups.share(powers)
 
 
 def path_stability(
@@ -422,20 +356,18 @@ def held_out_errors(
     def step(walk: Walk) -> Walk:
         quick = screened and walk.waited > 0
         jobs = [(fold, float(path[walk.tried]), objective, quick) for fold in parts]
-        fits = of_each(RowFold.fitted, jobs, n_jobs=n_jobs)
-        for fold, fit in zip(parts, fits, strict=True):
-            fold.start = fit.start
-        errors.append(np.array([fit.error for fit in fits]) / counts)
+        found, starts, dense = zip(*of_each(RowFold.fitted, jobs, n_jobs=n_jobs), strict=True)
+        for fold, start in zip(parts, starts, strict=True):
+            fold.start = start
+        errors.append(np.array(found) / counts)
         error = float(errors[-1] @ weights / weights.sum())
         waited = 0 if error < IMPROVED * walk.best else walk.waited + 1
-        dense = float(np.mean([fit.density for fit in fits])) >= 1.0
-        if screened and patience is None and dense and error > WORSE * walk.best:
+        if screened and patience is None and np.mean(dense) >= 1.0 and error > WORSE * walk.best:
             waited = allowed
         return Walk(walk.tried + 1, min(walk.best, error), waited)
 
-    coarse = parts[0].shared is not None or not is_small(parts[0].problem)
-    large = objective.exact_coordinates and coarse
-    screened = parts[0].shared is not None and objective.groups is None
+    large = parts[0].model is not None
+    screened = large and objective.groups is None
     allowed = patience or (LARGE_PATIENCE if large else PATIENCE)
     iterate(
         step,

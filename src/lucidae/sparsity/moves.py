@@ -235,55 +235,20 @@ def _by_eigenvalues(
     return half @ adjoint(half), np.where(np.isfinite(gain), gain, 0.0)
 
 
-def repeated_moves(
-    covariance: Matrices, metric: Matrices, explained: Matrices, copies: int
-) -> tuple[Matrices, Matrices]:
-    """Return better covariances Γ of blocks whose columns have the prior I ⊗ Γ, and their gains.
+def majorized_covariances(covariance: Matrices, metric: Matrices, explained: Matrices) -> Matrices:
+    """Return S^{-½}(S^½AS^½)^½S^{-½}: one step of majorise–minimise in each covariance.
 
-    Such a block has `copies` sets of columns with the same Γ, such as fields and their derivatives.
-    There is no closed form: a block of covariance zero gets the best I ⊗ wI, another one a step of
-    majorise–minimise (`majorized_covariances`), or zero if that is lower.
+    A = ΓQΓ is the mean of uuᵀ over the posterior means u = ΓΦ_gᵀΣ⁻¹x of the responses.
     """
-    size = covariance.shape[1]
-    whole = np.kron(np.eye(copies), covariance)
-    moved = majorized_covariances(covariance, metric, explained, copies)
-    entering = ~covariance.any(axis=(1, 2))
-    if entering.any():
-        best, _ = spherical_moves(whole[entering], metric[entering], explained[entering])
-        moved[entering] = best[:, :size, :size]
-    gain = _decrease(np.kron(np.eye(copies), moved) - whole, metric, explained)
-    _, _, saved = leave_group_out(whole, metric, explained)
-    better = -saved > gain
-    moved[better], gain[better] = 0.0, -saved[better]
-    return moved, np.maximum(gain, 0.0)
-
-
-def majorized_covariances(
-    covariance: Matrices, metric: Matrices, explained: Matrices, copies: int = 1
-) -> Matrices:
-    """Return Z^{-½}(Z^½AZ^½)^½Z^{-½}: one step of majorise–minimise in each covariance.
-
-    Z = Σᵢ ΦᵢᵀΣ⁻¹Φᵢ and A = Σᵢ UᵢUᵢᵀ/n are sums over the copies i of the columns of a block.
-    """
-    # log|Σ| is concave in Γ, with gradient Z, and the data term is the minimum over U of a sum with
-    # tr(Γ⁻¹A): tr(ZΓ) + tr(Γ⁻¹A) is minimal where ΓZΓ = A. With RZRᵀ = I and Γ = RᵀBR this is
-    # B² = R⁻ᵀAR⁻¹, where R⁻ᵀ = RZ. The posterior mean of copy i is ΓΦᵢᵀΣ⁻¹X.
-    size = covariance.shape[1]
-    places = [slice(i * size, (i + 1) * size) for i in range(copies)]
-    Z, Q = (np.sum([each[:, p, p] for p in places], axis=0) for each in (metric, explained))
-    inverse = inverse_root(Z)
-    root = inverse @ Z @ covariance
-    half = square_root(root @ Q @ adjoint(root))
+    # log|Σ| is concave in Γ, with gradient S, and the data term is the minimum over U of a sum with
+    # tr(Γ⁻¹A): tr(SΓ) + tr(Γ⁻¹A) is minimal where ΓSΓ = A. With RSRᵀ = I and Γ = RᵀBR this is
+    # B² = R⁻ᵀAR⁻¹, where R⁻ᵀ = RS.
+    inverse = inverse_root(metric)
+    root = inverse @ metric @ covariance
+    half = square_root(root @ explained @ adjoint(root))
     values = np.linalg.norm(half, axis=1)  # square roots of the eigenvalues
     scaled = adjoint(inverse) @ (half / np.sqrt(np.where(values > 0, values, 1.0))[:, None, :])
     return np.asarray(scaled @ adjoint(scaled))
-
-
-def _decrease(change: Matrices, metric: Matrices, explained: Matrices) -> Matrices:
-    """Return tr (I + ΔS)⁻¹ΔQ − log|I + ΔS|, by which the energy falls if Γ changes by Δ."""
-    system = np.eye(metric.shape[1]) + change @ metric
-    lost = np.trace(np.linalg.solve(system, change @ explained), axis1=1, axis2=2).real
-    return np.asarray(lost - np.linalg.slogdet(system)[1])
 
 
 def inverse_root(metric: Matrices) -> Matrices:

@@ -385,14 +385,13 @@ class FullCovariance(Marginal):
 class GroupCovariance(FullCovariance):
     """The full energy with a covariance of its own for every group of columns (`prior`)."""
 
-    copies: int = 1  # sets of columns in each group that have the same covariance
     rules: ClassVar[tuple[str, ...]] = ("mm",)
 
     @property
     def prior(self) -> BlockPrior:
         """The prior of the groups."""
         assert self.groups is not None
-        return BlockPrior(self.groups, True, self.copies)
+        return BlockPrior(self.groups, True)
 
     @property
     def marginal(self) -> None:  # type: ignore[override]

@@ -1,9 +1,8 @@
 """The prior of the coefficients: blocks of columns, each with a covariance of its own.
 
 Σ = γI + Σ_b Φ_bΓ_bΦ_bᵀ. A block is a single column (Γ = w, its relevance), a group of columns that
-share one relevance (Γ = wI), a group with any positive semi-definite Γ, or several sets of columns
-with the same Γ (I ⊗ Γ). Single columns are stored and moved as vectors (`columns`), groups as
-stacks of matrices (`blocks`).
+share one relevance (Γ = wI), or a group with any positive semi-definite Γ. Single columns are
+stored and moved as vectors (`columns`), groups as stacks of matrices (`blocks`).
 
 Results for groups with any Γ do not depend on the axes inside a group, so that solvers take an
 orthonormal basis of each (`orthonormal`). With Γ = V diag(w) Vᵀ the columns Φ_bV have independent
@@ -33,7 +32,6 @@ from lucidae.sparsity.moves import (
     Matrices,
     full_moves,
     inverse_root,
-    repeated_moves,
     spherical_moves,
     square_root,
 )
@@ -156,29 +154,18 @@ def _consecutive(size: int, n_columns: int) -> np.ndarray[Any, Any]:
 
 @dataclass(frozen=True, eq=False)
 class BlockPrior:
-    """Groups of columns with a covariance each: wI, any Γ (`full`), or I ⊗ Γ (`copies` above 1).
-
-    Covariances have the size of their group, also those of the form I ⊗ Γ.
-    """
+    """Groups of columns with a covariance each: wI, or any Γ (`full`)."""
 
     groups: Groups
     full: bool = False
-    copies: int = 1
 
     def moves(
         self, covariance: Matrices, metric: Matrices, explained: Matrices, most: int | None = None
     ) -> tuple[Matrices, Matrices]:
-        """Return the best covariance of each group, with all others fixed, and its gain.
-
-        For I ⊗ Γ it is a better one.
-        """
-        if not self.full:
-            return spherical_moves(covariance, metric, explained, most)
-        if self.copies == 1:
+        """Return the best covariance of each group, with all others fixed, and its gain."""
+        if self.full:
             return full_moves(covariance, metric, explained)
-        size = covariance.shape[1] // self.copies
-        moved, gain = repeated_moves(covariance[:, :size, :size], metric, explained, self.copies)
-        return np.kron(np.eye(self.copies), moved), gain
+        return spherical_moves(covariance, metric, explained, most)
 
     def violation(self, covariance: Matrices, metric: Matrices, explained: Matrices) -> Matrices:
         """Return the distance of each group to the optimality (KKT) conditions.
@@ -192,14 +179,11 @@ class BlockPrior:
             slope = np.trace(explained, axis1=1, axis2=2).real - trace
             slack = covariance[:, 0, 0].real * np.abs(slope)
             return np.asarray(np.maximum(slack, slope / np.where(trace > 0, trace, 1.0)))
-        size = covariance.shape[1] // self.copies
-        places = [slice(i * size, (i + 1) * size) for i in range(self.copies)]
-        S, Q = (np.sum([each[:, p, p] for p in places], axis=0) for each in (metric, explained))
-        root, half = inverse_root(S), square_root(covariance[:, :size, :size])
-        ratios = np.linalg.eigvalsh(root @ Q @ adjoint(root))[:, -1] - 1.0
+        root = inverse_root(metric)
+        ratios = np.linalg.eigvalsh(root @ explained @ adjoint(root))[:, -1] - 1.0
         active = covariance.any(axis=(1, 2))
-        half = half[active]
-        slack = np.linalg.eigvalsh(adjoint(half) @ (Q - S)[active] @ half)
+        half = square_root(covariance[active])
+        slack = np.linalg.eigvalsh(adjoint(half) @ (explained - metric)[active] @ half)
         ratios[active] = np.maximum(ratios[active], np.abs(slack).max(axis=1))
         return np.asarray(ratios)
 

@@ -13,11 +13,11 @@ import numpy as np
 import scipy.optimize
 import scipy.special
 
-from lucidae.arrays import Array, like, namespace, to_numpy
+from lucidae.arrays import Array, adjoint, like, namespace, to_numpy
 from lucidae.sparsity.dictionary import Dictionary, column_squares, dense_columns
 from lucidae.sparsity.objectives import Energy, GroupCovariance
 from lucidae.sparsity.prior import Groups, group_grams
-from lucidae.sparsity.state import State, evaluate_from, leave_one_out, positive
+from lucidae.sparsity.state import State, leave_one_out, positive
 
 TIED, IN_USE, NEARLY = 1e-12, 0.01, 1e-4
 """Columns are tied if the squared sine of their angle is below the first number. Compared are those
@@ -102,15 +102,14 @@ def group_evidence(state: State, groups: Groups, n_responses: int) -> Any:
     Per response it is log|I − G| + tr(Bᵀ(I − G)⁻¹B) with G = W^½Φ_gᵀΣ⁻¹Φ_gW^½ and B =
     W^½Φ_gᵀΣ⁻¹X/√n, in the principal axes of groups that have covariances of their own.
     """
-    state = evaluate_from(state, state.relevance)
     evidence = np.zeros(groups.count)
-    active = np.flatnonzero(to_numpy(groups.total(state.relevance)))
+    active = np.flatnonzero(groups.total(state.relevance))
     index = groups.columns(active)
     if not index.size:
         return evidence
     part = state.take(index)
-    roots = np.sqrt(to_numpy(part.relevance))
-    whitened, loading = to_numpy(part.whitened) * roots, to_numpy(part.loading).conj().T * roots
+    roots = np.sqrt(part.relevance)
+    whitened, loading = part.whitened * roots, adjoint(part.loading) * roots
     for numbers, members in groups.restricted(index).by_size():
         left = np.eye(members.shape[1]) - group_grams(whitened, members)
         evidence[active[numbers]] = removal_costs(left, group_grams(loading, members))
