@@ -356,21 +356,6 @@ def test_settings_of_the_group_lasso_are_refused(function, name, value):
         function(X, Y, **{"noise_variance": 1.0, name: value})
 
 
-@pytest.mark.parametrize(
-    ("call", "words"),
-    [
-        (lambda: solve_batch(Phi=X[None], X=Y[None]), r"Write solve_batch\(X=..., y=...\), where"),
-        (lambda: solve_batch(dictionary=X[None], responses=Y[None]), r"Write solve_batch\(X=..., "),
-        (lambda: solve_batch(X[None], X=Y[None]), "X is the dictionary and y are the responses"),
-        *((lambda f=f: f(dictionary=X, responses=Y, noise_variance=1.0), "X is the dictionary and")
-          for f in (group_lasso, noise_free_group_lasso)),
-    ],
-)  # fmt: skip
-def test_former_keywords_are_refused_with_the_new_ones(call, words):
-    with pytest.raises(TypeError, match=words):
-        call()
-
-
 @pytest.mark.covering
 @pytest.mark.parametrize("library", ["numpy", "torch"])
 @pytest.mark.parametrize(

@@ -65,7 +65,6 @@ from lucidae.sparsity.problem import (
     refuse_zero_problem,
     root_by_qr,
     rounding_distance,
-    takes_dictionary_and_responses,
 )
 from lucidae.sparsity.solve import (
     BASIN,
@@ -185,7 +184,6 @@ class BatchSettings(NamedTuple):
     max_iter: int
 
 
-@takes_dictionary_and_responses
 def solve_batch(
     X: Array,
     y: Array,

@@ -21,7 +21,6 @@ from lucidae.certificates.claims import (
     undecided,
 )
 from lucidae.sparsity.dictionary import dense_if_small
-from lucidae.sparsity.problem import takes_dictionary_and_responses
 from lucidae.sparsity.theory import (
     EXACT,
     UNCHECKED,
@@ -412,7 +411,6 @@ def _unique_by_coherence(figures: Figures, unique: Uniqueness) -> Claim:
 
 
 @certifies("sparsity")
-@takes_dictionary_and_responses
 def certify_coefficients(
     coef: Any,
     X: Any,

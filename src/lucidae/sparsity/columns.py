@@ -28,13 +28,9 @@ from lucidae.arrays import (
     adjoint,
     cholesky,
     conjugate,
-    device,
     diagonal,
     largest,
-    like,
-    matched,
     multiply_lower,
-    namespace,
     put,
     rank_one_,
     real_part,
@@ -43,8 +39,6 @@ from lucidae.arrays import (
     squared_moduli,
     squared_norm,
     squared_norms,
-    to_numpy,
-    zeros_like_shape,
 )
 from lucidae.sparsity.dictionary import (
     Dictionary,
@@ -133,7 +127,7 @@ class DictionaryProducts:
             return None
         blocks = Groups.of(1, problem.columns) if groups is None else groups
         if groups is None:
-            grams = [to_numpy(column_squares(dictionary))[:, None, None]]
+            grams = [column_squares(dictionary)[:, None, None]]
         else:
             grams = [group_grams(dictionary, members) for _, members in blocks.by_size()]
         responses = adjoint(adjoint_times(dictionary, problem.responses))
@@ -146,17 +140,16 @@ class DictionaryProducts:
 
     def with_columns(self, index: Matrices) -> Array:
         """Return ΦᵀΦ in the rows `index`, which are ascending, and store those that are new."""
-        xp = namespace(self.rows)
         new = np.setdiff1d(index, self.index)
         if new.size:
             found = adjoint(adjoint_times(self.dictionary, dense_columns(self.dictionary, new)))
-            self.rows = xp.concat([self.rows, found], axis=0)
+            self.rows = np.concatenate([self.rows, found])
             self.index = np.concatenate([self.index, new])
         order = np.argsort(self.index)
         places = order[np.searchsorted(self.index, index, sorter=order)]
         if np.array_equal(places, np.arange(self.index.size)):
             return self.rows
-        taken = xp.take(self.rows, xp.asarray(places, device=device(self.rows)), axis=0)
+        taken = self.rows[places]
         if self.index.size > self.dictionary.shape[0]:
             self.index, self.rows = index, taken
         return taken
@@ -164,7 +157,6 @@ class DictionaryProducts:
     def blocks(self, problem: Problem, index: Matrices, roots: Any) -> list[Blocks]:
         """Return the matrices of all blocks, for each size, from active columns and their roots."""
         noise, columns = problem.noise, dense_columns(self.dictionary, index)
-        roots = like(matched(roots, noise), columns)
         scaled = columns @ roots
         lower, definite = cholesky(add_diagonal(adjoint(scaled) @ scaled, noise[None]))
         if not bool(definite):
@@ -196,16 +188,15 @@ def evaluate_columns(
     factor: Factor | None = None,
 ) -> State:
     """Return the state of single columns at given relevances, by `products` where these serve."""
-    variances = to_numpy(relevance)
-    active = np.flatnonzero(variances)
-    if products is None or not products.serve(problem, active.size, float(variances.sum())):
+    active = np.flatnonzero(relevance)
+    if products is None or not products.serve(problem, active.size, float(relevance.sum())):
         return evaluate(problem, relevance, factor=factor, columns=True)
     factor = factor_of(problem, relevance) if factor is None else factor
-    (found,) = products.blocks(problem, active, np.diag(np.sqrt(variances[active])))
-    empty = zeros_like_shape((0, 0), relevance)
+    (found,) = products.blocks(problem, active, np.diag(np.sqrt(relevance[active])))
+    empty = np.zeros((0, 0))
     return State(
-        *problem, relevance, like(np.maximum(found.metric[:, 0, 0].real, 0.0), relevance),
-        like(found.explained[:, 0, 0].real, relevance), squared_norm(factor.responses),
+        *problem, relevance, np.maximum(found.metric[:, 0, 0].real, 0.0),
+        found.explained[:, 0, 0].real, squared_norm(factor.responses),
         factor.log_determinant, factor.inverse, factor.responses, empty, empty,
     )  # fmt: skip
 
@@ -321,14 +312,14 @@ class ColumnPoint:
 
     def working_set(self) -> ColumnPart | None:
         """Return the active columns and those that gain most by becoming active."""
-        w = to_numpy(self.relevance)
+        w = self.relevance
         if self.moves_exactly:
             curvature = positive(self.state.curvature)  # zero columns gain nothing
-            gains = to_numpy(coordinate_gains(self.relevance, curvature, self.state.alignment))
+            gains = coordinate_gains(w, curvature, self.state.alignment)
             index = candidates(w > 0, gains, CANDIDATES)
         else:
             slopes = [self.model.marginal.gradient(state) for state in self.states]
-            index = np.flatnonzero((w > 0) | (to_numpy(average(self.model.shares, slopes)) < 0))
+            index = np.flatnonzero((w > 0) | (average(self.model.shares, slopes) < 0))
         return ColumnPart(self, index) if index.size else None
 
     def without_vanishing(self) -> ColumnPoint:
@@ -337,21 +328,20 @@ class ColumnPoint:
         These are relevances far below γ if the energy falls as they shrink and, with exact moves,
         those whose minimiser is zero.
         """
-        xp, marginal = namespace(self.relevance), self.model.marginal
+        marginal = self.model.marginal
         slope = average(self.model.shares, [marginal.gradient(state) for state in self.states])
         noise = min(scalar(problem.noise) for problem in self.problems)
         vanishing = (self.relevance < 1e-6 * noise) & (slope > 0)
-        remaining = xp.where(vanishing, 0.0 * self.relevance, self.relevance)
-        point = self
+        remaining = np.where(vanishing, 0.0, self.relevance)
         if self.moves_exactly or len(self.problems) > 1:
             # Each minimiser holds the others fixed; setting many to zero at once may raise the
             # energy. Shared relevances vanish if their slope at zero, Σ s − q², is not negative.
-            trial = xp.where(self._shrinks(), 0.0 * remaining, remaining)
+            trial = np.where(self._shrinks(), 0.0, remaining)
             reached = self.model.evaluate(self.problems, trial)
             if reached.energy <= self.energy:
                 return reached
-        if bool(xp.all(remaining == self.relevance)):
-            return point
+        if (remaining == self.relevance).all():
+            return self
         return self.model.evaluate(self.problems, remaining)
 
     def _shrinks(self) -> Array:
@@ -375,14 +365,20 @@ class ColumnPart:
         """Move single relevances to their minimum, that which gains most first."""
         if not self.point.moves_exactly:
             return
-        workspace = open_workspace(self.point.state.take(self.index))
+        part = self.point.state.take(self.index)
+        metric = adjoint(part.whitened) @ part.whitened
+        gram = np.concatenate([metric, part.loading], axis=1)
+        curvature = real_part(diagonal(metric)) + 0.0
+        workspace = Workspace(
+            part.relevance + 0.0, gram, curvature, squared_norms(part.loading, -1)
+        )  # fmt: skip
         gains = coordinate_gains(workspace.relevance, workspace.curvature, workspace.alignment)
         enough = max(1e-2 * largest(gains), 1e-2 * tolerance**2)
         workspace = descend_coordinates(workspace, enough, 4 * self.index.size)
         self.relevance = put(self.relevance, self.index, workspace.relevance)
         # Columns at zero whose derivative is positive stay there in every Newton step.
         free = (workspace.relevance > 0) | (workspace.alignment > workspace.curvature)
-        self.index = self.index[to_numpy(free)]
+        self.index = self.index[free]
 
     def polish(self, tolerance: float, limit: int = NEWTON_STEPS) -> None:
         """Take Newton steps in the relevances of the working set."""
@@ -412,11 +408,11 @@ class ColumnPart:
 
         With fewer columns than rows it has as many rows as columns: Newton steps are cheaper.
         """
-        problem, index, xp = self.point.problems[place], self.index, namespace(self.relevance)
-        chosen = xp.take(self.relevance, xp.asarray(index, device=device(self.relevance)), axis=0)
+        problem, index = self.point.problems[place], self.index
+        chosen = self.relevance[index]
         if 2 * index.size <= problem.rows:
             return evaluate(problem.restricted(index), chosen, columns=True)
-        if bool(xp.all(self.relevance == self.point.relevance)):
+        if (self.relevance == self.point.relevance).all():
             return self.point.states[place].take(index)
         part = problem._replace(dictionary=dense_columns(problem.dictionary, index))
         return evaluate(part, chosen, columns=True)
@@ -429,29 +425,21 @@ class ColumnPart:
 class Workspace(NamedTuple):
     """Arrays for coordinate moves on the columns of a working set; the moves overwrite them."""
 
-    relevance: Array  # (m,): relevances of the m columns
+    relevance: Any  # (m,): relevances of the m columns
     # (m, m + p): the matrix [ΦᵀΣ⁻¹Φ | ΦᵀΣ⁻¹Y] of the m columns Φ, where Σ is the covariance of a
     # response and Y are the p responses of the normalised problem
-    gram: Array
+    gram: Any
     # (m,): diagonal of the left part of `gram` (curvatures), and squared row norms of its right
     # part (alignments)
-    curvature: Array
-    alignment: Array
-
-
-def open_workspace(state: State) -> Workspace:
-    """Return new arrays for coordinate moves on all columns of a state."""
-    metric = adjoint(state.whitened) @ state.whitened
-    gram = namespace(metric).concat([metric, state.loading], axis=1)
-    curvature = real_part(diagonal(metric)) + 0.0
-    return Workspace(state.relevance + 0.0, gram, curvature, squared_norms(state.loading, -1))
+    curvature: Any
+    alignment: Any
 
 
 def descend_coordinates(workspace: Workspace, enough: float, limit: int) -> Workspace:
     """Lower the energy by coordinate moves until no move lowers it by more than `enough`."""
     for _ in range(-(-limit // CHECK_MOVES)):
         gains = coordinate_gains(workspace.relevance, workspace.curvature, workspace.alignment)
-        if not float(namespace(gains).max(gains)) > enough:
+        if not gains.max() > enough:
             break
         for _ in range(CHECK_MOVES):
             workspace = best_coordinate_step(workspace)
@@ -463,30 +451,23 @@ def descend_coordinates(workspace: Workspace, enough: float, limit: int) -> Work
 
 def best_coordinate_step(workspace: Workspace) -> Workspace:
     """Move the relevance that lowers the energy most to its minimiser; return the new workspace."""
-    xp = namespace(workspace.gram)
-    changes = best_change(workspace.relevance, workspace.curvature, workspace.alignment)
-    index = int(xp.argmax(gain_of(changes, workspace.curvature, workspace.alignment)))
-    return move_coordinate_(workspace, index, float(changes[index]))
-
-
-def move_coordinate_(workspace: Workspace, index: int, change: float) -> Workspace:
-    """Change one relevance by `change` and update the workspace by a rank-one term."""
     # Sherman–Morrison: Σ⁻¹ loses sΣ⁻¹φφᵀΣ⁻¹ with s = Δ/(1 + Δz). Multiplied by Φᵀ and
     # [Φ, Y], this takes s times the outer product of column φ and row φ from the buffer. The
     # column is the conjugate c̄ of the row's left part c. So a row r of the right part becomes
     # r − sc̄ⱼy with the row's right part y, and ‖r‖² becomes ‖r‖² − 2s Re(cⱼ rȳᵀ) + s²|cⱼ|²‖y‖².
     relevance, gram, curvature, alignment = workspace
-    size = gram.shape[0]
-    row = gram[index, :] + 0.0
+    changes = best_change(relevance, curvature, alignment)
+    index = int(gain_of(changes, curvature, alignment).argmax())
+    change, size = float(changes[index]), gram.shape[0]
+    row = gram[index] + 0.0
     coupling, response = row[:size], row[size:]
-    shrink = change / (1.0 + change * float(real_part(coupling[index])))
+    shrink = change / (1.0 + change * float(coupling[index].real))
     across = real_part(coupling * (gram[:, size:] @ conjugate(response)))
     rank_one_(gram, conjugate(coupling), row, -shrink)
-    moved = float(relevance[index]) + change
-    relevance[index] = moved if moved > 0.0 else 0.0
+    relevance[index] = max(float(relevance[index]) + change, 0.0)
     lost = shrink * squared_moduli(coupling)
-    power = shrink * float(real_part(response @ conjugate(response)))
+    power = shrink * float(squared_norm(response[None]))
     updated = alignment + (power * lost - 2.0 * shrink * across)
-    if bool(namespace(updated).any(updated < CANCELLED * alignment)):
+    if (updated < CANCELLED * alignment).any():
         updated = squared_norms(gram[:, size:], -1)
     return Workspace(relevance, gram, curvature - lost, updated)

@@ -11,7 +11,7 @@ from sklearn.linear_model import Lasso, MultiTaskLasso
 from lucidae.arrays import Array, scalar
 from lucidae.sparsity.objectives import Autoencoder, PowerPenalty
 from lucidae.sparsity.posterior import posterior_mean
-from lucidae.sparsity.problem import normalise, takes_dictionary_and_responses
+from lucidae.sparsity.problem import normalise
 from lucidae.sparsity.solve import repeat_update
 from lucidae.validation import check_choice, check_integer, check_number, check_rows
 
@@ -23,7 +23,6 @@ LARGE = 1_000_000
 """Number of entries above which skglm, with its compilation, is faster than scikit-learn."""
 
 
-@takes_dictionary_and_responses
 def group_lasso(
     X: Any,
     y: Any,
@@ -96,7 +95,6 @@ def _takes_skglm(solver: str, several: bool, entries: int) -> bool:
     return solver == "skglm" or (solver == "auto" and installed and several and entries >= LARGE)
 
 
-@takes_dictionary_and_responses
 def noise_free_group_lasso(
     X: Array,
     y: Array,

@@ -18,12 +18,12 @@ from lucidae.arrays import Array, namespace, scalar, squared_norm, squared_norms
 from lucidae.iteration import Below, Callback, iterate, limited_blas, of_each
 from lucidae.sparsity.blocks import entry_noise_of_groups
 from lucidae.sparsity.dictionary import adjoint_times, column_squares
+from lucidae.sparsity.newton import NEWTON_STEPS
 from lucidae.sparsity.objectives import Energy, GroupCovariance
 from lucidae.sparsity.posterior import ActiveFactor
 from lucidae.sparsity.problem import Problem, Rows, Units
 from lucidae.sparsity.solve import (
     FEW_RESPONSES,
-    NEWTON_STEPS,
     coarse_fit,
     is_small,
     lifted,

@@ -43,7 +43,6 @@ from lucidae.sparsity.problem import (
     compressed,
     refuse_extremes,
     refuse_zero_problem,
-    takes_dictionary_and_responses,
 )
 from lucidae.sparsity.solve import BASIN, BASIN_LIMIT, FEW_RESPONSES, Limits, descend, finished
 from lucidae.sparsity.state import flat_start
@@ -133,7 +132,6 @@ class SparseJoint(NamedTuple):
         return card("Several dictionaries with one support", facts(names), Html(claims))
 
 
-@takes_dictionary_and_responses
 def solve_joint(
     X: Sequence[Any],
     y: Sequence[Any],
@@ -227,7 +225,6 @@ def solve_joint(
         return replace(solution, value=found)  # type: ignore[return-value, arg-type]
 
 
-@takes_dictionary_and_responses
 def joint_blocks(X: Sequence[Any], y: Sequence[Any]) -> tuple[Any, Any, Any]:
     """Return one dictionary, its responses and its groups that have the energy of `solve_joint`.
 

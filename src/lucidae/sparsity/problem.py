@@ -15,11 +15,10 @@ more rows than columns. `Units` converts back.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, replace
-from functools import cached_property, wraps
+from functools import cached_property
 from itertools import pairwise
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 import numpy as np
 import scipy.sparse
@@ -80,29 +79,6 @@ SMALLEST_PEAK = 1e-70
 
 LEAST_ACCURACY = 1e-2
 """Largest distance to optimality that is accepted if the noise variance is very small."""
-
-FORMER_NAMES = ("Phi", "dictionary", "responses")
-"""Names that the arguments X and y had in earlier versions; they are refused with a message."""
-
-Function = TypeVar("Function", bound=Callable[..., Any])
-
-
-def takes_dictionary_and_responses(function: Function) -> Function:
-    """Decorate a function so that former names of its arguments ``X`` and ``y`` raise an error."""
-
-    @wraps(function)
-    def checked(*args: Any, **options: Any) -> Any:
-        former = [name for name in FORMER_NAMES if name in options]
-        if former or ("X" in options and "y" not in options):
-            name = function.__name__
-            given = ", ".join(f"{word}=..." for word in (*former, *(["X"] * ("X" in options))))
-            raise TypeError(
-                f"{name}({given}) is a call in the form of an earlier version of lucidae. Write "
-                f"{name}(X=..., y=...), where X is the dictionary and y are the responses."
-            )
-        return function(*args, **options)
-
-    return checked  # type: ignore[return-value]
 
 
 class Problem(NamedTuple):
