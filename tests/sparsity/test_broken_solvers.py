@@ -89,7 +89,7 @@ METHODS = {
     problem.Rows: ("centred", "_offset", "normalised", "dimension", "total_weight"),
     posterior.ActiveFactor: ("of", "mean", "posterior"),
     posterior.Posterior: ("variance",),
-    estimator.SparseState: ("moved", "predicted", "variances"),
+    estimator.SparseState: ("_moved", "predicted", "variances"),
     columns.ColumnPoint: ("moves_exactly", "working_set", "without_vanishing", "_shrinks"),
     columns.ColumnPart: ("move", "polish", "_restricted", "evaluated"),
     state.State: ("residual", "power", "used", "take", "energy_of_fit", "dimension"),
@@ -101,8 +101,7 @@ FUNCTIONS = {
     objectives: ("expectation_maximization", "majorize_minimize", "mackay", "learned_noise"),
     moves: ("best_change", "gain_of", "coordinate_gains"),
     columns: (
-        "candidates", "move_coordinate_", "best_coordinate_step", "open_workspace",
-        "descend_coordinates",
+        "candidates", "best_coordinate_step", "descend_coordinates",
     ),
     newton: (
         "is_accepted", "violation", "newton_direction", "newton_step", "_raised",
@@ -112,7 +111,7 @@ FUNCTIONS = {
         "factorise", "evaluate", "evaluate_from", "flat_start", "complementarity", "leave_one_out",
     ),
     problem: (
-        "safe_norm", "normalise", "_gram_root", "covariance", "canonical", "sortable",
+        "safe_norm", "normalise", "_gram_root", "covariance", "distinct_rows", "_sortable",
     ),
     dictionary: ("column_squares", "divided", "reduced_to_span", "weighted_gram"),
     posterior: ("level_at_center",),
@@ -122,8 +121,7 @@ FUNCTIONS = {
     ),
     noise: ("first_noise", "learn_noise"),
     solve: (
-        "descend", "sweep", "continuation", "finished", "_confirmed", "repeat_update", "_dropped",
-        "_restored", "lifted",
+        "descend", "sweep", "continuation", "finished", "_confirmed", "repeat_update", "lifted",
     ),
 }  # fmt: skip
 

@@ -12,19 +12,14 @@ from numpy.testing import assert_allclose, assert_array_equal
 from scipy.optimize import minimize
 
 from lucidae.sparsity import moves
-from lucidae.sparsity.blocks import BlockModel
 from lucidae.sparsity.moves import (
     best_change,
     full_moves,
     gain_of,
     multiples_of_identity,
-    repeated_moves,
     spherical_moves,
 )
-from lucidae.sparsity.objectives import GroupCovariance
 from lucidae.sparsity.prior import BlockPrior, Groups
-from lucidae.sparsity.problem import normalise
-from lucidae.sparsity.solve import solve
 
 KINDS = pytest.mark.parametrize("kind", [float, complex])
 
@@ -203,72 +198,3 @@ def test_a_ranking_of_the_best_groups_has_the_largest_gains_of_all(most):
     order = np.argsort(-np.where(active, 0.0, every))[:most]
     assert_allclose(best[order], every[order])
     assert (best <= every + 1e-12).all()
-
-
-def repeated_problem(kind=float, copies=3, size=2, count=6):
-    """Return a problem whose blocks have several sets of columns with one covariance Γ."""
-    rng = np.random.default_rng(0)
-
-    def normal(*shape):
-        real = rng.standard_normal(shape)
-        return real + 1j * rng.standard_normal(shape) if kind is complex else real
-
-    columns = normal(15, count * copies * size)
-    y = columns[:, : copies * size] @ normal(copies * size, 8) + 0.3 * normal(15, 8)
-    groups = Groups.of(copies * size, columns.shape[1])
-    problem, _ = normalise(columns, y, groups=groups)
-    return problem.with_noise(0.1), BlockPrior(groups, True, copies)
-
-
-def dense_energy(problem, prior, covariances):
-    sigma = float(problem.noise) * np.eye(problem.rows, dtype=complex)
-    for members, covariance in zip(prior.groups.members, covariances, strict=True):
-        columns = problem.dictionary[:, members]
-        sigma += columns @ covariance @ columns.conj().T
-    moment = problem.responses @ problem.responses.conj().T
-    return np.linalg.slogdet(sigma)[1] + np.trace(np.linalg.solve(sigma, moment)).real
-
-
-@KINDS
-def test_moves_of_repeated_covariances_are_monotone_and_end_where_no_difference_is_lower(kind):
-    problem, prior = repeated_problem(kind)
-    solution = solve(problem, GroupCovariance(prior.groups, prior.copies), limit=300)
-    assert solution.status.ok
-    energies = solution.history["energy"]
-    assert (np.diff(energies) <= 1e-10).all()
-    model, _ = BlockModel.of(problem, prior)
-    found = solution.value.covariances
-    assert np.count_nonzero(found.any(axis=(1, 2))) >= 1
-    part = found[:, :2, :2]
-    assert_allclose(found, np.kron(np.eye(3), part), atol=1e-12)
-    at = dense_energy(problem, prior, found)
-    assert_allclose(at, model.evaluate(problem, found).energy, rtol=1e-9)
-    rng = np.random.default_rng(1)
-    for block in np.flatnonzero(found.any(axis=(1, 2))):
-        root = np.linalg.cholesky(part[block] + 1e-12 * np.eye(2))
-        turn = rng.standard_normal((2, 2)) + (
-            1j * rng.standard_normal((2, 2)) if kind is complex else 0
-        )
-        energy = {}
-        for step in (-1e-4, 1e-4):  # Γ stays positive semi-definite along these curves
-            moved, trial = root @ (np.eye(2) + step * turn), found.copy()
-            trial[block] = np.kron(np.eye(3), moved @ moved.conj().T)
-            energy[step] = dense_energy(problem, prior, trial)
-        assert abs(energy[1e-4] - energy[-1e-4]) / 2e-4 < 1e-4
-        assert min(energy.values()) > at - 1e-7
-
-
-@KINDS
-def test_a_move_of_a_repeated_covariance_gains_what_it_says(kind):
-    _, S, Q = stacks(4, 6, 1, kind, count=20)
-    rng = np.random.default_rng(2)
-    half = rng.standard_normal((20, 2, 2))
-    present = half @ half.mT
-    present *= 0.3 / np.linalg.norm(np.kron(np.eye(3), present) @ S, 2, axis=(1, 2))[:, None, None]
-    present[::3] = 0.0
-    moved, gains = repeated_moves(present.astype(S.dtype), S, Q, 3)
-    assert (gains >= 0.0).all()
-    assert (gains > 0.0).any()
-    for before, after, s, q, gain in zip(present, moved, S, Q, gains, strict=True):
-        change = np.kron(np.eye(3), after - before)
-        assert_allclose(change_of_energy(change, s, q), -gain, rtol=1e-8, atol=1e-10)
