@@ -24,10 +24,9 @@ from lucidae.linear.weights import TiedWeights, UntiedWeights
 from lucidae.rows.covariances import EigenbasisCovariance
 from lucidae.sparsity import objectives as slices
 from lucidae.sparsity.group_lasso import group_lasso
-from lucidae.sparsity.moves import best_change, coordinate_gains
-from lucidae.sparsity.objectives import UPDATES, DiagonalCovariance, FullCovariance
+from lucidae.sparsity.objectives import UPDATES, DiagonalCovariance, FullCovariance, evaluate
+from lucidae.sparsity.prior import best_change, coordinate_gains
 from lucidae.sparsity.problem import Problem
-from lucidae.sparsity.state import evaluate
 from lucidae.spectrum import Spectrum
 from lucidae_papers.linear.landscape import TURN, Plane
 

@@ -24,8 +24,8 @@ from lucidae.mne import estimate as estimates
 from lucidae.mne.certificate import SelectedSources, Span
 from lucidae.mne.estimate import GroupEstimate, observable_basis
 from lucidae.mne.inverse import neighbourhoods
+from lucidae.sparsity.posterior import covariance_threshold, removal_costs
 from lucidae.sparsity.prior import Groups
-from lucidae.sparsity.support import covariance_threshold, removal_costs
 from lucidae.sparsity.whitening import rotation_to_rows
 
 SELECTION = ("selected_stationarity", "selected_mean", "selected_evidence", "left_out_evidence")

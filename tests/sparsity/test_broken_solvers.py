@@ -30,18 +30,15 @@ import pytest
 from lucidae import SparseVAE
 from lucidae.datasets import make_sparse_regression
 from lucidae.sparsity import (
-    columns,
-    dictionary,
     estimator,
-    moves,
     newton,
     noise,
     objectives,
     posterior,
+    prior,
     problem,
     solve,
-    state,
-    support,
+    working_set,
 )
 from mutants import mutants
 from sparsity.broken_fits import lines_of, outcome, sampled, surveyed
@@ -90,33 +87,30 @@ METHODS = {
     posterior.ActiveFactor: ("of", "mean", "posterior"),
     posterior.Posterior: ("variance",),
     estimator.SparseState: ("_moved", "predicted", "variances"),
-    columns.ColumnPoint: ("moves_exactly", "working_set", "without_vanishing", "_shrinks"),
-    columns.ColumnPart: ("move", "polish", "_restricted", "evaluated"),
-    state.State: ("residual", "power", "used", "take", "energy_of_fit", "dimension"),
+    working_set.ColumnPoint: ("moves_exactly", "working_set", "without_vanishing", "_shrinks"),
+    working_set.ColumnPart: ("move", "polish", "_restricted", "evaluated"),
+    objectives.State: ("residual", "power", "used", "take", "energy_of_fit", "dimension"),
     objectives.Marginal: ("value", "gradient", "violation", "reduced_value", "degrees_of_freedom"),
     objectives.FullCovariance: ("volume", "pressure", "concavity"),
     objectives.DiagonalCovariance: ("_update", "volume", "pressure", "concavity"),
 }
 FUNCTIONS = {
-    objectives: ("expectation_maximization", "majorize_minimize", "mackay", "learned_noise"),
-    moves: ("best_change", "gain_of", "coordinate_gains"),
-    columns: (
-        "candidates", "best_coordinate_step", "descend_coordinates",
+    objectives: (
+        "expectation_maximization", "majorize_minimize", "mackay", "learned_noise",
+        "factorise", "evaluate", "evaluate_from", "flat_start", "complementarity", "leave_one_out",
     ),
+    prior: ("best_change", "gain_of", "coordinate_gains"),
+    working_set: ("candidates", "best_coordinate_step", "descend_coordinates"),
     newton: (
         "is_accepted", "violation", "newton_direction", "newton_step", "_raised",
         "polish_relevances",
     ),
-    state: (
-        "factorise", "evaluate", "evaluate_from", "flat_start", "complementarity", "leave_one_out",
-    ),
     problem: (
         "safe_norm", "normalise", "_gram_root", "covariance", "distinct_rows", "_sortable",
+        "column_squares", "divided", "reduced_to_span", "weighted_gram",
     ),
-    dictionary: ("column_squares", "divided", "reduced_to_span", "weighted_gram"),
-    posterior: ("level_at_center",),
-    support: (
-        "evidence_ratios", "significance_threshold", "significant_columns",
+    posterior: (
+        "level_at_center", "evidence_ratios", "significance_threshold", "significant_columns",
         "group_evidence", "removal_costs",
     ),
     noise: ("first_noise", "learn_noise"),

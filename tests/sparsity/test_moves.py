@@ -12,14 +12,15 @@ from numpy.testing import assert_allclose, assert_array_equal
 from scipy.optimize import minimize
 
 from lucidae.sparsity import moves
-from lucidae.sparsity.moves import (
+from lucidae.sparsity.prior import (
+    BlockPrior,
+    Groups,
     best_change,
     full_moves,
     gain_of,
     multiples_of_identity,
     spherical_moves,
 )
-from lucidae.sparsity.prior import BlockPrior, Groups
 
 KINDS = pytest.mark.parametrize("kind", [float, complex])
 

@@ -23,18 +23,21 @@ from lucidae.sparsity.objectives import (
     LogPenalty,
     PowerPenalty,
     as_penalty,
+    evaluate,
+    evaluate_fit,
+    flat_start,
     learned_noise,
+    leave_one_out,
     penalty_value,
     ridge_relevance,
 )
-from lucidae.sparsity.prior import Groups
-from lucidae.sparsity.problem import Problem, normalise
-from lucidae.sparsity.state import evaluate, evaluate_fit, flat_start, leave_one_out
-from lucidae.sparsity.support import (
+from lucidae.sparsity.posterior import (
     covariance_threshold,
     evidence_ratios,
     group_evidence,
 )
+from lucidae.sparsity.prior import Groups
+from lucidae.sparsity.problem import Problem, normalise
 from unreduced_vae import optimal_encoder, optimal_posterior, unreduced_loss
 
 SHAPES = [(6, 10, 3), (6, 10, 40), (12, 5, 3), (12, 5, 40), (4, 1, 1), (1, 3, 2)]

@@ -9,7 +9,7 @@ import extras
 from lucidae import SparseVAE
 from lucidae.datasets import make_sparse_regression
 from lucidae.sparsity import noise_path
-from lucidae.sparsity.held_out import HeldOut, PathTrace, default_path
+from lucidae.sparsity.noise import HeldOut, PathTrace, default_path
 
 
 @pytest.fixture(scope="module")

@@ -22,7 +22,7 @@ KINDS = [sp.csr_array, sp.csc_array, sp.csr_matrix, sp.csc_matrix, sp.coo_array]
 @pytest.fixture(autouse=True)
 def always_sparse(monkeypatch):
     """No matrix is small enough to be made dense."""
-    monkeypatch.setattr("lucidae.sparsity.dictionary.DENSE_ENTRIES", 0)
+    monkeypatch.setattr("lucidae.sparsity.problem.DENSE_ENTRIES", 0)
 
 
 def random_matrix(seed, d, kappa, density=0.3):
@@ -201,7 +201,7 @@ def without_order(full, kind, seed=0):
 def test_matrices_without_canonical_form_are_not_changed_and_give_the_same_fit(
     kind, entries, monkeypatch
 ):
-    monkeypatch.setattr("lucidae.sparsity.dictionary.DENSE_ENTRIES", entries)
+    monkeypatch.setattr("lucidae.sparsity.problem.DENSE_ENTRIES", entries)
     rng = np.random.default_rng(1)
     full = np.round(4 * random_matrix(6, 24, 60)) / 4
     full[:, 3] -= 1e6

@@ -21,13 +21,13 @@ from lucidae.sparsity.objectives import (
     autoencoder_slice,
     diagonal_slice,
     diagonal_slice_minima,
+    evaluate,
     full_slice,
     full_slice_minima,
     scan_minima,
     slice_parameters,
 )
 from lucidae.sparsity.problem import normalise
-from lucidae.sparsity.state import evaluate
 
 EPS = float(np.finfo(float).eps)
 seeds = st.integers(0, 10**6)

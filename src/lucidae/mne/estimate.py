@@ -23,17 +23,20 @@ from sklearn.exceptions import ConvergenceWarning
 from lucidae.arrays.threads import one_thread
 from lucidae.certificates.claims import Certificate
 from lucidae.mne.certificate import SelectedSources, with_selection
-from lucidae.sparsity.blocks import move_all
 from lucidae.sparsity.estimator import SparseVAE
-from lucidae.sparsity.held_out import Guide
-from lucidae.sparsity.noise import WAYS, checked_noise
+from lucidae.sparsity.noise import WAYS, Guide, checked_noise
 from lucidae.sparsity.objectives import FullCovariance, GroupCovariance
 from lucidae.sparsity.path import NoisePath, noise_path
-from lucidae.sparsity.posterior import ActiveFactor
-from lucidae.sparsity.prior import BlockPrior, Groups, group_grams
-from lucidae.sparsity.problem import Problem, normalise
+from lucidae.sparsity.posterior import (
+    ActiveFactor,
+    covariance_threshold,
+    removal_costs,
+    significance_threshold,
+)
+from lucidae.sparsity.prior import BlockPrior, Groups
+from lucidae.sparsity.problem import Problem, group_grams, normalise
 from lucidae.sparsity.solve import advice_on, fitted_parameters
-from lucidae.sparsity.support import covariance_threshold, removal_costs, significance_threshold
+from lucidae.sparsity.working_set import move_all
 from lucidae.validation import check_choice, check_number, check_rows, warn_user
 
 __all__ = ["GroupEstimate", "observable_basis"]

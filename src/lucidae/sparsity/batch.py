@@ -41,7 +41,6 @@ from lucidae.iteration import (
     of_each,
 )
 from lucidae.iteration.progress import elapsed
-from lucidae.sparsity.moves import best_change
 from lucidae.sparsity.newton import FIRST_DAMPING, newton_step
 from lucidae.sparsity.noise import FALLBACK, check_learnable, learn_noise
 from lucidae.sparsity.objectives import (
@@ -50,12 +49,19 @@ from lucidae.sparsity.objectives import (
     Energy,
     GroupCovariance,
     Marginal,
+    State,
     as_penalty,
+    axes_of,
+    evaluate,
+    evaluate_fit,
+    evaluate_from,
+    flat_start,
     learned_noise,
     make_objective,
+    positive,
 )
 from lucidae.sparsity.posterior import ILL_CONDITIONED, ActiveFactor, check_kept, narrowed
-from lucidae.sparsity.prior import Groups
+from lucidae.sparsity.prior import Groups, best_change
 from lucidae.sparsity.problem import (
     Problem,
     Units,
@@ -73,15 +79,6 @@ from lucidae.sparsity.solve import (
     check_suited,
     em_steps,
     solve,
-)
-from lucidae.sparsity.state import (
-    State,
-    axes_of,
-    evaluate,
-    evaluate_fit,
-    evaluate_from,
-    flat_start,
-    positive,
 )
 from lucidae.validation import (
     check_choice,

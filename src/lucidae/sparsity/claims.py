@@ -20,7 +20,7 @@ from lucidae.certificates.claims import (
     reported,
     undecided,
 )
-from lucidae.sparsity.dictionary import dense_if_small
+from lucidae.sparsity.problem import dense_if_small
 from lucidae.sparsity.theory import (
     EXACT,
     UNCHECKED,

@@ -43,49 +43,57 @@ from lucidae.certificates.claims import Certificate
 from lucidae.iteration import Callback, Solution, Status, limited_blas, progress_bars
 from lucidae.iteration.progress import timed_fit
 from lucidae.sparsity.claims import certificate_of, plain, with_changes
-from lucidae.sparsity.dictionary import dense_if_small
 from lucidae.sparsity.fitted import (
     CERTIFIED_PARAMETERS,
     SparseState,
     checked_attributes,
     is_covariance,
 )
-from lucidae.sparsity.held_out import (
+from lucidae.sparsity.noise import (
+    FALLBACK,
     RULES,
     Guide,
     PathTrace,
-    coarse_trace,
-    folds,
-    held_out_errors,
-    path_stability,
-)
-from lucidae.sparsity.noise import (
-    FALLBACK,
     advice_on_learning,
     check_learnable_rows,
     checked_noise,
+    coarse_trace,
     first_noise,
+    folds,
+    held_out_errors,
     learn_noise,
     learn_row_noise,
     noise_rule,
+    path_stability,
     warn_if_collapsed,
 )
 from lucidae.sparsity.objectives import (
     Energy,
     EnergySlice,
     GroupCovariance,
+    State,
     as_penalty,
+    axes_of,
     energy_slice,
+    evaluate,
+    flat_start,
     make_objective,
     stored_penalty,
 )
-from lucidae.sparsity.posterior import ActiveFactor, check_kept, determination, narrowed
+from lucidae.sparsity.posterior import (
+    ActiveFactor,
+    check_kept,
+    determination,
+    narrowed,
+    significant_columns,
+)
 from lucidae.sparsity.prior import Groups
 from lucidae.sparsity.problem import (
     Problem,
     Rows,
     SparseRows,
     Units,
+    dense_if_small,
     refuse_nothing_left,
     refuse_zero,
     rows_of,
@@ -101,8 +109,6 @@ from lucidae.sparsity.response_covariance import (
     solve_correlated,
 )
 from lucidae.sparsity.solve import advice_on, check_suited, solve
-from lucidae.sparsity.state import State, axes_of, evaluate, flat_start
-from lucidae.sparsity.support import significant_columns
 from lucidae.sparsity.verify import EnergyKind, Fit, Sample, group_numbers, measure
 from lucidae.sparsity.whitening import NoiseCovariance, prepared_rows
 from lucidae.validation import (

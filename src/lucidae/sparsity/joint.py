@@ -30,11 +30,10 @@ from lucidae.certificates.claims import Certificate
 from lucidae.iteration import Below, Solution, iterate, limited_blas
 from lucidae.iteration.progress import elapsed
 from lucidae.sparsity.claims import joint_certificate
-from lucidae.sparsity.columns import ColumnModel, ColumnPoint
 from lucidae.sparsity.newton import average
 from lucidae.sparsity.noise import first_noise
-from lucidae.sparsity.objectives import UPDATES, FullCovariance, learned_noise
-from lucidae.sparsity.posterior import posterior_mean
+from lucidae.sparsity.objectives import UPDATES, FullCovariance, flat_start, learned_noise
+from lucidae.sparsity.posterior import merged_relevance, posterior_mean, significance_threshold
 from lucidae.sparsity.problem import (
     Problem,
     Rows,
@@ -45,9 +44,8 @@ from lucidae.sparsity.problem import (
     refuse_zero_problem,
 )
 from lucidae.sparsity.solve import BASIN, BASIN_LIMIT, FEW_RESPONSES, Limits, descend, finished
-from lucidae.sparsity.state import flat_start
-from lucidae.sparsity.support import merged_relevance, significance_threshold
 from lucidae.sparsity.verify import EnergyKind, Fit, Sample, measure
+from lucidae.sparsity.working_set import ColumnModel, ColumnPoint
 from lucidae.validation import (
     check_choice,
     check_integer,

@@ -28,10 +28,9 @@ from lucidae.arrays import (
     where_set,
 )
 from lucidae.iteration import Below, iterate
-from lucidae.sparsity.moves import NEGLIGIBLE, Matrices
-from lucidae.sparsity.objectives import Marginal
+from lucidae.sparsity.objectives import Marginal, State, complementarity, evaluate, positive
+from lucidae.sparsity.prior import NEGLIGIBLE, Matrices
 from lucidae.sparsity.problem import Problem, rounding_distances
-from lucidae.sparsity.state import State, complementarity, evaluate, positive
 
 FIRST_DAMPING = 1e-4
 SMALLEST_DAMPING = 1e-12

@@ -18,7 +18,7 @@ from lucidae.cards import card, table
 from lucidae.iteration import limited_blas
 from lucidae.iteration.progress import elapsed
 from lucidae.sparsity.estimator import SparseVAE
-from lucidae.sparsity.held_out import (
+from lucidae.sparsity.noise import (
     Guide,
     HeldOut,
     PathTrace,
@@ -29,7 +29,8 @@ from lucidae.sparsity.held_out import (
     held_out_errors,
     in_use,
 )
-from lucidae.sparsity.objectives import Energy, GroupCovariance
+from lucidae.sparsity.objectives import Energy, GroupCovariance, State, axes_of
+from lucidae.sparsity.posterior import significant_columns
 from lucidae.sparsity.problem import (
     Problem,
     Rows,
@@ -40,8 +41,6 @@ from lucidae.sparsity.problem import (
     validated_weights,
 )
 from lucidae.sparsity.solve import is_small, solve
-from lucidae.sparsity.state import State, axes_of
-from lucidae.sparsity.support import significant_columns
 from lucidae.sparsity.whitening import NoiseCovariance, prepared_rows
 from lucidae.validation import check_choice, check_integer, check_number
 

@@ -19,20 +19,35 @@ import scipy.optimize
 
 from lucidae.arrays import Array, as_double, is_numpy, scalar, to_numpy
 from lucidae.iteration import Below, Callback, Solution, iterate
-from lucidae.sparsity.columns import POLISHED
-from lucidae.sparsity.dictionary import (
+from lucidae.sparsity.newton import polish_relevances
+from lucidae.sparsity.objectives import (
+    SMALLEST_LEARNED,
+    Energy,
+    FullCovariance,
+    State,
+    complementarity,
+    evaluate,
+    flat_start,
+)
+from lucidae.sparsity.posterior import (
+    CorrelatedPosterior,
+    group_evidence,
+    merged_relevance,
+    narrowed,
+    significance_threshold,
+)
+from lucidae.sparsity.prior import Groups
+from lucidae.sparsity.problem import (
+    Problem,
+    Rows,
+    Units,
     adjoint_times,
     norms_after,
+    rounding_distance,
     selected_columns,
     weighted_gram,
 )
-from lucidae.sparsity.newton import polish_relevances
-from lucidae.sparsity.objectives import SMALLEST_LEARNED, Energy, FullCovariance
-from lucidae.sparsity.posterior import CorrelatedPosterior, narrowed
-from lucidae.sparsity.prior import Groups
-from lucidae.sparsity.problem import Problem, Rows, Units, rounding_distance
-from lucidae.sparsity.state import State, complementarity, evaluate, flat_start
-from lucidae.sparsity.support import group_evidence, merged_relevance, significance_threshold
+from lucidae.sparsity.working_set import POLISHED
 from lucidae.validation import real_array
 
 LARGEST_CORRELATION = 0.999

@@ -38,13 +38,18 @@ import numpy as np
 from lucidae.arrays import Array, namespace, scalar
 from lucidae.iteration import Below, Callback, Progress, Solution, Status, iterate
 from lucidae.iteration.solution import joined
-from lucidae.sparsity.blocks import COARSE, BlockModel, BlockPoint
-from lucidae.sparsity.columns import ColumnModel, ColumnPoint
 from lucidae.sparsity.newton import NEWTON_STEPS
-from lucidae.sparsity.objectives import Energy, GroupCovariance, Marginal
+from lucidae.sparsity.objectives import (
+    Energy,
+    GroupCovariance,
+    Marginal,
+    State,
+    evaluate,
+    flat_start,
+)
 from lucidae.sparsity.prior import BlockPrior, Groups
 from lucidae.sparsity.problem import Problem, rounding_distance
-from lucidae.sparsity.state import State, evaluate, flat_start
+from lucidae.sparsity.working_set import COARSE, BlockModel, BlockPoint, ColumnModel, ColumnPoint
 from lucidae.validation import check_choice
 
 BASIN = 1e-2

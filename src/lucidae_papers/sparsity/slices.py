@@ -9,15 +9,15 @@ from typing import Any
 import numpy as np
 
 from lucidae.datasets import make_sparse_regression
-from lucidae.sparsity.moves import best_change
 from lucidae.sparsity.objectives import (
     DiagonalCovariance,
     FullCovariance,
     autoencoder_slice,
+    evaluate,
     scan_minima,
 )
+from lucidae.sparsity.prior import best_change
 from lucidae.sparsity.problem import Problem, normalise
-from lucidae.sparsity.state import evaluate
 from lucidae_papers.declaration import (
     Arrays,
     Cell,
