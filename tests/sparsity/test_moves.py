@@ -11,7 +11,7 @@ import scipy.linalg
 from numpy.testing import assert_allclose, assert_array_equal
 from scipy.optimize import minimize
 
-from lucidae.sparsity import moves
+from lucidae.sparsity import prior as moves
 from lucidae.sparsity.prior import (
     BlockPrior,
     Groups,

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections import namedtuple
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 import scipy.sparse
@@ -101,15 +102,9 @@ PATIENCE = 16
 NUMBERS = ", a finite number above 0 or an array of them, one for each problem"
 
 
-class CheckIntervals(NamedTuple):
-    """Number of updates, and of Newton steps, between two checks of the stopping rule."""
-
-    updates: int
-    newton: int
-
-
-ON_HOST, ON_DEVICE = CheckIntervals(5, 1), CheckIntervals(15, 2)
-"""Steps between two checks of the stopping rule; the CPU waits for each check of an accelerator."""
+ON_HOST, ON_DEVICE = (5, 1), (15, 2)
+"""Updates, and Newton steps, between two checks of the stopping rule; the CPU waits for each check
+of an accelerator."""
 
 
 class SparseBatch(NamedTuple):
@@ -152,24 +147,8 @@ class SparseGroupBatch(NamedTuple):
     group_covariances: Array
 
 
-class NewtonPoint(NamedTuple):
-    """The fields of a `State`, and the damping of the next step, flat for `iterate_batch`."""
-
-    dictionary: Array
-    responses: Array
-    noise: Array
-    outside: Array
-    spare: Array
-    relevance: Array
-    curvature: Array
-    alignment: Array
-    fit: Array
-    log_determinant: Array
-    inverse: Array
-    whitened_responses: Array
-    whitened: Array
-    loading: Array
-    damping: Array
+NewtonPoint = cast("Any", namedtuple)("NewtonPoint", (*State._fields, "damping"))
+"""The fields of a `State`, and the damping of the next step, flat for `iterate_batch`."""
 
 
 class BatchSettings(NamedTuple):
@@ -526,13 +505,13 @@ def _update(
         start,
         stop=Below(distance, tolerance),
         limit=limit,
-        check_every=_intervals(start.noise).updates,
+        check_every=_intervals(start.noise)[0],
         copy=keeper(recorded),
         size=problem.rows,
     )
 
 
-def _intervals(example: Array) -> CheckIntervals:
+def _intervals(example: Array) -> tuple[int, int]:
     """Return the intervals between two checks of the stopping rule on the device of `example`."""
     return ON_HOST if on_host(example) else ON_DEVICE
 
@@ -547,12 +526,12 @@ def _polish(
     state = _without_vanishing(basin.value, marginal).without_factor()
     damping = namespace(state.noise).full_like(state.noise, FIRST_DAMPING)
     start = NewtonPoint(*state, damping)
-    stride = _intervals(start.noise).newton
+    stride = _intervals(start.noise)[1]
     stop = Below(
         lambda point: marginal.violation(State(*point[:-1])), tolerance, patience=PATIENCE // stride
     )
 
-    def step(point: NewtonPoint) -> NewtonPoint:
+    def step(point: Any) -> Any:
         (reached,), damping = newton_step([State(*point[:-1])], point.damping, marginal)
         return NewtonPoint(*reached, damping)
 

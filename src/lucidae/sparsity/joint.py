@@ -7,7 +7,7 @@ that updates and Newton steps hold with sums of curvatures, alignments and Hessi
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
@@ -31,8 +31,8 @@ from lucidae.iteration import Below, Solution, iterate, limited_blas
 from lucidae.iteration.progress import elapsed
 from lucidae.sparsity.claims import joint_certificate
 from lucidae.sparsity.newton import average
-from lucidae.sparsity.noise import first_noise
-from lucidae.sparsity.objectives import UPDATES, FullCovariance, flat_start, learned_noise
+from lucidae.sparsity.noise import first_noise, learn_levels
+from lucidae.sparsity.objectives import UPDATES, FullCovariance, flat_start
 from lucidae.sparsity.posterior import merged_relevance, posterior_mean, significance_threshold
 from lucidae.sparsity.problem import (
     Problem,
@@ -208,19 +208,22 @@ def solve_joint(
         rule = ("mackay" if sum(counts) > FEW_RESPONSES else "em") if solver == "auto" else solver
         model = ColumnModel(FULL, shares=tuple(count / sum(counts) for count in counts))
 
-        def solved(at: list[Problem], start: ColumnPoint | None) -> Solution[ColumnPoint]:
+        def solved(levels: Sequence[float], start: ColumnPoint | None) -> Solution[ColumnPoint]:
+            at = [p.with_noise(level) for p, level in zip(problems, levels, strict=True)]
             return _solved(model, at, start, rule, tol, max_iter)
 
         if noise is None:
-            solution = _learned(problems, solved, tol, max_iter)
+            solution = learn_levels(
+                solved, lambda point: point.states, FULL, [first_noise(p) for p in problems],
+                lambda point: point.energy, tolerance=tol, limit=max_iter,
+            )  # fmt: skip
         else:
-            triples = zip(problems, units, noise, strict=True)
-            fixed = [p.with_noise(scalar(unit.normalised_noise(g))) for p, unit, g in triples]
-            solution = solved(fixed, None)
+            pairs = zip(units, noise, strict=True)
+            solution = solved([scalar(unit.normalised_noise(g)) for unit, g in pairs], None)
         found = _in_units(solution.value, parts, units, significance)
         settings = {"given_noise": noise, "tolerance": tol, "significance": significance}
         found = found._replace(certificate=_certified(found, parts, **settings))
-        return replace(solution, value=found)  # type: ignore[return-value, arg-type]
+        return replace(solution, value=found)
 
 
 def joint_blocks(X: Sequence[Any], y: Sequence[Any]) -> tuple[Any, Any, Any]:
@@ -395,48 +398,6 @@ def _solved(
         ),
         Limits(tolerance, limit),
     )
-
-
-class JointLearning(NamedTuple):
-    """The solution at some noise variances, and the noise variances to be tried next."""
-
-    solution: Solution[ColumnPoint]
-    noise: tuple[float, ...]
-
-    @classmethod
-    def after(cls, solution: Solution[ColumnPoint]) -> JointLearning:
-        """Return `solution` with the noise variances of the next expectation–maximisation step."""
-        states = solution.value.states
-        return cls(solution, tuple(scalar(learned_noise(state, state.used)) for state in states))
-
-    @property
-    def distance(self) -> float:
-        """The largest distance to stationarity in the relevances or in a noise variance."""
-        old = [scalar(problem.noise) for problem in self.solution.value.problems]
-        changes = [abs(new / known - 1.0) for new, known in zip(self.noise, old, strict=True)]
-        return max(self.solution.distance, *changes)
-
-
-def _learned(
-    problems: list[Problem], solved: Callable[[list[Problem], Any], Solution[ColumnPoint]],
-    tolerance: float, limit: int,
-) -> Solution[ColumnPoint]:  # fmt: skip
-    """Minimise the joint energy in the relevances and, by EM steps, one γ for each part."""
-
-    def step(learning: JointLearning) -> JointLearning:
-        pairs = zip(problems, learning.noise, strict=True)
-        at = [problem.with_noise(noise) for problem, noise in pairs]
-        return JointLearning.after(solved(at, learning.solution.value))
-
-    started = [problem.with_noise(first_noise(problem)) for problem in problems]
-    learned = iterate(
-        step,
-        JointLearning.after(solved(started, None)),
-        stop=Below(lambda learning: learning.distance, tolerance),
-        limit=limit,
-        record={"energy": lambda learning: learning.solution.value.energy},
-    )
-    return replace(learned, value=learned.value.solution.value)  # type: ignore[return-value, arg-type]
 
 
 def _certified(

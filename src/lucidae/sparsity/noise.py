@@ -7,14 +7,14 @@ With one noise variance for each row, Σ = ΦWΦᵀ + Λ with a diagonal Λ. Wit
 replaced by P = Σ⁻¹ − Σ⁻¹1(1ᵀΣ⁻¹1)⁻¹1ᵀΣ⁻¹ (restricted likelihood). Minimisations over the relevances
 alternate with updates of Λ.
 
-Each fit of a fold along a path starts from the one before, evaluates all columns once, and minimises the energy
-on a working set to the low accuracy that predictions need. Small problems take a few MacKay steps
-from equal relevances instead, which do not start in a bad minimum.
+Each fit of a fold along a path starts from the one before, evaluates all columns once, and
+minimises the energy on a working set to the low accuracy that predictions need. Small problems take
+a few MacKay steps from equal relevances instead, which do not start in a bad minimum.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from numbers import Real
 from typing import Any, NamedTuple
@@ -483,22 +483,42 @@ def check_learnable(objective: Energy) -> None:
 
 
 class Learning(NamedTuple):
-    """The relevances found at one noise variance, and the γ of the next EM step."""
+    """The solution at some noise variances, and the noise variances after one EM step."""
 
-    solution: Solution[State]
-    noise: float
-
-    @classmethod
-    def after(cls, solution: Solution[State], objective: Energy) -> Learning:
-        """Return `solution` with the noise variance after one step of expectation–maximisation."""
-        state = solution.value
-        return cls(solution, scalar(learned_noise(state, objective.degrees_of_freedom(state))))
+    solution: Solution[Any]
+    levels: list[float]
+    following: list[float]
 
     @property
     def distance(self) -> float:
         """Distance to stationarity: the larger of that in relevances and the step of γ."""
-        change = abs(self.noise / scalar(self.solution.value.noise) - 1.0)
-        return max(change, self.solution.distance)
+        pairs = zip(self.following, self.levels, strict=True)
+        return max(self.solution.distance, *(abs(new / old - 1.0) for new, old in pairs))
+
+
+def learn_levels(
+    solved: Callable[[list[float], Any], Solution[Any]], states: Callable[[Any], list[State]],
+    objective: Energy, first: list[float], energy: Callable[[Any], Any], *, tolerance: float,
+    **limits: Any,
+) -> Solution[Any]:  # fmt: skip
+    """Minimise an energy over relevances, in alternation with EM steps of noise variances.
+
+    `solved` minimises it at given noise variances, from a solution or from nothing (None).
+    """
+
+    def after(solution: Solution[Any]) -> Learning:
+        at = states(solution.value)
+        following = [learned_noise(each, objective.degrees_of_freedom(each)) for each in at]
+        return Learning(solution, [scalar(s.noise) for s in at], [scalar(g) for g in following])
+
+    learned: Solution[Any] = iterate(
+        lambda learning: after(solved(learning.following, learning.solution.value)),
+        after(solved(first, None)),
+        stop=Below(lambda learning: learning.distance, tolerance),
+        record={"energy": lambda learning: energy(learning.solution.value)},
+        **limits,
+    )
+    return replace(learned, value=learned.value.solution.value)
 
 
 def first_noise(problem: Problem) -> float:
@@ -519,30 +539,22 @@ def learn_noise(
     callbacks: Sequence[Callback] = (),
 ) -> Solution[State]:
     """Minimise the energy over the relevances, in alternation with EM steps of γ."""
-    problem = problem.with_noise(first_noise(problem))
-    stop: dict[str, Any] = {"tolerance": tolerance, "callbacks": callbacks}
-    warm: dict[str, Any] = {
-        "method": "coordinate" if objective.exact_coordinates else "mm",
-        "tolerance": tolerance,
-        "limit": WARM_STEPS,
-    }
+    again = "coordinate" if objective.exact_coordinates else "mm"
 
-    def step(learning: Learning) -> Learning:
-        state, at_noise = learning.solution.value, problem.with_noise(learning.noise)
-        begin = objective.parameters(state)
-        return Learning.after(solve(at_noise, objective, start=begin, **warm), objective)
+    def solved(levels: list[float], last: State | None) -> Solution[State]:
+        at = problem.with_noise(levels[0])
+        if last is None:
+            return solve(at, objective, method=method, start=start, tolerance=tolerance,
+                         limit=limit, callbacks=callbacks)  # fmt: skip
+        begin = objective.parameters(last)
+        return solve(
+            at, objective, method=again, start=begin, tolerance=tolerance, limit=WARM_STEPS
+        )
 
-    first = solve(problem, objective, method=method, start=start, limit=limit, **stop)
-    learned: Solution[Any] = iterate(
-        step,
-        Learning.after(first, objective),
-        stop=Below(lambda learning: learning.distance, tolerance),
-        limit=limit,
-        record={"energy": lambda learning: objective.value(learning.solution.value)},
-        callbacks=callbacks,
-        size=problem.rows,
-    )
-    return replace(learned, value=learned.value.solution.value)
+    return learn_levels(
+        solved, lambda state: [state], objective, [first_noise(problem)], objective.value,
+        tolerance=tolerance, limit=limit, callbacks=callbacks, size=problem.rows,
+    )  # fmt: skip
 
 
 def warn_if_collapsed(solution: Solution[Any]) -> None:

@@ -1,8 +1,8 @@
 """Points and working sets of the solver: single columns as vectors, groups as stacks of matrices.
 
-Relevances of single columns are those of one problem, or of several problems that share them (`joint`), whose
-energies are added with weights. The diagonal energy, and shared relevances, have no exact moves;
-their working set contains all columns with which the energy falls.
+Relevances of single columns are those of one problem, or of several problems that share them
+(`joint`), whose energies are added with weights. The diagonal energy, and shared relevances, have
+no exact moves; their working set contains all columns with which the energy falls.
 
 The best move of a block of columns follows from its metric S = Φ_bᵀΣ⁻¹Φ_b
 and its explained moment Q = Φ_bᵀΣ⁻¹CΣ⁻¹Φ_b, C = XXᵀ/n, alone (`prior`). They are computed from a
