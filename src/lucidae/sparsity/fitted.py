@@ -147,72 +147,47 @@ def _copied(value: Any) -> Any:
 
 def checked_attributes(fitted: dict[str, Any], n_columns: int, n_outputs: int) -> dict[str, Any]:
     """Return fitted attributes after checking shapes and types; users may have assigned them."""
-    flat = np.ndim(to_numpy(real_array(fitted["coef_"], "coef_", accept_complex=True))) == 1
-    shapes = {
-        "coef_": (n_columns,) if flat and n_outputs == 1 else (n_outputs, n_columns),
-        "relevance_": (n_columns,),
+    checked, flat = dict(fitted), np.ndim(to_numpy(fitted["coef_"])) == 1
+    shapes: dict[str, list[tuple[int, ...]]] = {
+        "coef_": [(n_columns,) if flat and n_outputs == 1 else (n_outputs, n_columns)],
+        "relevance_": [(n_columns,)],
+        "intercept_": [(n_outputs,), ()],
     }
-    checked = dict(fitted)
-    for name, shape in shapes.items():
-        values = real_array(fitted[name], name, accept_complex=name == "coef_")
-        if tuple(values.shape) != shape:
-            raise ValueError(
-                f"the fitted attribute {name} was overwritten with an array of shape "
-                f"{tuple(values.shape)}, expected {shape}: fit again, or assign an array of this "
-                "shape."
-            )
+    for name, allowed in shapes.items():
+        values = to_numpy(real_array(fitted[name], name, accept_complex=name != "relevance_"))
+        if tuple(values.shape) not in allowed:
+            _refuse(name, f"an array of shape {tuple(values.shape)}", f"{allowed[0]}")
         checked[name] = values
+    checked["coef_"] = checked["coef_"][None, :] if flat else checked["coef_"]
     if "group_covariances_" in checked:
         given = to_numpy(fitted["group_covariances_"])
         if given.ndim != 3 or given.dtype.kind not in "iufc":
-            raise ValueError(
-                "the fitted attribute group_covariances_ was overwritten with an array of shape "
-                f"{given.shape} and dtype {given.dtype}, expected numbers of shape (n_groups, m, "
-                "m), for groups of at most m columns: fit again."
-            )
+            wanted = "numbers of shape (n_groups, m, m), for groups of at most m columns"
+            _refuse("group_covariances_", f"an array of shape {given.shape}", wanted)
         checked["group_covariances_"] = given
-    checked["coef_"] = checked["coef_"][None, :] if flat else checked["coef_"]
-    intercept = real_array(fitted["intercept_"], "intercept_", accept_complex=True)
-    if tuple(intercept.shape) not in ((), (n_outputs,)):
-        raise ValueError(
-            "the fitted attribute intercept_ was overwritten with an array of shape "
-            f"{tuple(intercept.shape)}, expected ({n_outputs},) or a number: fit again, or assign "
-            "an array of this shape."
-        )
-    checked["intercept_"] = intercept
     for name in ("noise_variance_", "energy_"):
-        checked[name] = _as_number(fitted[name], name)
-    checked["support_"] = _as_indices(fitted["support_"], n_columns)
+        try:  # NaN and infinity pass, so that a certificate can refute them
+            checked[name] = float(fitted[name])
+        except (TypeError, ValueError):
+            _refuse(name, repr(fitted[name]), "a real number")
+    support = to_numpy(fitted["support_"])
+    whole = support.ndim == 1 and (support.dtype.kind in "iu" or not support.size)
+    if not whole or np.unique(support[(support >= 0) & (support < n_columns)]).size < support.size:
+        wanted = f"different integers in [0, {n_columns - 1}], the indices of columns"
+        _refuse("support_", repr(fitted["support_"]), wanted)
+    checked["support_"] = support.astype(int)
     if "response_covariance_" in fitted:
         given = to_numpy(real_array(fitted["response_covariance_"], "response_covariance_"))
         checked["response_covariance_"] = given.astype(np.float64)
     return checked
 
 
-def _as_number(value: Any, name: str) -> float:
-    """Return `value` as a float; NaN and infinity pass, so that a certificate can refute them."""
-    try:
-        return float(value)
-    except (TypeError, ValueError) as error:
-        raise ValueError(
-            f"the fitted attribute {name} was overwritten with {value!r}, expected a real number: "
-            "fit again, or assign a number."
-        ) from error
-
-
-def _as_indices(values: Any, n_columns: int) -> Any:
-    """Return column indices as an integer array; raise an error if some are invalid or repeated."""
-    given = np.asarray(to_numpy(values) if is_array(values) else values)
-    whole = given.ndim == 1 and (given.dtype.kind in "iu" or not given.size)
-    given = given.astype(int) if whole else given
-    inside = whole and (not given.size or (given.min() >= 0 and given.max() < n_columns))
-    if not inside or np.unique(given).size != given.size:
-        raise ValueError(
-            f"the fitted attribute support_ was overwritten with {values!r}, expected different "
-            f"integers in [0, {n_columns - 1}], the indices of columns: fit again, or assign such "
-            "indices."
-        )
-    return given
+def _refuse(name: str, given: str, wanted: str) -> None:
+    """Raise the error for a fitted attribute that a user has overwritten with something else."""
+    raise ValueError(
+        f"the fitted attribute {name} was overwritten with {given}, expected {wanted}: fit again, "
+        "or assign what is expected."
+    )
 
 
 def is_covariance(matrices: Any) -> bool:

@@ -48,6 +48,7 @@ from lucidae.arrays import (
     squared_moduli,
     squared_norm,
     squared_norms,
+    to_numpy,
 )
 from lucidae.base import validate_named, validated_rows
 from lucidae.sparsity.prior import Groups, Matrices
@@ -918,8 +919,8 @@ def validated_data(
 ) -> tuple[Array, Array, Array | None]:
     """Return the checked dictionary, responses and weights of rows to certify, as float64."""
     rows = dense_if_small(validated_rows(estimator, X, reset=False, accept_complex=True))
-    X = rows.astype(np.float64) if scipy.sparse.issparse(rows) else as_double(rows)
-    given = real_array(y, "y", accept_complex=True)
+    X = rows.astype(np.float64) if scipy.sparse.issparse(rows) else as_double(to_numpy(rows))
+    given = to_numpy(real_array(y, "y", accept_complex=True))
     targets = check_rows(
         given[:, None] if given.ndim == 1 else given, name="y", accept_complex=True
     )
@@ -927,7 +928,10 @@ def validated_data(
     check_row_count(X, targets)
     refuse_extremes(X, "X")
     refuse_extremes(targets, "y")
-    return X, targets, validated_weights(sample_weight, X, targets)
+    weights = validated_weights(
+        to_numpy(sample_weight) if is_array(sample_weight) else sample_weight, X, targets
+    )
+    return X, targets, weights
 
 
 def validated_weights(sample_weight: Any, X: Array, y: Array) -> Array | None:

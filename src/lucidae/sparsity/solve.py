@@ -199,7 +199,8 @@ def _solve_by_coordinates(
         start = continuation(model, problem, limits.tolerance, limits.callbacks)
     else:
         start = model.within(start)
-    return _with_state(_confirmed(model.evaluate(problem, start), limits))
+    found = _confirmed(model.evaluate(problem, start), limits)
+    return replace(found, value=found.value.state)
 
 
 def _confirmed(first: Any, limits: Limits) -> Solution[Any]:
@@ -214,11 +215,6 @@ def _confirmed(first: Any, limits: Limits) -> Solution[Any]:
     return joined(
         found, descend(exact.value, limit=max(limits.steps - found.n_iter, 0), **settings)
     )
-
-
-def _with_state(solution: Solution[Any]) -> Solution[State]:
-    """Return a solution with the state of all columns in place of a point."""
-    return replace(solution, value=solution.value.state)
 
 
 def finished(basin: Solution[Any], limits: Limits) -> Solution[Any]:
@@ -257,21 +253,6 @@ class Limits:
     callbacks: Sequence[Callback] = ()
 
 
-Minimise: TypeAlias = Callable[[Problem, Energy, Array | None, Limits], Solution[State]]
-
-
-@dataclass(frozen=True, slots=True)
-class Solver:
-    """A method that minimises an energy, and the property of the energy that it needs."""
-
-    # called with the problem, the energy, the relevances to start from (or None)
-    # and the `Limits`; returns a `Solution`
-    minimise: Minimise
-    # called with an energy; returns whether the method can minimise it
-    suits: Callable[[Energy], bool]
-    needs: str = ""  # name of the property that the method needs, for the error message
-
-
 def solve(
     problem: Problem,
     objective: Energy,
@@ -283,8 +264,8 @@ def solve(
     callbacks: Sequence[Callback] = (),
 ) -> Solution[State]:
     """Minimise an energy with respect to the relevances, at the problem's noise variance."""
-    solver = SOLVERS[check_suited(method, objective)]
-    return solver.minimise(problem, objective, start, Limits(tolerance, limit, callbacks))
+    minimise = SOLVERS[check_suited(method, objective)]
+    return minimise(problem, objective, start, Limits(tolerance, limit, callbacks))
 
 
 def fitted_parameters(
@@ -329,14 +310,13 @@ def _lowest(ended: list[Solution[State]], objective: Energy) -> Solution[State]:
 def check_suited(method: Any, objective: Energy) -> str:
     """Return the name `method` if that solver can minimise the energy; otherwise raise an error."""
     name = check_choice(method, "solver", SOLVERS)
-    solver = SOLVERS[name]
-    if not solver.suits(objective):
-        energy = type(objective).__name__ + ("" if objective.groups is None else " with groups")
-        raise ValueError(
-            f"solver={name!r} needs {solver.needs}, which {energy} does not have: use "
-            "solver='auto'."
-        )
-    return name
+    exact = name == "coordinate" and objective.exact_coordinates
+    if name == "auto" or exact or name in objective.rules:
+        return name
+    energy = type(objective).__name__ + ("" if objective.groups is None else " with groups")
+    raise ValueError(
+        f"solver={name!r} needs {NEEDED[name]}, which {energy} does not have: use solver='auto'."
+    )
 
 
 def is_small(problem: Problem) -> bool:
@@ -397,7 +377,8 @@ def _solve_by_updates(
         return basin
     model, problem = model_of(problem, objective.marginal)
     point = model.evaluate(problem, model.within(basin.value.relevance))
-    return _with_state(finished(replace(basin, value=point), limits))
+    found = finished(replace(basin, value=point), limits)
+    return replace(found, value=found.value.state)
 
 
 def _solve_by_majorizing(
@@ -415,7 +396,8 @@ def _solve_by_majorizing(
         record={"energy": lambda point: point.energy},
         size=problem.rows,
     )
-    return _with_state(finished(basin, limits))
+    found = finished(basin, limits)
+    return replace(found, value=found.value.state)
 
 
 def _marginal(objective: Energy) -> Marginal:
@@ -442,7 +424,7 @@ def _solve_auto(problem: Problem, objective: Energy, start: Any, limits: Limits)
 
     def solved_by(method: str) -> Solution[State]:
         if method not in allowed:
-            return SOLVERS[method].minimise(problem, objective, start, limits)
+            return SOLVERS[method](problem, objective, start, limits)
         return _solve_by_updates(method, problem, objective, None, limits, allowed[method])
 
     full = isinstance(objective, GroupCovariance)
@@ -472,20 +454,18 @@ def methods_for(problem: Problem) -> tuple[str, ...]:
     return ("mackay", "em")
 
 
-def _by_rule(rule: str, words: str) -> Solver:
-    """Return the solver that repeats an update rule; `words` describe the rule in messages."""
-    return Solver(partial(_solve_by_updates, rule), lambda energy: rule in energy.rules, words)
-
-
-SOLVERS: dict[str, Solver] = {
-    "auto": Solver(_solve_auto, lambda _: True),
-    "mm": _by_rule("mm", "an MM update"),
-    "em": _by_rule("em", "the expectation–maximisation (EM) update of posterior='full'"),
-    "mackay": _by_rule("mackay", "MacKay's update of posterior='full'"),
-    "coordinate": Solver(
-        _solve_by_coordinates,
-        lambda energy: energy.exact_coordinates,
-        "an exact minimiser in each single relevance, a prior variance (only the full energy "
-        "has it)",
-    ),
+SOLVERS: dict[str, Callable[[Problem, Energy, Any, Limits], Solution[State]]] = {
+    "auto": _solve_auto,
+    "mm": partial(_solve_by_updates, "mm"),
+    "em": partial(_solve_by_updates, "em"),
+    "mackay": partial(_solve_by_updates, "mackay"),
+    "coordinate": _solve_by_coordinates,
 }
+NEEDED = {
+    "mm": "an MM update",
+    "em": "the expectation–maximisation (EM) update of posterior='full'",
+    "mackay": "MacKay's update of posterior='full'",
+    "coordinate": "an exact minimiser in each single relevance, a prior variance (only the full "
+    "energy has it)",
+}
+"""What each solver needs of an energy, for messages."""
