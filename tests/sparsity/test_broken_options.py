@@ -24,14 +24,12 @@ import pytest
 
 from lucidae import SparseVAE
 from lucidae.sparsity import (
-    blocks,
-    columns,
-    moves,
     newton,
     noise,
     prior,
     response_covariance,
     whitening,
+    working_set,
 )
 from mutants import mutants
 from sparsity.broken_fits import lines_of, outcome, sampled, surveyed
@@ -109,11 +107,9 @@ PROBLEMS = {
 }  # fmt: skip
 
 SERVED = {
-    blocks: ("full", "full, intercept", "full, mm", "spherical", "complex, full"),
+    working_set: ("full", "full, intercept", "full, mm", "spherical", "complex, full"),
     newton: ("full", "full, intercept", "complex, full"),
-    columns: ("full", "spherical", "complex, full"),
-    moves: ("full", "spherical", "complex, full"),
-    prior: ("full", "spherical", "low rank"),
+    prior: ("full", "spherical", "low rank", "complex, full"),
     whitening: ("coloured", "coloured, intercept", "low rank", "variances"),
     noise: ("learned rows",),
     response_covariance: ("given responses", "learned responses"),

@@ -227,12 +227,10 @@ def test_a_fit_and_its_data_are_certified_alike(exact):
     assert certify(model) is fit
 
 
-def test_coefficients_of_another_shape_and_former_keywords_are_refused(exact):
+def test_coefficients_of_another_shape_are_refused(exact):
     _, p = exact
     with pytest.raises(ValueError, match=r"expected .responses, columns."):
         certify_coefficients(np.ones((2, 5)), p.dictionary, p.responses)
-    with pytest.raises(TypeError, match=r"certify_coefficients\(X=..., y=...\)"):
-        certify_coefficients(p.coef, dictionary=p.dictionary, X=p.responses)
 
 
 @pytest.mark.parametrize("sparse", [scipy.sparse.csr_matrix, scipy.sparse.coo_array])

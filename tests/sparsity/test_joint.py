@@ -285,19 +285,6 @@ def test_real_and_complex_parts_are_solved_as_complex_ones(mixture):
     assert certify(mixed, X, y) == certify(plain, *parts)
 
 
-def test_parts_of_several_libraries_are_refused():
-    torch = require("torch")
-    X, y = draw(18)
-    moved = [torch.asarray(part) for part in X], [torch.asarray(part) for part in y]
-    for left, right in (
-        ([moved[0][0], *X[1:]], [moved[1][0], *y[1:]]),
-        ([*X[:2], moved[0][2]], y),
-        (X, moved[1]),
-    ):
-        with pytest.raises(ValueError, match="expected arrays of one library on one device"):
-            solve_joint(left, right, noise_variance=0.1)
-
-
 def test_torch_solves_as_numpy_does():
     torch = require("torch")
     X, y = draw(8)

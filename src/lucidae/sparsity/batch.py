@@ -408,6 +408,9 @@ def _narrowed(value: Any, norms: Array, y: Array) -> Any:
         # Problems that diverged are told by their status, and do not stop the others.
         narrowed(xp.where(xp.isfinite(part), part, xp.zeros_like(part)), y, name)
     narrow = value._replace(**{name: matched(part, y) for name, part in parts.items()})
+    if isinstance(value, SparseGroupBatch):
+        wide = namespace(y).asarray(value.group_covariances, device=device(y))
+        narrow = narrow._replace(group_covariances=wide)
     sizes = xp.abs(value.coef) * norms[:, None, :]
     check_kept(value.coef, like(narrow.coef, value.coef), sizes, "coef")
     return narrow

@@ -17,7 +17,8 @@ from lucidae.arrays import (
     Array,
     as_double,
     device,
-    matched,
+    is_array,
+    is_numpy,
     namespace,
     of_one_kind,
     scalar,
@@ -223,6 +224,15 @@ def solve_joint(
         found = _in_units(solution.value, parts, units, significance)
         settings = {"given_noise": noise, "tolerance": tol, "significance": significance}
         found = found._replace(certificate=_certified(found, parts, **settings))
+        if is_array(X[0]) and not is_numpy(X[0]):  # NumPy has solved the problem
+
+            def beside(values: Any) -> Array:
+                return namespace(X[0]).asarray(values, device=device(X[0]))
+
+            found = found._replace(
+                coef=[beside(coef) for coef in found.coef], relevance=beside(found.relevance),
+                noise_variance=beside(found.noise_variance),
+            )  # fmt: skip
         return replace(solution, value=found)
 
 
@@ -292,14 +302,17 @@ def _checked_parts(X: Any, y: Any) -> list[Rows]:
     for index in range(len(X)):
         names = f"X[{index}]", f"y[{index}]"
         given = [
-            as_double(check_rows(part[index], accept_sparse=False, accept_complex=True, name=name))
+            as_double(
+                to_numpy(
+                    check_rows(part[index], accept_sparse=False, accept_complex=True, name=name)
+                )
+            )
             for part, name in zip((X, y), names, strict=True)
         ]
         check_row_count(*given)
         for values, name in zip(given, names, strict=True):
             refuse_extremes(values, name)
-            _check_beside(values, name, arrays[0] if arrays else given[0])
-        if not bool(namespace(given[1]).any(given[1] != 0)):
+        if not given[1].any():
             refuse_zero_problem(index)
         arrays += given
     arrays = list(of_one_kind(*arrays))
@@ -313,17 +326,6 @@ def _checked_parts(X: Any, y: Any) -> list[Rows]:
             "their columns."
         )
     return parts
-
-
-def _check_beside(values: Array, name: str, first: Array) -> None:
-    """Raise an error unless `values` is an array of the library and on the device of `first`."""
-    if namespace(values) is not namespace(first) or device(values) != device(first):
-        kinds = [f"{type(part).__module__.split('.')[0]} ({device(part)})"
-                 for part in (values, first)]  # fmt: skip
-        raise ValueError(
-            f"{name} is an array of {kinds[0]} and X[0] one of {kinds[1]}, expected arrays of one "
-            "library on one device: convert them first."
-        )
 
 
 def _checked_noise(noise_variance: Any, count: int) -> list[float] | None:
@@ -351,19 +353,14 @@ def _normalised(parts: Sequence[Rows]) -> tuple[list[Problem], list[Units]]:
 
     A column has one relevance, so that its norm is averaged over the parts, weighted by responses.
     """
-    xp = namespace(parts[0].dictionary)
     counts = [int(part.responses.shape[1]) for part in parts]
-    squares = [
-        squared_norms(part.dictionary, -2) * n for part, n in zip(parts, counts, strict=True)
-    ]
-    norms = xp.sqrt(sum(squares[1:], squares[0]) / sum(counts))
-    norms = xp.where(norms > 0, norms, xp.ones_like(norms))
-    powers = [squared_norm(part.responses) for part in parts]
-    entries = sum(part.count * n for part, n in zip(parts, counts, strict=True))
-    scale = xp.sqrt(sum(powers[1:], powers[0]) / entries)
-    scale = xp.where(scale > 0, scale, xp.ones_like(scale))
+    pairs = list(zip(parts, counts, strict=True))
+    norms = np.sqrt(sum(squared_norms(part.dictionary, -2) * n for part, n in pairs) / sum(counts))
+    norms = np.where(norms > 0, norms, 1.0)
+    power: Any = sum(squared_norm(part.responses) for part in parts)  # none is zero
+    scale = np.sqrt(power / sum(part.count * n for part, n in pairs))
     problems, units = [], []
-    for part, n in zip(parts, counts, strict=True):
+    for part, n in pairs:
         unit, scaled = part.dictionary / norms[None, :], part.responses / scale / n**0.5
         problems.append(compressed(unit, scaled, float(part.count)))
         units.append(Units(norms, scale, float(part.count), n))
@@ -431,8 +428,8 @@ def _in_units(
     ]
     pairs = zip(joint.states, units, strict=True)
     energy = sum(scalar(unit.energy(FULL.value(state))) for state, unit in pairs)
-    values = matched(np.asarray(noise), relevance)  # torch would make float32 of a list
-    return SparseJoint(coef, relevance, values, energy, _support(joint, parts, significance))
+    support = _support(joint, parts, significance)
+    return SparseJoint(coef, relevance, np.asarray(noise), energy, support)
 
 
 def _support(joint: ColumnPoint, parts: Sequence[Rows], significance: float) -> Any:
