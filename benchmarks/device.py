@@ -36,7 +36,6 @@ from lucidae import (
 from lucidae.arrays import graphs, like, to_numpy
 from lucidae.arrays.eigen import leading_eigenpairs
 from lucidae.datasets import make_meg_leadfield, make_sparse_regression
-from lucidae.linear import solvers
 
 LIMIT_S = 200.0
 """Seconds after which no further check begins."""
@@ -229,12 +228,11 @@ def epochs(table: Table, library: Library, dtype: str, quick: bool, tiny: bool) 
             counts = (5, 25)
 
         def check(method: str = method, recorded: bool = recorded, counts: Any = counts) -> Any:
-            with setting(solvers, HOST_PRODUCTS=0):
-                found = epoch_ms(library, X, method, k, counts)
-                if not recorded:
-                    return f"{found:.4f} ms", "steps are not recorded, no goal", True
-                with setting(graphs, recorder=lambda _: None):
-                    eager = epoch_ms(library, X, method, k, (100, 400))
+            found = epoch_ms(library, X, method, k, counts)
+            if not recorded:
+                return f"{found:.4f} ms", "steps are not recorded, no goal", True
+            with setting(graphs, recorder=lambda _: None):
+                eager = epoch_ms(library, X, method, k, (100, 400))
             goal = GOAL_MS.get(method)
             aim = "" if goal is None else f", goal {goal} ms"
             fine = goal is None or found <= goal
@@ -277,7 +275,7 @@ def recording(table: Table, library: Library) -> None:
                 arguments = {"method": method, "optimizer": optimizer, "l2": penalties(method, 5)}
                 fits = []
                 for record in (watched, lambda _: None):
-                    with setting(graphs, recorder=record), setting(solvers, HOST_PRODUCTS=0):
+                    with setting(graphs, recorder=record):
                         fits.append(
                             LinearAutoencoder(
                                 5,
@@ -411,16 +409,7 @@ def descents(library: Library, data: Any) -> Iterator[tuple[str, Check]]:
 
         same = compared(library, make, ("encoder_", "transform"), data)
 
-        def on_host(check: Check = same) -> Any:
-            with setting(solvers, records=lambda _: False):
-                return check()
-
-        def on_device(check: Check = same) -> Any:
-            with setting(solvers, HOST_PRODUCTS=0):
-                return check()
-
-        yield f"{method} by descent on the CPU", on_host
-        yield f"{method} by descent", on_device
+        yield f"{method} by descent", same
 
 
 def families(table: Table, library: Library) -> None:
@@ -461,32 +450,6 @@ def refused_sparse(table: Table) -> None:
     table.row("sparse CuPy matrix", check)
 
 
-def small_problems(table: Table, library: Library, tiny: bool) -> None:
-    """Time problems of several sizes on CPU and GPU, for the limits in `lucidae.linear.solvers`."""
-    for m in (20,) if tiny else (64, 256, 512, 784, 1024, 1536, 2048):
-        matrix = library.array(np.cov(rows(2 * m, m).T))
-
-        def check(matrix: Any = matrix, m: int = m) -> Any:
-            with_copy = library.seconds(
-                lambda: [like(x, matrix) for x in leading_eigenpairs(to_numpy(matrix), min(21, m))]
-            )
-            there = library.seconds(lambda: leading_eigenpairs(matrix, min(21, m)))
-            return f"CPU {1e3 * with_copy:.1f} ms", f"device {1e3 * there:.1f} ms", True
-
-        table.row(f"21 eigenpairs, {library.name}, m={m}", check)
-    for m, k in ((20, 3),) if tiny else ((20, 3), (100, 10), (220, 20), (400, 20)):
-        X = library.array(rows(2 * m, m))
-
-        def epoch(X: Any = X, k: int = k) -> Any:
-            times = []
-            for work in (2**62, 0):
-                with setting(solvers, HOST_PRODUCTS=work, records=lambda _: False):
-                    times.append(epoch_ms(library, X, "rag", k, (200, 700)))
-            return f"CPU {times[0]:.4f} ms", f"device {times[1]:.4f} ms", True
-
-        table.row(f"epoch of rag, {library.name}, m={m}, k={k}, m²k={m * m * k:,}", epoch)
-
-
 def fits(table: Table, library: Library, tiny: bool) -> None:
     """Time the exact fit against PCA of other libraries on the same device."""
     n, m = (300, 20) if tiny else (60_000, 784)
@@ -499,15 +462,11 @@ def fits(table: Table, library: Library, tiny: bool) -> None:
             moment = library.seconds(lambda: SecondMoment.of(X))
             covariance = SecondMoment.of(X).covariance
             pairs = library.seconds(lambda: leading_eigenpairs(covariance, min(21, m)))
-            with setting(solvers, HOST_FEATURES=2**62):
-                beside = library.seconds(lambda: LinearAutoencoder(min(20, m - 1)).fit(X))
             others = [
                 f"{name} {1e3 * library.seconds(work):.1f} ms" for name, work in peers(library, X)
             ]
             parts = f"moment {1e3 * moment:.1f}, eigenpairs {1e3 * pairs:.1f}"
-            parts += f"; eigenpairs on the CPU {1e3 * beside:.1f}"
-            fine = tiny or ours < beside
-            return f"{1e3 * ours:.1f} ms ({parts})", ", ".join(others), fine
+            return f"{1e3 * ours:.1f} ms ({parts})", ", ".join(others), True
 
         table.row(f"fit {n}x{m}, k=20, {library.name}, {dtype}", check)
 
@@ -606,7 +565,6 @@ def main() -> int:
         "plan of a network": lambda library: plans(table, library, tiny),
         "γ chosen": lambda library: noise_chosen(table, library, tiny),
         "time of an epoch": lambda library: epochs(table, library, "float64", quick, tiny),
-        "small problems": lambda library: small_problems(table, library, tiny),
     }
     if not quick:
         parts["float32"] = lambda library: epochs(table, library, "float32", quick, tiny)

@@ -8,7 +8,6 @@ from lucidae.sampling import (
     component_sampling_error,
     components_above_noise,
     separated_components,
-    subspace_sampling_error,
 )
 
 
@@ -59,19 +58,6 @@ def test_a_scale_changes_nothing():
         assert (
             separated_components(values, 40, 6) == separated_components(values * scale, 40, 6)
         ).all()
-
-
-def test_the_expected_angle_of_the_subspace_is_that_of_repeated_samples():
-    rng = np.random.default_rng(4)
-    deviations = np.array([3.0, 3.0, 2.0, 1.0, 0.5])
-    distances = []
-    for _ in range(300):
-        rows = rng.standard_normal((400, 5)) * deviations
-        found = np.linalg.eigh(rows.T @ rows)[1][:, -2:]
-        distances.append(np.sum(found[2:] ** 2) / 2)
-    expected = subspace_sampling_error(deviations**2, 400, 2)
-    assert expected == pytest.approx(np.mean(distances), rel=0.15)
-    assert subspace_sampling_error(np.array([2.0, 1.0, 1.0]), 100, 2) == np.inf
 
 
 def test_an_eigenvalue_above_noise_needs_those_before_it():

@@ -22,7 +22,6 @@ __all__ = [
     "components_above_noise",
     "marchenko_pastur_median",
     "separated_components",
-    "subspace_sampling_error",
 ]
 
 TRACY_WIDOM = 3.2724
@@ -50,21 +49,6 @@ def component_sampling_error(
     """
     shares = _squared_sines(eigenvalues)
     return np.asarray(shares.sum(axis=1) / n_rows)
-
-
-def subspace_sampling_error(
-    eigenvalues: NDArray[np.float64], n_rows: float, n_components: int
-) -> float:
-    r"""Estimate the mean squared sine between the principal subspaces of sample and population.
-
-    For n independent Gaussian rows whose covariance has the eigenvalues λ, the mean of the squared
-    sines of the k principal angles between the subspaces of the k leading components has the
-    asymptotic expectation :math:`\frac1{nk} \sum_{i \le k < j} λ_i λ_j / (λ_i - λ_j)^2` (Anderson
-    1963). Rotations of components inside of the subspace do not count. The eigenvalues of the
-    sample are used in place of those of the population.
-    """
-    k = n_components
-    return float(_squared_sines(eigenvalues)[:k, k:].sum() / (n_rows * k))
 
 
 def _squared_sines(eigenvalues: NDArray[np.float64]) -> NDArray[np.float64]:

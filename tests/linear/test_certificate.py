@@ -454,13 +454,12 @@ def test_equally_strong_factors_stand_out_and_belong_together():
 
 def test_where_only_the_subspace_is_promised_ties_inside_of_it_do_not_count():
     rows = centred_rows(np.r_[9.0, 9.0 - 1e-6, np.ones(8)], n=200)
-    plane, close, noise = (
-        LinearAutoencoder(k, method="plain").fit(rows).certificate_["sampling"] for k in (2, 1, 3)
+    plane, noise = (
+        LinearAutoencoder(k, method="plain").fit(rows).certificate_["sampling"] for k in (2, 3)
     )
     assert plane.value == 2.0
     assert "Both components stand out of sampling noise" in plane.advice
     assert "nearly equal" not in plane.advice
-    assert "component 0 is too close to that of component 1" in close.advice
     assert "2 of 3 components stand out" in noise.advice
 
 
@@ -469,7 +468,6 @@ def test_where_only_the_subspace_is_promised_ties_inside_of_it_do_not_count():
     [
         (np.eye(2, 5), "rag", 1, "three rows"),
         (np.ones((9, 3)), "rag", 1, "three rows, not all equal"),
-        (spiked(20, 4, []), "plain", 4, "as many components as features"),
         (spiked(130, 1100, [30.0]), "rag", 1, "more than 1024 features"),
     ],
 )

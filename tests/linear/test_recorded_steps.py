@@ -8,9 +8,8 @@ import pytest
 from numpy.testing import assert_allclose, assert_array_equal
 from sklearn.exceptions import ConvergenceWarning
 
-from extras import require
 from lucidae import DropoutAutoencoder, LinearAutoencoder
-from lucidae.arrays import graphs, is_numpy
+from lucidae.arrays import graphs
 from lucidae.arrays.graphs import Replay, Steps, copied, keeper, replayable
 from lucidae.iteration import Below, Status, iterate
 from lucidae.linear import (
@@ -27,7 +26,6 @@ from lucidae.linear import (
     solvers,
     uniform_prior,
 )
-from lucidae.linear.model import build_model
 from lucidae.linear.rules import PrefixNumbers
 from lucidae.rows.covariances import rows_covariance
 from tape import Tape
@@ -101,39 +99,6 @@ def test_errors_of_a_step_itself_are_raised():
     steps = Steps(broken, lambda state: state[0], (np.zeros(()),), stride=5)
     with pytest.raises(RuntimeError, match="wrong"):
         iterate(steps, steps.start((np.ones(()),)), stop=Below(lambda s: s.distance, 0.0), limit=3)
-
-
-@pytest.mark.covering
-@pytest.mark.parametrize("name", ["rag", "nonuniform_l2", "linear_vae", "gha"])
-@pytest.mark.parametrize("solver", ["auto", "gradient"])
-def test_what_is_too_small_for_a_device_is_solved_beside_it(name, solver, monkeypatch):
-    """Tensors stand for arrays on a device: the fit is NumPy's, its results are tensors."""
-    torch = require("torch")
-    arguments = {"method": name, "solver": solver, "random_state": 0, "tol": 1e-3}
-    expected = LinearAutoencoder(K, **arguments).fit(X)
-    monkeypatch.setattr(solvers, "on_host", is_numpy)
-    solved = []
-    monkeypatch.setattr(
-        solvers, "build_model", lambda *given: solved.append(build_model(*given)) or solved[-1]
-    )
-    fitted = LinearAutoencoder(K, **arguments).fit(torch.asarray(X))
-    assert is_numpy(solved[0].encoder)
-    for values in (fitted.components_, fitted.encoder_, fitted.transform(torch.asarray(X))):
-        assert isinstance(values, torch.Tensor)
-    assert_allclose(fitted.components_, expected.components_, atol=1e-9)
-    assert fitted.n_iter_ == expected.n_iter_
-    assert fitted.certificate_.holds == expected.certificate_.holds
-    solved.clear()
-    with monkeypatch.context() as recording:
-        recording.setattr(graphs, "recorder", lambda _: Tape().record)
-        LinearAutoencoder(K, **arguments).fit(torch.asarray(X))
-    on_device = solver == "gradient"  # recorded steps are fast at every size
-    assert isinstance(solved[0].encoder, torch.Tensor) == on_device
-    solved.clear()
-    monkeypatch.setattr(solvers, "HOST_FEATURES", 7)
-    monkeypatch.setattr(solvers, "HOST_PRODUCTS", 8 * 8 * 3 - 1)
-    LinearAutoencoder(K, **arguments).fit(torch.asarray(X))
-    assert isinstance(solved[0].encoder, torch.Tensor)
 
 
 def test_a_sparse_matrix_of_cupy_is_refused_in_one_sentence(monkeypatch):

@@ -24,14 +24,14 @@ from lucidae.linear.methods import Method, Options
 from lucidae.linear.objectives import Reconstruction
 from lucidae.linear.optimizers import DescentSettings
 from lucidae.linear.rules import RotationAugmentedRule
-from lucidae.linear.verify import Data, GivenRows, RereadRows, mean_difference
+from lucidae.linear.verify import Data, GivenRows, RereadRows, find_leading, mean_difference
 from lucidae.linear.weights import TiedWeights, UntiedWeights
 from lucidae.moments import SecondMoment
 from lucidae.rows import ReadInterrupted
 from lucidae.rows.kinds import AlignedBlocks, LoadedRows, aligned_blocks, in_memory
-from lucidae.rows.operator import EXACT_FEATURES, BlockRows, MomentRows, RowOperator
+from lucidae.rows.operator import EXACT_FEATURES
 from lucidae.rows.passes import Passes, fold, load_rows, no_moment, nothing_read
-from lucidae.spectrum import leading
+from lucidae.spectrum import Spectrum
 from lucidae.validation import check_rows, check_weights
 
 __all__ = ["certify_components", "certify_weights", "checked_data", "data_of"]
@@ -136,22 +136,19 @@ def certify_weights(
     check_latents(rows.shape[0], rows.shape[1], "encoder")
     spectrum = None
     if options.needs_spectrum:
-        k, m = rows.shape
-        count = None if m <= verify.DENSE_FEATURES else min(k + 1, m)
-        spectrum = leading(_operator(X, row_weights, data), count)
+        known = find_leading(data, to_numpy(as_double(rows)))[1]
+        if not known.complete:
+            raise ValueError(
+                "l2='auto' was given for weights with more than 1024 features, for which not all "
+                "eigenvalues are computed: give l2, the penalties of the training."
+            )
+        spectrum = Spectrum(known.values.value, np.eye(data.n_features), data.trace)
     method = options.make(rows.shape[0], spectrum, options.rng())
     weights = method.objective.completed(
         _weights(rows, columns, data.mean.value, method.tied), noise_variance
     )
     figures = figures_of(method, weights, data, options.training)
     return certificate(f"weights(method={method.name!r})", figures)
-
-
-def _operator(X: Any, weights: Any, data: Data) -> RowOperator:
-    if isinstance(X, AlignedBlocks):
-        moment = SecondMoment.of(X) if data.moment is not None else None
-        return BlockRows(Passes(X), moment)
-    return MomentRows(X) if isinstance(X, SecondMoment) else RowOperator.of(X, weights)
 
 
 _SETTINGS = tuple(inspect.signature(Options.of).parameters)

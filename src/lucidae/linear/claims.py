@@ -34,7 +34,6 @@ from lucidae.sampling import (
     TURNED,
     component_sampling_error,
     components_above_noise,
-    subspace_sampling_error,
 )
 from lucidae.spectrum import Spectrum
 
@@ -86,9 +85,6 @@ class Sampling(NamedTuple):
     above: Vector  # components whose eigenvalue exceeds that of noise
     # of these, the ones whose direction another sample could turn into that of others
     similar: Vector
-    # if the method finds the subspace alone, the expected mean squared sine of the angles between
-    # the principal subspaces of the sample and of the population; otherwise None
-    turned: float | None
 
 
 @dataclass(frozen=True)
@@ -123,9 +119,8 @@ class LinearFigures:
     @cached_property
     def limits(self) -> str:
         """Why the data do not decide claims about equal eigenvalues; empty if they do."""
-        moment, error = self.measured.data.moment, f"{self.measured.data.error:.1g}"
+        moment, shared = self.measured.data.moment, self.leading.unidentifiable(self.k)
         if self.leading.hidden:
-            shared = self.leading.unidentifiable(self.k)
             return (
                 f"The digits of component{'s' * (len(shared) > 1)} {_listed(shared)}, unless the "
                 "variance is zero, were lost in the second moment of rows that cannot be read "
@@ -134,13 +129,14 @@ class LinearFigures:
             )
         if moment is None or moment.high <= MOMENT:
             return ""
-        if not self.fit_rounding:
-            return f"The covariance of the fit is known to be that of the rows only up to {error}."
-        return (
-            f"The covariance of the fit differs from that of the rows by up to {error}, because "
-            "products of float32 rows were computed in single precision: give X as float64 to fit "
-            "or to lucidae.certify."
-        )
+        why = ""
+        if self.fit_rounding:
+            why = (
+                ", because products of float32 rows were computed in single precision: give X as "
+                "float64 to fit or to lucidae.certify"
+            )
+        error = f"{self.measured.data.error:.1g}"
+        return f"The covariance of the fit differs from that of the rows by up to {error}{why}."
 
     @cached_property
     def sampling(self) -> Sampling | str:
@@ -158,14 +154,11 @@ class LinearFigures:
             return "At least three rows, not all equal, are needed to judge sampling noise."
         # Eigenvalues below their rounding error are not sampling noise of the data.
         values, rows = _resolved(self.leading), data.weight - 1.0
-        if not self.rule.aligns and k == data.n_features:
-            return "There are as many components as features, so the subspace is the whole space."
         above = np.flatnonzero(components_above_noise(values, rows, k))
         values = values[: max(k + 1, np.count_nonzero(values))]  # zeros turn no component
-        if not self.rule.aligns:
-            return Sampling(above, above[:0], subspace_sampling_error(values, rows, k))
         turned = component_sampling_error(values, rows)
-        return Sampling(above, above[turned[above] >= TURNED], None)
+        similar = above[turned[above] >= TURNED] if self.rule.aligns else above[:0]
+        return Sampling(above, similar)
 
 
 def figures_of(
@@ -497,45 +490,29 @@ def _eigengap(text: Claim, figures: LinearFigures) -> Claim:
     return _not_decided(text, why, figures, value=value, threshold=bound)
 
 
-_FEWER = "Choose fewer components, or collect more rows, before you interpret them."
-
-
 def _sampling(text: Claim, figures: LinearFigures) -> Claim:
     """Return the claim `sampling`: how many components stand out, and which are alike."""
     if isinstance(figures.sampling, str):
         return replace(text, advice=figures.sampling)
-    (above, similar, turned), k = figures.sampling, figures.k
-    count = len(above)
-    if count == k:
-        which = {1: "The component stands", 2: "Both components stand"}
-        advice = f"{which.get(k, f'All {k} components stand')} out of sampling noise."
-    else:
+    (above, similar), k = figures.sampling, figures.k
+    count, which = len(above), {1: "The component stands", 2: "Both components stand"}
+    advice = f"{which.get(k, f'All {k} components stand')} out of sampling noise."
+    if count < k:
         others = np.setdiff1d(np.arange(k), above)
         advice = (
             f"{count} of {k} components {'stands' if count == 1 else 'stand'} out of sampling "
             f"noise; component{'s' * (len(others) > 1)} {_listed(others)} "
             f"{'does' if len(others) == 1 else 'do'} not: another sample of as many rows could "
-            f"give other directions. {_FEWER}"
+            "give other directions. Choose fewer components, or collect more rows, before you "
+            "interpret them."
         )
-    if len(similar) == 1:
+    if len(similar):
+        one = len(similar) == 1
         advice += (
-            f" The variance of component {_listed(similar)} is close to that of others: another "
-            "sample of as many rows could turn its direction towards theirs."
-        )
-    elif len(similar):
-        advice += (
-            f" Components {_listed(similar)} have nearly equal variances: another sample of as "
-            "many rows could give other directions in their subspace. Interpret them together."
-        )
-    if turned is not None and turned < TURNED and count == k:
-        advice += (
-            " The mean squared sine of the angles of their subspace to that of the population is "
-            f"about {turned:.2g}."
-        )
-    elif turned is not None and count == k:
-        advice = (
-            f"The variance of component {k - 1} is too close to that of component {k} for this "
-            f"number of rows: another sample could give another subspace. {_FEWER}"
+            f" Component{'' if one else 's'} {_listed(similar)} "
+            f"{'has a variance close to that of others' if one else 'have nearly equal variances'}:"
+            " another sample of as many rows could give other directions in their subspace. "
+            "Interpret them together."
         )
     headline = f"sampling: {count} of {k}"
     return replace(text, value=float(count), advice=advice, headline=headline)

@@ -360,7 +360,12 @@ class LinearAutoencoder(
             The fitted estimator itself.
         """
         options = self._options()
-        if not (in_memory(X, rows_drawn=draws_rows(options, X)) and in_memory(sample_weight)):
+        kind_of(X)  # which refuses a closed file
+        shape = getattr(X, "shape", None)
+        wide = isinstance(shape, tuple) and len(shape) == 2 and shape[1] > EXACT_FEATURES
+        # Whether the rows themselves are needed, not only their second moment.
+        drawn = options.draws_rows or (wide and not isinstance(options.n_components, int))
+        if not (in_memory(X, rows_drawn=drawn) and in_memory(sample_weight)):
             return self.fit_batches(X, sample_weight)
         with suggesting_em(self, X):
             # Without weights, NaN and infinity show in the sums of squares.
@@ -791,14 +796,6 @@ def _check_weight(weight: float) -> None:
             f"sample_weight sums to {weight:g}, expected a sum above 1, because weights are "
             "frequencies. Multiply the weights so that they sum to the number of samples."
         )
-
-
-def draws_rows(options: Options, X: Any) -> bool:
-    """Tell whether a fit to `X` needs the rows themselves, not only their second moment."""
-    kind_of(X)  # which refuses a closed file
-    shape = getattr(X, "shape", None)
-    wide = isinstance(shape, tuple) and len(shape) == 2 and shape[1] > EXACT_FEATURES
-    return options.draws_rows or (wide and not isinstance(options.n_components, int))
 
 
 def loaded_if_small(X: Any, sample_weight: Any) -> tuple[Any, Any]:

@@ -396,7 +396,6 @@ class Options:
     samples: bool  # whether the method's rule draws random masks for rows
     draws_rows: bool  # whether the solver needs rows instead of their second moment
     needs_spectrum: bool  # whether penalties are chosen from eigenvalues (``l2="auto"``)
-    recordable: bool  # whether steps of the method's rule can be recorded as CUDA graphs
 
     @classmethod
     def of(
@@ -495,7 +494,6 @@ class Options:
             rule.needs_rows,
             solver == "stochastic" or (rule.needs_rows and not closed_form),
             isinstance(l2, str) and entry.penalties is not None,
-            rule.recordable,
         )
 
     @property

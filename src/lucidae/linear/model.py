@@ -6,7 +6,7 @@ The Gaussian model is that of probabilistic PCA, from which likelihoods are comp
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -18,9 +18,7 @@ from lucidae.arrays import (
     diagonal,
     eigh_descending,
     eye_like,
-    fields_beside,
     largest,
-    like,
     machine_epsilon,
     namespace,
     scalar,
@@ -31,7 +29,6 @@ from lucidae.arrays import (
 from lucidae.arrays.eigen import column_signs, orthonormal_rows
 from lucidae.iteration import History, Status
 from lucidae.linear.methods import Method
-from lucidae.linear.weights import map_fields
 from lucidae.rows.covariances import TINY, Covariance
 from lucidae.spectrum import Spectrum
 
@@ -85,12 +82,6 @@ class Model:
     def degrees(self) -> float:
         """Divisor of the variances: the total weight minus 1, but at least the machine epsilon."""
         return max(self.weight - 1.0, np.finfo(float).eps)
-
-    def beside(self, ref: Array) -> Model:
-        """Return the model in the library and on the device of the array `ref`."""
-        weights = map_fields(lambda rows: like(rows, ref), self.outcome.weights)
-        moved: Model = fields_beside(self, ref)
-        return replace(moved, outcome=replace(self.outcome, weights=weights))
 
     def precision(self) -> Array:
         """Return the inverse of the covariance of the Gaussian model, (m, m) for m features.

@@ -13,7 +13,7 @@ import numpy as np
 from scipy.special import chdtri
 from sklearn.exceptions import ConvergenceWarning
 
-from lucidae.arrays import Array, fields_beside, is_numpy, like, normal, on_host, scalar, to_numpy
+from lucidae.arrays import Array, fields_beside, is_numpy, like, normal, scalar, to_numpy
 from lucidae.arrays.graphs import Steps, records
 from lucidae.counting import ComponentCount, count_in_spectrum, is_criterion
 from lucidae.iteration import Below, History, Solution, Status, iterate, log_grid
@@ -28,7 +28,7 @@ from lucidae.linear.model import Model, TrainedWeights, build_model
 from lucidae.linear.optimizers import DescentSettings, Optimizer
 from lucidae.linear.weights import map_fields
 from lucidae.rows.covariances import Covariance, DenseCovariance
-from lucidae.rows.operator import EXACT_FEATURES, CsrRows, DenseRows, MomentRows, RowOperator
+from lucidae.rows.operator import EXACT_FEATURES, CsrRows, DenseRows, RowOperator
 from lucidae.spectrum import Spectrum, leading, refined, ritz_spectrum
 from lucidae.validation import warn_user
 
@@ -59,21 +59,6 @@ ATTEMPTS = 5
 """Number of automatic step sizes that are tried, each a quarter of the one before, until descent
 does not diverge."""
 
-HOST_FEATURES = 64
-"""Largest number of features for which the closed form is computed on the CPU if the data are on a
-GPU. On 16 cores and an H200, 21 eigenpairs take 1.2 ms on the CPU and 1.4 ms on the GPU for 64
-features, and 6.8 ms against 2.6 ms for 256 (``benchmarks/device.py``)."""
-
-HOST_PRODUCTS = 2**22
-"""Largest number of multiplications in the product of the weights (k × m) with the second moment
-(m × m), that is m²k, for which descent runs on the CPU if the data are on a GPU and steps are not
-recorded as CUDA graphs.
-
-On the machine of `HOST_FEATURES`, a step takes 0.06, 0.17 and 0.39 ms on the CPU for 1e5, 1e6 and
-3.2e6 multiplications. On the GPU it takes 0.6 to 0.9 ms with CuPy, where the launches of its CUDA
-kernels take most of the time, and 0.03 to 0.07 ms if it is recorded, which is less at every size.
-"""
-
 MARGIN = 1.1
 """Factor by which the bound on the curvature is raised, because it is computed from estimated
 eigenvalues (Ritz values), which are smaller than the true ones."""
@@ -82,16 +67,7 @@ eigenvalues (Ritz values), which are smaller than the true ones."""
 def solve(
     options: Options, rows: RowOperator, previous: Any = None
 ) -> tuple[Model, Spectrum | None]:
-    """Fit the model by the solver that the estimator's arguments name.
-
-    Problems too small for a GPU (`HOST_FEATURES`, `HOST_PRODUCTS`) are solved on the CPU, from the
-    second moment that was computed on the GPU. The result is on the device of the data either way.
-    Descent whose steps are recorded as CUDA graphs always runs on the GPU.
-    """
-    if not on_host(rows.mean) and _too_small_for_device(options, rows):
-        moment = fields_beside(rows.scatter(), np.empty(0))
-        model, spectrum = solve(options, MomentRows(moment), previous)
-        return model.beside(rows.mean), spectrum and spectrum.beside(rows.mean)
+    """Fit the model by the solver that the estimator's arguments name."""
     wanted = options.n_components
     # 1) The eigenpairs that are needed before the number of latents and the penalties are known.
     spectrum = None
@@ -128,18 +104,6 @@ def closed_form(
     history = History(np.empty(0, dtype=int))
     outcome = TrainedWeights(weights, method, Status.CONVERGED, 1, history)
     return build_model(outcome, data.mean, data.weight, data, spectrum)
-
-
-def _too_small_for_device(options: Options, rows: RowOperator) -> bool:
-    """Tell whether data on a GPU are so small that the CPU solves the problem faster."""
-    if rows.moment is None:
-        return False
-    m, k = rows.n_features, options.n_components
-    if options.closed_form:
-        return m <= HOST_FEATURES
-    if options.recordable and records(rows.mean):
-        return False
-    return m * m * (k if isinstance(k, int) else m) <= HOST_PRODUCTS
 
 
 def resolve_components(wanted: Any, rows: RowOperator, spectrum: Spectrum | None) -> int:
