@@ -3,7 +3,6 @@
 import numpy as np
 import pytest
 
-from lucidae import sampling
 from lucidae.sampling import (
     component_sampling_error,
     components_above_noise,
@@ -126,4 +125,4 @@ def test_negative_rounding_errors_count_as_zero():
 
 def test_one_eigenvalue_exceeds_noise_if_it_is_positive():
     for value, n_rows, above in ((2.0, 2, True), (0.0, 2, False), (2.0, 1, False)):
-        assert sampling._exceeds_noise(np.array([value]), n_rows) is above
+        assert components_above_noise(np.array([value]), n_rows, 1).tolist() == [above]

@@ -47,16 +47,10 @@ def component_sampling_error(
     expectation :math:`\frac1n \sum_{j \ne i} λ_i λ_j / (λ_i - λ_j)^2` (Anderson 1963).
     The eigenvalues of the sample are used in place of those of the population.
     """
-    shares = _squared_sines(eigenvalues)
-    return np.asarray(shares.sum(axis=1) / n_rows)
-
-
-def _squared_sines(eigenvalues: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return λ_i λ_j / (λ_i − λ_j)² for all pairs of eigenvalues; infinity for equal ones."""
     values = np.maximum(np.asarray(eigenvalues, dtype=np.float64), 0.0)
     top = values.max(initial=0.0)
     if not top:
-        return np.full((values.size, values.size), np.inf)
+        return np.full(values.size, np.inf)
     values = values / top
     products, gaps = np.outer(values, values), np.subtract.outer(values, values) ** 2
     np.fill_diagonal(products, 0.0)
@@ -65,7 +59,7 @@ def _squared_sines(eigenvalues: NDArray[np.float64]) -> NDArray[np.float64]:
         shares = products / gaps
     # Two zero eigenvalues turn freely into each other: 0 / 0 counts as infinite.
     shares[np.isnan(shares)] = np.inf
-    return np.asarray(shares)
+    return np.asarray(shares.sum(axis=1) / n_rows)
 
 
 def separated_components(
@@ -97,21 +91,22 @@ def components_above_noise(
     smaller one to be compared with and passes if it is positive.
     """
     values = np.maximum(np.asarray(eigenvalues, dtype=np.float64), 0.0)
-    above = np.array([_exceeds_noise(values[i:], n_rows) for i in range(n_components)], dtype=bool)
-    return np.asarray(np.logical_and.accumulate(above))
-
-
-def _exceeds_noise(values: NDArray[np.float64], n_rows: float) -> bool:
-    """Tell whether the first of descending eigenvalues exceeds white noise of their mean."""
-    size = values.size
-    if size < 2 or n_rows <= 1:
-        return bool(n_rows > 1 and size and values[0] > 0)
-    # Johnstone 2001: n λ_1 of white noise is centred at μ and spread by ξ, with the -1/2 that
-    # makes the approximation second-order accurate (Ma 2012).
-    rows, columns = np.sqrt(n_rows - 0.5), np.sqrt(size - 0.5)
-    centre = (rows + columns) ** 2
-    spread = (rows + columns) * (1 / rows + 1 / columns) ** (1 / 3)
-    return bool(values[0] * n_rows > values.mean() * (centre + TRACY_WIDOM * spread))
+    above = np.zeros(n_components, dtype=bool)
+    for i in range(n_components):
+        left = values[i:]
+        if n_rows <= 1:
+            break
+        above[i] = left.size > 0 and left[0] > 0
+        if left.size >= 2:
+            # Johnstone 2001: n λ_1 of white noise is centred at μ and spread by ξ, with the -1/2
+            # that makes the approximation second-order accurate (Ma 2012).
+            rows, columns = np.sqrt(n_rows - 0.5), np.sqrt(left.size - 0.5)
+            centre = (rows + columns) ** 2
+            spread = (rows + columns) * (1 / rows + 1 / columns) ** (1 / 3)
+            above[i] = left[0] * n_rows > left.mean() * (centre + TRACY_WIDOM * spread)
+        if not above[i]:
+            break
+    return above
 
 
 class WishartSpectra:

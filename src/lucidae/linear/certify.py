@@ -274,18 +274,16 @@ def certify_components(subject: Any, X: Any, *, sample_weight: Any = None) -> Ce
     data = centred.about_zero() if mean is None else centred
     method = Method("rag", RotationAugmentedRule(), Reconstruction(), tied=True)
     figures = figures_of(method, TiedWeights(components), data, DescentSettings())
-    judged = tuple(_renamed(claim) for claim in claims(figures, JUDGED))
+    judged = []
+    for claim in claims(figures, JUDGED):
+        statement = claim.statement
+        for old, new in WORDS.items():
+            statement = statement.replace(old, new)
+        advice = claim.advice.replace("latent", "component")
+        judged.append(replace(claim, statement=statement, advice=advice))
     attributes = _attributes_claim(subject, components, mean, centred)
     title = type(subject).__name__ + (" (rows not centred)" if mean is None else "")
     return Certificate(title, (*judged, attributes), evidence(figures))
-
-
-def _renamed(claim: Claim) -> Claim:
-    """Return a claim about an autoencoder with "component" in place of "latent" and "decoder"."""
-    statement = claim.statement
-    for old, new in WORDS.items():
-        statement = statement.replace(old, new)
-    return replace(claim, statement=statement, advice=claim.advice.replace("latent", "component"))
 
 
 def _numbers(values: Any, name: str) -> Vector:

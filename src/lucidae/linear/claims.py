@@ -91,7 +91,10 @@ class Sampling(NamedTuple):
 class LinearFigures:
     """Measured values of given weights, with what theory says about their method."""
 
+    k: int  # number of latents
     method: Method  # the method with which the weights were trained
+    rule: Any  # the rule to whose fixed point the weights converge
+    leading: Leading  # leading eigenvalues, and the decoder's distance to the principal axes
     training: DescentSettings
     measured: WeightFigures
     learning_rate: float | None = None  # of the descent; None for a closed form
@@ -100,21 +103,6 @@ class LinearFigures:
     fit_rounding: float = 0.0
     fitted: bool = False  # whether a model was fitted here; otherwise a pair of weights was given
     observed: bool = False  # whether the rows have missing entries
-
-    @property
-    def k(self) -> int:
-        """Number of latents."""
-        return len(self.leading.misalignments.value)
-
-    @property
-    def leading(self) -> Leading:
-        """Leading eigenvalues, and the decoder's distance to the principal axes."""
-        return self.measured.leading
-
-    @cached_property
-    def rule(self) -> Any:
-        """The rule to whose fixed point the weights converge."""
-        return self.method.expected()
 
     @cached_property
     def limits(self) -> str:
@@ -181,11 +169,22 @@ def figures_of(
             n: to_numpy(as_double(getattr(model, n))) for n in (*names, "basis", "inside")
         }
         model = replace(model, **arrays)
-    objective, rule = reference_of(method.objective), reference_of(method.expected())
+    rule = method.rule.expected(method.objective)
+    references = reference_of(method.objective), reference_of(rule)
     with np.errstate(over="ignore", invalid="ignore"):
-        found = WeightFigures(objective, rule, weights, data, model, running)
-    fitted = model is not None
-    return LinearFigures(method, training, found, learning_rate, wanted, fit_rounding, fitted)
+        found = WeightFigures(*references, weights, data, model, running)
+    return LinearFigures(
+        len(weights.encoder),
+        method,
+        rule,
+        found.leading,
+        training,
+        found,
+        learning_rate,
+        wanted,
+        fit_rounding,
+        fitted=model is not None,
+    )
 
 
 def _resolved(leading: Leading, factor: float = 1.0) -> Vector:
@@ -224,8 +223,8 @@ def evidence(figures: LinearFigures) -> dict[str, Any]:
     if found.leverage is not None:
         numbers["leverage_rows"] = found.leverage.rows
         numbers["leverage_shares"] = found.leverage.shares
-    numbers.update(reference_of(figures.method.objective).evidence())
-    return numbers
+    known = vars(reference_of(figures.method.objective))
+    return numbers | {name: known[name] for name in ("penalties", "prior") if name in known}
 
 
 def claims(figures: LinearFigures, names: Iterable[str] = ()) -> tuple[Claim, ...]:
@@ -282,10 +281,8 @@ def _not_decided(text: Claim, why: str, figures: LinearFigures, **known: Any) ->
     return replace(text, advice=why, undecided=True, **known)
 
 
-def _enclosed(claim: Claim, figures: LinearFigures) -> Claim:
-    """Return the claim with a note if its value is only enclosed by bounds."""
-    if figures.leading.complete:
-        return claim
+def _enclosed(claim: Claim) -> Claim:
+    """Return the claim with a note that its value is only enclosed by bounds."""
     statement = claim.statement + " (not computed exactly: bounds from residuals)"
     reference = f"{claim.reference}; {_BOUNDS}"
     advice = claim.advice
@@ -301,10 +298,11 @@ def _enclosed(claim: Claim, figures: LinearFigures) -> Claim:
 
 def _subspace(text: Claim, figures: LinearFigures) -> Claim:
     k, leading, found = figures.k, figures.leading, figures.leading.subspace
-    if not leading.complete or leading.determined(k):
+    apart, needed = leading.steps(k)
+    if not leading.complete or apart[-1] > needed[-1]:
         claim = judge(text, found, min(DISTANCE, 0.5 / k), _distance_advice(figures))
-        return _enclosed(claim, figures)
-    bound = float(leading.steps(k)[1][-1])
+        return claim if leading.complete else _enclosed(claim)
+    bound = float(needed[-1])
     why = (
         f"Eigenvalues {k - 1} and {k} of the covariance, counted from 0, differ by less than "
         f"{bound:.1g}, which rounding errors can change: the principal subspace of these data "
@@ -338,7 +336,9 @@ def _alignment(text: Claim, figures: LinearFigures) -> Claim:
         )
         return _not_decided(text, why, figures)
     bound, found = min(DISTANCE, 0.5 / len(identifiable)), leading.alignment(identifiable)
-    claim = _enclosed(judge(text, found, bound, _distance_advice(figures)), figures)
+    claim = judge(text, found, bound, _distance_advice(figures))
+    if not leading.complete:
+        return _enclosed(claim)
     if not len(shared):
         return claim
     why = f"{_components(shared)} not determined by these data and left out of the mean."

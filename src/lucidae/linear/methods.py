@@ -538,14 +538,15 @@ class Options:
         `partial_fit` calls this method, because it computes its model only later, when the model is
         first read.
         """
-        k = self.n_components
+        k, both = self.n_components, {"l2": self.l2, "prior": self.prior}
+        given = {name: value for name, value in both.items() if not isinstance(value, str)}
         if isinstance(k, int):
             check_features(k, m)
-            if not self.needs_spectrum:
+            if given and not self.needs_spectrum:
                 self.make(k, None, _RNG)
             return
-        for name, value in (("l2", self.l2), ("prior", self.prior)):
-            if not isinstance(value, str) and value.ndim == 1:
+        for name, value in given.items():
+            if value.ndim == 1:
                 raise ValueError(
                     f"{name} has {value.size} entries, one per latent, but n_components={k!r} does "
                     "not fix the number of latents. For partial_fit, give "

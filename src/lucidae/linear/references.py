@@ -136,10 +136,6 @@ class ObjectiveReference(Reference):
         none = np.empty(0, dtype=int)
         return none, none
 
-    def evidence(self) -> dict[str, Any]:
-        """Return the constants of the objective that the certificate's evidence contains."""
-        return {}
-
     def loss_in_unit(self, loss: float, unit: float, m: int) -> float:  # noqa: ARG002
         """Return a loss for data that were divided by `unit` in the unit of the data."""
         return loss * unit * unit
@@ -148,10 +144,6 @@ class ObjectiveReference(Reference):
         """Return the loss of the weights and its global minimum with their errors."""
         data, k, values = terms.data, len(terms.encoder.value), leading.values
         m, size, value = data.n_features, self.size(data), self.loss(terms)
-
-        def minimum(known: Vector) -> float:
-            return self.minimum(known, max(data.trace - float(np.sum(known)), 0.0), m)
-
         known, error = values.value[:k], values.error[:k]
         if leading.complete:  # of Σ̃ itself they are known up to the rounding errors of LAPACK
             error = np.maximum(error - data.error, 0.0) + gamma(m) * values.value[0]
@@ -159,7 +151,10 @@ class ObjectiveReference(Reference):
         high = known + error
         if not leading.complete:  # the sum of the eigenvalues is at most the trace
             high = np.minimum(high, np.maximum(data.trace - (np.cumsum(high) - high), 0.0))
-        most, least = minimum(np.maximum(known - error, 0.0)), minimum(high)
+        most, least = (
+            self.minimum(ends, max(data.trace - float(np.sum(ends)), 0.0), m)
+            for ends in (np.maximum(known - error, 0.0), high)
+        )
         best = Ball.between(least, most)
         if leading.complete:
             own = self.minimum(known, float(np.sum(values.value[k:])), m)
@@ -334,10 +329,6 @@ class NonUniformL2Reference(ObjectiveReference):
         nonzero = np.where(free, own.value > 0.0, penalties < own.low)
         return np.flatnonzero(zero), np.flatnonzero(~zero & ~nonzero)
 
-    def evidence(self) -> dict[str, Any]:
-        """Return the penalties."""
-        return {"penalties": self.penalties}
-
 
 @dataclass(frozen=True)
 class ExpectedNestedDropoutReference(ObjectiveReference):
@@ -359,10 +350,6 @@ class ExpectedNestedDropoutReference(ObjectiveReference):
         """Return the mean, over b, of the total variance minus the first b eigenvalues."""
         left = rest + float(np.sum(values)) - np.cumsum(values)
         return float(self.prior @ left)
-
-    def evidence(self) -> dict[str, Any]:
-        """Return the probabilities."""
-        return {"prior": self.prior}
 
 
 @dataclass(frozen=True)
@@ -445,7 +432,7 @@ class LinearVAEReference(ObjectiveReference):
         stationary.
         """
         noise, data = self._noise(terms), terms.data
-        unknown = self.noise is None and not data.varies
+        unknown = self.noise is None and not data.trace > data.rounding
         if unknown or not noise > gamma(data.n_features) * data.trace:
             return None
         return (super().sensitivity(terms) or 0.0) / noise

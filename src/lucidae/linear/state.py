@@ -143,10 +143,13 @@ class LinearState(FittedState):
         moment = add(rows, own)
         state._moment, state.seen = (None, moment) if state.stream else (moment, None)
         # 2) The sketch of all rows, unless that of earlier ones is lost.
-        sketch = Sketch.empty(m) if first else self.saved_sketch()
-        if sketch is None and self._given and before is not None:
-            sketch = Sketch.given(before.mean, before.covariance, before.weight)
-        state._sketch = None if sketch is None else sketch.update(X, weights)
+        earlier = None if first else self.saved_sketch()
+        if earlier is None and self._given and before is not None:
+            earlier = Sketch.given(before.mean, before.covariance, before.weight)
+        if first:
+            state._sketch = Sketch.of(X, weights)
+        elif earlier is not None:
+            state._sketch = earlier.update(X, weights)
         return state
 
     def saved_sketch(self) -> Sketch | None:

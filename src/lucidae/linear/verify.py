@@ -230,11 +230,6 @@ class GivenRows:
             (leaf(self.X[part, :], None, None if w is None else w[part]) for part in parts),
         )
 
-    @property
-    def decomposable(self) -> bool:
-        """Whether a QR and a singular value decomposition take an acceptable time."""
-        return min(self.shape) <= LARGEST_FACTOR and math.prod(self.shape) <= LARGEST_COPY
-
 
 @dataclass(frozen=True)
 class RereadRows:
@@ -251,11 +246,6 @@ class RereadRows:
     def shape(self) -> tuple[int, int]:
         """Number of features, as that of rows and of features."""
         return self.n_features, self.n_features
-
-    @property
-    def decomposable(self) -> bool:
-        """Whether a QR and a singular value decomposition take an acceptable time."""
-        return self.n_features <= LARGEST_FACTOR
 
 
 class Leverage(NamedTuple):
@@ -304,11 +294,6 @@ class Data:
         """Total variance that equal rows seem to have because of rounding errors of the mean."""
         size = gamma(0) * norm(self.mean.value)
         return size * size
-
-    @property
-    def varies(self) -> bool:
-        """Whether the rows are not all equal."""
-        return self.trace > self.rounding
 
     @classmethod
     def of_rows(cls, rows: GivenRows | RereadRows, center: Vector | None = None) -> Data:
@@ -431,22 +416,15 @@ class Data:
             unit=self.unit * unit,
         )
 
-    def remembering(self) -> Data:
-        """Return the same data, whose products reuse those of earlier vectors.
-
-        A certificate needs the products of Σ with decoder, encoder and components, which have the
-        same few directions: one pass over the rows serves for all of them.
-        """
-        if self.matrix is not None or self.factor is not None:
-            return self
-        return replace(self, apply=_KnownProducts(self.apply, self.n_features))
-
     def refactored(self) -> Data | None:
         """Return the data with the triangular factor R of their rows; None if it takes too long.
 
         R has all digits of the rows. Its first row contains the mean.
         """
-        if self.factor is not None or self.rows is None or not self.rows.decomposable:
+        if self.factor is not None or self.rows is None:
+            return None
+        shape = self.rows.shape
+        if min(shape) > LARGEST_FACTOR or math.prod(shape) > LARGEST_COPY:
             return None
         m, center = self.n_features, self.mean.value * self.unit
         # The error of each column is relative to its own norm (Higham 2002, Theorem 19.4).
@@ -473,7 +451,11 @@ class Data:
 
 
 class _KnownProducts:
-    """Products of vectors with Σ, which are computed for new directions only."""
+    """Products of vectors with Σ, which are computed for new directions only.
+
+    A certificate needs those of decoder, encoder and components, which have the same few
+    directions: one pass over the rows serves for all of them.
+    """
 
     def __init__(self, product: Callable[[Vector], Vector], m: int) -> None:
         self.product = product
@@ -529,11 +511,6 @@ class Leading:
         resolved = apart > needed
         return np.flatnonzero(~(resolved & np.append(True, resolved[:-1])))
 
-    def determined(self, k: int) -> bool:
-        """Tell whether rounding errors leave the principal subspace determined."""
-        apart, needed = self.steps(k)
-        return bool(apart[-1] > needed[-1])
-
     def alignment(self, chosen: Vector) -> Ball:
         """Return the mean misalignment of the chosen axes."""
         found = self.misalignments[chosen].sum() / float(len(chosen))
@@ -558,7 +535,7 @@ def find_leading(data: Data, atoms: Vector) -> tuple[Data, Leading]:
         found = _of_all_axes(data, atoms)
     else:
         finite, zero = bool(np.all(np.isfinite(atoms))), not np.any(np.abs(atoms) > SHORTEST)
-        if not finite or zero or not data.varies:
+        if not finite or zero or not data.trace > data.rounding:
             return data, _unknown(k, data, 1.0 if finite else math.nan)
         found = _of_products(data, atoms)
     # 1. Components of small variance: the rows have more digits than their second moment.
@@ -727,7 +704,7 @@ def _misalignment_bounds(
 def _unknown(k: int, data: Data, distance: float) -> Leading:
     """Return what is known of a decoder that is zero or not finite, or of rows without variance."""
     # Equal rows have no principal subspace to miss.
-    subspace = Ball(distance) if data.varies else Ball.between(0.0, distance)
+    subspace = Ball(distance) if data.trace > data.rounding else Ball.between(0.0, distance)
     values = Ball.between(np.zeros(k + 1), np.full(k + 1, max(data.trace, 0.0)))
     far = Ball(np.full(k, distance), np.zeros(k))
     return Leading(values, math.inf, subspace, far, complete=False)
@@ -843,7 +820,9 @@ class WeightFigures:
         unit = 1.0
         if 0.0 < data.trace < math.inf and objective.independent and rule.independent:
             unit = float(2.0 ** round(math.log2(data.trace / data.n_features) / 2))
-        scaled = data.in_units(unit).remembering()
+        scaled = data.in_units(unit)
+        if scaled.matrix is None and scaled.factor is None:
+            scaled = replace(scaled, apply=_KnownProducts(scaled.apply, data.n_features))
         weights = weights.in_units(1.0 / unit)
         scaled, self._leading = find_leading(scaled, weights.atoms)
         self._objective, self._rule = objective.in_units(unit), rule.in_units(unit)
@@ -1042,7 +1021,7 @@ def find_leverage(data: Data, atoms: Vector) -> Leverage | None:
     has those farthest from the mean μ, whose share of the total variance is p‖x − μ‖²/tr Σ.
     Missing entries are replaced by their expectations.
     """
-    if not data.varies or (data.weight or 0.0) < 10.0:
+    if not data.trace > data.rounding or (data.weight or 0.0) < 10.0:
         return None
     rows = data.rows if data.filled is None else data.filled
     if not isinstance(rows, GivenRows):
