@@ -26,7 +26,7 @@ import pytest
 from linear.problems import centred_rows
 from lucidae import LinearAutoencoder, moments
 from lucidae.arrays import eigen
-from lucidae.linear import model, solvers, weights
+from lucidae.linear import solvers, weights
 from lucidae.linear.objectives import (
     ExpectedNestedDropout,
     LinearVAE,
@@ -112,7 +112,7 @@ CLOSED_FORMS = [
     moments.SecondMoment.covariance.fget,
     moments.SecondMoment.mean.fget,
     moments.SecondMoment.trace.fget,
-    model.build_model,
+    solvers.build_model,
 ]
 DIRECTIONS = [
     reconstruction_gradient,

@@ -13,7 +13,23 @@ import numpy as np
 from scipy.special import chdtri
 from sklearn.exceptions import ConvergenceWarning
 
-from lucidae.arrays import Array, fields_beside, is_numpy, like, normal, scalar, to_numpy
+from lucidae.arrays import (
+    Array,
+    as_double,
+    diagonal,
+    eye_like,
+    fields_beside,
+    is_numpy,
+    largest,
+    like,
+    machine_epsilon,
+    namespace,
+    normal,
+    scalar,
+    to_numpy,
+    where_set,
+)
+from lucidae.arrays.eigen import column_signs, orthonormal_rows
 from lucidae.arrays.graphs import Steps, records
 from lucidae.counting import ComponentCount, count_in_spectrum, is_criterion
 from lucidae.iteration import Below, History, Solution, Status, iterate, log_grid
@@ -24,7 +40,7 @@ from lucidae.linear.methods import (
     relative_direction,
     relative_norm,
 )
-from lucidae.linear.model import Model, TrainedWeights, build_model
+from lucidae.linear.model import Model, TrainedWeights
 from lucidae.linear.optimizers import DescentSettings, Optimizer
 from lucidae.linear.weights import map_fields
 from lucidae.rows.covariances import Covariance, DenseCovariance
@@ -58,6 +74,15 @@ certificate allows as much."""
 ATTEMPTS = 5
 """Number of automatic step sizes that are tried, each a quarter of the one before, until descent
 does not diverge."""
+
+WELL_RESOLVED = 1e-4
+"""Smallest ratio of an eigenvalue to the largest one for which it is used as the variance along its
+eigenvector. The error of an eigenvalue is relative to the largest one; the variance of the data
+along a given direction is more accurate if it is small."""
+
+ZERO_LATENT = 1e-8
+"""A latent counts as zero if the length of its encoder row times the length of its decoder column
+is at most this number. The product is the same if a factor is moved from one layer to the other."""
 
 MARGIN = 1.1
 """Factor by which the bound on the curvature is raised, because it is computed from estimated
@@ -104,6 +129,99 @@ def closed_form(
     history = History(np.empty(0, dtype=int))
     outcome = TrainedWeights(weights, method, Status.CONVERGED, 1, history)
     return build_model(outcome, data.mean, data.weight, data, spectrum)
+
+
+def build_model(
+    outcome: TrainedWeights,
+    mean: Array,
+    weight: float,
+    covariance: Covariance,
+    spectrum: Spectrum | None = None,
+) -> Model:
+    """Return the fitted model: latents ordered by variance, with fixed signs and their variances.
+
+    `spectrum` are the eigenpairs from which a closed form was computed.
+    """
+    encoder, atoms = as_double(outcome.weights.encoder), as_double(outcome.weights.atoms)
+    xp, (k, m), eps = namespace(atoms), atoms.shape, machine_epsilon(atoms)
+    # 1) Components: decoder columns of unit length, and zeros for latents without any effect.
+    norms = xp.sqrt(xp.sum(atoms * atoms, axis=-1))
+    lengths = norms if encoder is atoms else xp.sqrt(xp.sum(encoder * encoder, axis=-1))
+    zero = norms * lengths <= ZERO_LATENT
+    components = atoms / where_set(norms, zero, 1.0)[:, None]
+    components = where_set(components, zero[:, None], 0.0)
+    # 2) An orthonormal basis of their span. At a closed form these are the components themselves,
+    # whose inner products of m entries have rounding errors of about √m ε.
+    basis, gram = components, components @ components.mT
+    if not largest(gram - eye_like(k, gram)) <= (8 + math.sqrt(m)) * eps:
+        chosen = np.flatnonzero(~to_numpy(zero))
+        chosen = xp.asarray(chosen if len(chosen) else [0], device=atoms.device)
+        basis = orthonormal_rows(xp.take(components, chosen, axis=0))
+    # 3) Variances along the components, of the codes, and in the basis. At a closed form all of
+    # them follow from the eigenvalues, or at least from one product.
+    left, factors = None, xp.sum(encoder * components, axis=-1)
+    bent = largest(encoder - factors[:, None] * components)
+    if basis is components and bent <= 8 * eps * largest(encoder):
+        if spectrum is not None and _are_eigenvectors(components, spectrum):
+            inside = eye_like(k, spectrum.values) * spectrum.values[:k]
+            if spectrum.beyond is not None:
+                left = spectrum.noise(k) * (m - k)
+        else:
+            inside = covariance.apply(basis) @ basis.mT
+        along = diagonal(inside)
+        codes = factors * factors * along
+    else:
+        rows = xp.concat([components, encoder, basis])
+        products = covariance.apply(rows)
+        variances = xp.sum(products[: 2 * k, :] * rows[: 2 * k, :], axis=-1)
+        along, codes, inside = variances[:k], variances[k:], products[2 * k :, :] @ basis.mT
+    inside, trace = (inside + inside.mT) / 2, max(0.0, float(covariance.trace))
+    if left is None:
+        left = max(0.0, trace - scalar(xp.sum(diagonal(inside))))
+    # 4) Zero latents come last, all others by descending variance, with fixed signs.
+    order = np.lexsort((-to_numpy(along), to_numpy(zero)))
+    index = xp.asarray(order, device=atoms.device)
+    components = xp.take(components, index, axis=0)
+    signs = column_signs(components.mT)[:, None]
+    encoder, atoms = (xp.take(rows, index, axis=0) * signs for rows in (encoder, atoms))
+    along, codes = xp.take(along, index), xp.take(codes, index)
+    # A variance of a code that is a rounding error, for the length of its encoder row, counts as
+    # none: such codes are not scaled.
+    squares = xp.take(lengths * lengths, index)
+    relative = codes / where_set(squares, squares <= 0.0, 1.0)
+    negligible = relative <= eps * k * max(scalar(xp.max(relative)), 0.0)
+    ratio = weight / max(weight - 1.0, np.finfo(float).eps)
+    outside = m - basis.shape[0]
+    return Model(
+        mean,
+        encoder,
+        atoms,
+        components * signs,
+        ratio * where_set(along, along < 0, 0.0),
+        xp.sqrt(where_set(ratio * codes, negligible, 1.0)),
+        ratio * trace,
+        basis.mT,
+        ratio * inside,
+        ratio * left / outside if outside else 0.0,
+        weight,
+        outcome,
+    )
+
+
+def _are_eigenvectors(components: Array, spectrum: Spectrum) -> bool:
+    """Tell whether components (k, m) are the first k eigenvectors of `spectrum`, in their order.
+
+    Small eigenvalues count only if `beyond` is known: then all of them are accurate.
+    """
+    k = components.shape[0]
+    if spectrum.vectors.shape[1] < k:
+        return False
+    small = spectrum.values[k - 1] < WELL_RESOLVED * spectrum.values[0]
+    if spectrum.beyond is None and bool(small):
+        return False
+    # Components were scaled to unit length, which may have changed their last digit.
+    apart = largest(components - spectrum.vectors[:, :k].mT)
+    return apart <= 4 * machine_epsilon(components)
 
 
 def resolve_components(wanted: Any, rows: RowOperator, spectrum: Spectrum | None) -> int:

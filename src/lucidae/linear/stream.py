@@ -13,11 +13,12 @@ from lucidae.arrays import Array, as_double, namespace, scalar
 from lucidae.arrays.eigen import orthonormal_rows
 from lucidae.iteration import History, Status
 from lucidae.linear.methods import Method, Options
-from lucidae.linear.model import Model, TrainedWeights, build_model
+from lucidae.linear.model import Model, TrainedWeights
 from lucidae.linear.solvers import (
     Stream,
     batch_noise,
     batch_step,
+    build_model,
     random_start,
     resolve_components,
     stiffness,
