@@ -128,12 +128,7 @@ def certify_weights(
         )
     X, row_weights = checked_data(X, sample_weight)
     data = data_of(X, row_weights)
-    if rows.shape[1] != data.n_features:
-        raise ValueError(
-            f"encoder has {rows.shape[1]} columns, but X has {data.n_features} features: the two "
-            "numbers must be equal."
-        )
-    check_latents(rows.shape[0], rows.shape[1], "encoder")
+    _check_shape(rows.shape, data.n_features, "encoder")
     spectrum = None
     if options.needs_spectrum:
         known = find_leading(data, to_numpy(as_double(rows)))[1]
@@ -154,12 +149,16 @@ def certify_weights(
 _SETTINGS = tuple(inspect.signature(Options.of).parameters)
 
 
-def check_latents(k: int, m: int, name: str) -> None:
-    """Raise an error if there are more latents k than features m."""
-    if k > m:
+def _check_shape(shape: tuple[int, ...], m: int, name: str) -> None:
+    """Raise an error unless there are as many columns as features m, and no more rows than that."""
+    if shape[1] != m:
         raise ValueError(
-            f"{name} has {k} rows, but X has {m} features, and so only {m} principal components: "
-            f"give at most {m} rows."
+            f"{name} has {shape[1]} columns, but X has {m} features: the two numbers must be equal."
+        )
+    if shape[0] > m:
+        raise ValueError(
+            f"{name} has {shape[0]} rows, but X has {m} features, and so only {m} principal "
+            f"components: give at most {m} rows."
         )
 
 
@@ -263,13 +262,7 @@ def certify_components(subject: Any, X: Any, *, sample_weight: Any = None) -> Ce
         )
     components = _numbers(subject.components_, "components_")
     centred = data_of(*checked_data(X, sample_weight))
-    k, m = components.shape
-    if m != centred.n_features:
-        raise ValueError(
-            f"components_ has {m} columns, but X has {centred.n_features} features: the two "
-            "numbers must be equal."
-        )
-    check_latents(k, m, "components_")
+    _check_shape(components.shape, centred.n_features, "components_")
     mean = getattr(subject, "mean_", None)
     data = centred.about_zero() if mean is None else centred
     method = Method("rag", RotationAugmentedRule(), Reconstruction(), tied=True)

@@ -364,24 +364,18 @@ def _training_advice(figures: LinearFigures) -> str:
             "These weights are not optimal for these data: check that rows, method and penalties "
             "are those of their training, and that the weights were trained on centred rows."
         )
-    return (
-        f"{_more_training(figures)} If X is not the data that was passed to fit, this result is "
-        "expected."
-    )
-
-
-def _more_training(figures: LinearFigures) -> str:
-    """Return the advice on how to improve a fit, which depends on why the training stopped."""
-    if figures.learning_rate is None:
-        return "The weights are a closed form, which should be the optimum of the data of the fit."
     exact = ", or use solver='exact'" if figures.method.objective.has_minimizer else ""
-    found = figures.measured.stationarity
-    if found is None or not found.value <= figures.training.tol:
-        return f"Train longer (increase max_iter){exact}."
-    return (
-        f"The stopping rule is met (tol={figures.training.tol:g}), but the directions of large "
-        f"variance dominate it: standardise the columns of X, lower tol and raise max_iter{exact}."
-    )
+    found, tol = figures.measured.stationarity, figures.training.tol
+    if figures.learning_rate is None:
+        why = "The weights are a closed form, which should be the optimum of the data of the fit."
+    elif found is None or not found.value <= tol:
+        why = f"Train longer (increase max_iter){exact}."
+    else:
+        why = (
+            f"The stopping rule is met (tol={tol:g}), but the directions of large variance "
+            f"dominate it: standardise the columns of X, lower tol and raise max_iter{exact}."
+        )
+    return f"{why} If X is not the data that was passed to fit, this result is expected."
 
 
 def _zero_sentence(figures: LinearFigures) -> str:
@@ -396,9 +390,7 @@ def _zero_sentence(figures: LinearFigures) -> str:
 def _order(text: Claim, figures: LinearFigures) -> Claim:
     if not figures.rule.orders:
         return replace(text, advice=f"Method {figures.method.name!r} does not order its latents.")
-    advice = "Sort the latents by their variance, largest first."
-    if figures.fitted:
-        advice = f"{_more_training(figures)} Or sort the latents by their variance."
+    advice = f"{_training_advice(figures)} Or sort the latents by their variance, largest first."
     return judge(text, figures.measured.rise, RISE, advice)
 
 
