@@ -24,7 +24,7 @@ import numpy as np
 import pytest
 
 from linear.problems import centred_rows
-from lucidae import LinearAutoencoder, moments
+from lucidae import LinearAutoencoder, moments, spectrum
 from lucidae.arrays import eigen
 from lucidae.linear import solvers, weights
 from lucidae.linear.objectives import (
@@ -40,7 +40,7 @@ from lucidae.linear.rules import (
     reconstruction_gradient,
     rotation_generator,
 )
-from lucidae.rows import covariances, leading, operator
+from lucidae.rows import covariances, operator
 from mutants import broken, calls_of, is_among, mutants
 
 VALUES = np.array([4.0, 2.5, 1.5, 0.7, 0.3, 0.1])
@@ -83,13 +83,13 @@ CLOSED_FORMS = [
     ExpectedNestedDropout.minimizer,
     LinearVAE.minimizer,
     solvers.resolve_components,
-    covariances.Spectrum.leading,
-    covariances.Spectrum.noise,
-    covariances.Spectrum.resolved,
-    leading._of_few_rows,
-    leading._padded,
-    leading._from_left,
-    leading._right_vectors,
+    spectrum.Spectrum.leading,
+    spectrum.Spectrum.noise,
+    spectrum.Spectrum.resolved,
+    spectrum._of_few_rows,
+    spectrum._padded,
+    spectrum._from_left,
+    spectrum._right_vectors,
     covariances.rows_covariance,
     covariances.RowsCovariance.codes,
     covariances.RowsCovariance.centred_products,
@@ -230,20 +230,20 @@ def shifted_spectrum(rows, k):
     values, vectors = np.linalg.eigh(rows.covariance)
     last = None if k is None else k + 1
     kept = slice(1, last)
-    return covariances.Spectrum(values[::-1][kept], vectors[:, ::-1][:, kept], rows.trace)
+    return spectrum.Spectrum(values[::-1][kept], vectors[:, ::-1][:, kept], rows.trace)
 
 
 def swapped_spectrum(rows, k):
     """Take component 4 for component 3: the off-by-one that is a saddle."""
     values, vectors = np.linalg.eigh(rows.covariance)
     order = np.array([0, 1, 3, 2, 4, 5])[:k]
-    return covariances.Spectrum(values[::-1][order], vectors[:, ::-1][:, order], rows.trace)
+    return spectrum.Spectrum(values[::-1][order], vectors[:, ::-1][:, order], rows.trace)
 
 
 @pytest.mark.parametrize("method", ["rag", "plain", "nonuniform_l2", "linear_vae"])
 @pytest.mark.parametrize("wrong", [shifted_spectrum, swapped_spectrum])
 def test_another_subspace_gets_no_certificate(monkeypatch, method, wrong):
-    monkeypatch.setattr(leading, "_of_matrix", wrong)
+    monkeypatch.setattr(spectrum, "_of_matrix", wrong)
     # Automatic penalties refuse eigenvalues that do not descend, so that they are given here.
     l2 = [0.1, 0.2, 0.3] if method == "nonuniform_l2" else "auto"
     certificate = LinearAutoencoder(3, method=method, l2=l2).fit(TALL).certificate_
@@ -272,8 +272,8 @@ def test_a_wrong_shrinkage_gets_no_certificate(monkeypatch, lengths):
 
 
 def test_a_wrong_noise_variance_gets_no_certificate(monkeypatch):
-    healthy = covariances.Spectrum.noise
-    monkeypatch.setattr(covariances.Spectrum, "noise", lambda self, k: 0.9 * healthy(self, k))
+    healthy = spectrum.Spectrum.noise
+    monkeypatch.setattr(spectrum.Spectrum, "noise", lambda self, k: 0.9 * healthy(self, k))
     certificate = LinearAutoencoder(3, method="linear_vae").fit(TALL).certificate_
     assert certificate["gap"].holds is False
 

@@ -162,7 +162,8 @@ class ObservedGaussian:
             misfit = xp.sum(rest * rest, axis=1) / noise + xp.sum(latents * latents, axis=1)
             count = xp.sum(mask, axis=1)
             volume = log_det + (count - k) * math.log(noise) + count * math.log(2 * math.pi)
-            yield _RowBlock(part, mask, latents, inverse, -(misfit + volume) / 2)
+            density = where_set(-(misfit + volume) / 2, count == 0.0, 0.0)  # without rounding
+            yield _RowBlock(part, mask, latents, inverse, density)
 
 
 def has_missing(X: Any) -> bool:
