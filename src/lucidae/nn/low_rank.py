@@ -228,17 +228,17 @@ class Moment(NamedTuple):
 
 
 class RowMoment:
-    """Sums over rows: products in float32 (float64 for float64 rows), whose blocks are in float64.
+    """Sums over rows: products of blocks in float32 (float64 for float64 rows), sums in float64.
 
     Rows are shifted by the mean of the first batch, so that large means cost no digits.
     """
 
     def __init__(self, size: int, device: Any) -> None:
         device = "cpu" if torch.device(device).type == "mps" else device  # which has no float64
-        self.rows = self.waiting = 0  # rows seen, and those whose products are in `block`
+        self.rows = 0
         self.sums = torch.zeros(size, dtype=torch.float64, device=device)
         self.squares = torch.zeros(size, size, dtype=torch.float64, device=device)
-        self.shift, self.block = self.sums, self.squares
+        self.shift = self.sums
 
     def add(self, rows: Tensor) -> None:
         """Add rows of shape (N, d)."""
@@ -247,21 +247,12 @@ class RowMoment:
         rows = full_precision(rows.detach())
         if not self.rows:
             self.shift = rows.mean(0)
-            self.block = rows.new_zeros(self.squares.shape)
         with without_autocast(rows), _float32_products():
             for part in rows.split(BLOCK_ROWS):
                 shifted = part - self.shift
                 self.sums += shifted.sum(0).to(self.sums.device)
-                self.block.addmm_(shifted.mT, shifted)
-                self.waiting += len(part)
-                if self.waiting >= BLOCK_ROWS:
-                    self._close_block()
+                self.squares += (shifted.mT @ shifted).to(self.sums.device)
         self.rows += len(rows)
-
-    def _close_block(self) -> None:
-        self.squares += self.block.to(self.sums.device)
-        self.block.zero_()
-        self.waiting = 0
 
     def merged(self) -> Moment:
         """Return the moment of the rows of all processes.
@@ -269,8 +260,6 @@ class RowMoment:
         With t = Σ(y − s) for the shift s and d = ȳ − s for the common mean ȳ, the squares about
         the mean are Σ(y − s)(y − s)ᵀ − dtᵀ − tdᵀ + N ddᵀ in each process.
         """
-        if self.waiting:
-            self._close_block()
         shift = self.shift.to(self.sums)
         count = summed(self.sums.new_tensor(float(self.rows)))
         mean = summed(self.sums + self.rows * shift) / count.clamp_min(1.0)

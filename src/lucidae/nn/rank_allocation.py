@@ -51,12 +51,12 @@ def allocate(values: Sequence[Vector], costs: Sequence[Vector], budget: float) -
     # 2) Any allocation has the value L(μ) + Σ ρ_lj + μ·(unspent budget) with the reduced costs
     #    ρ_lj = v_lj + μ c_lj − min_j (v_lj + μ c_lj) ≥ 0 of its choices. One that is at most ε
     #    above L(μ) therefore has Σ ρ_lj ≤ ε, and few have: their best is optimal if it is that
-    #    near, else ε is doubled. The walk itself is within the last ε, the whole gap.
+    #    near, else ε is four times as large. The walk itself is within the last ε, the whole gap.
     priced = [value + price * cost for value, cost in zip(values, costs, strict=True)]
     lagrangian = sum(float(p.min()) for p in priced) - price * budget
     reduced = [p - p.min() for p in priced]
     total, bound = _total(values, at), lagrangian
-    for within in (total - lagrangian) * 2.0 ** np.arange(-16, 1):
+    for within in (total - lagrangian) * 4.0 ** np.arange(-8, 1):
         if total - bound <= ROUNDING * abs(total):
             break
         found = _best_within(values, costs, reduced, limit, within * (1 + ROUNDING))
