@@ -20,7 +20,7 @@ torch = require("torch")
 from torch import nn
 
 from lucidae.nn import compress
-from lucidae.nn.rank_allocation import allocate
+from lucidae.nn.low_rank import allocate
 
 STARTS = [2, pytest.param(18, marks=pytest.mark.slow)]
 KINDS = list(itertools.product(["wide", "tall"], ["regular", "singular"], [0.0, 300.0]))

@@ -22,7 +22,7 @@ from lucidae.nn import (
     hadamard_gap,
     negative_log_likelihood,
 )
-from lucidae.nn.hadamard import gap_of_gram
+from lucidae.nn.posteriors import gap_of_gram
 
 
 def linear(d=7, k=4, seed=0):

@@ -17,22 +17,32 @@ except ModuleNotFoundError as error:
         f"lucidae.nn needs PyTorch, which is not installed: {install_command('torch')}."
     ) from error
 
+from lucidae.nn.bottleneck import (
+    DropoutPenalty,
+    RotationAugmented,
+    certify_dropout,
+    certify_linear,
+    equalize_layers,
+    order_dimensions,
+)
 from lucidae.nn.collapse import CollapseReport, active_directions, collapse_report
-from lucidae.nn.dropout import DropoutPenalty, certify_dropout, equalize_layers
-from lucidae.nn.hadamard import HadamardGap, hadamard_gap
 from lucidae.nn.layers import ResidualBlock, ResNetDecoder, ResNetEncoder
 from lucidae.nn.monitoring import (
     certificate_scalars,
-    certify_linear,
     collapse_scalars,
     mean_scalars,
     prefix_scalars,
     scalars_figure,
 )
-from lucidae.nn.nested import NestedDropout, order_dimensions, prefix_losses
-from lucidae.nn.posteriors import DiagonalGaussian, FullGaussian, GaussianHead, LowRankGaussian
-from lucidae.nn.prefixes import PrefixLoss
-from lucidae.nn.rotation import RotationAugmented
+from lucidae.nn.posteriors import (
+    DiagonalGaussian,
+    FullGaussian,
+    GaussianHead,
+    HadamardGap,
+    LowRankGaussian,
+    hadamard_gap,
+)
+from lucidae.nn.prefixes import NestedDropout, PrefixLoss, prefix_losses
 from lucidae.nn.training import fit_vae
 from lucidae.nn.vae import (
     VAE,

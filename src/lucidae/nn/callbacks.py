@@ -14,13 +14,12 @@ from typing import Any
 
 import torch
 
+from lucidae.nn.bottleneck import certify_dropout, certify_linear
 from lucidae.nn.collapse import CollapseReport, collapse_report
-from lucidae.nn.dropout import certify_dropout
 from lucidae.nn.layers import Tensor
 from lucidae.nn.monitoring import (
     Scalars,
     certificate_scalars,
-    certify_linear,
     collapse_scalars,
     mean_scalars,
     prefix_scalars,

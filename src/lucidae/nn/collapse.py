@@ -16,7 +16,6 @@ from lucidae.arrays import scalar, to_numpy
 from lucidae.cards import card, table
 from lucidae.metrics import active_dimensions
 from lucidae.moments import SecondMoment
-from lucidae.nn.hadamard import HadamardGap, hadamard_gap
 from lucidae.nn.layers import (
     Tensor,
     affine_matrix,
@@ -25,7 +24,7 @@ from lucidae.nn.layers import (
     device_of,
     evaluation,
 )
-from lucidae.nn.posteriors import as_gaussian
+from lucidae.nn.posteriors import HadamardGap, as_gaussian, hadamard_gap
 from lucidae.validation import check_integer, check_number, install_command
 
 __all__ = ["CollapseReport", "active_directions", "collapse_report"]

@@ -1,6 +1,6 @@
 """Smaller networks by low-rank layers: the best ranks and factors within a budget, certified.
 
-`lucidae.nn.low_rank` derives the best factors of a layer, `lucidae.nn.rank_allocation` chooses the
+`lucidae.nn.low_rank` derives the best factors of a layer, `lucidae.nn.low_rank` chooses the
 ranks of all layers. The error of a layer is the mean of ‖y − ŷ‖² over the calibration rows, for its
 outputs y and those ŷ of the factorised layer; h is the importance of this error.
 """
@@ -37,6 +37,7 @@ from lucidae.nn.low_rank import (
     Moment,
     OutputSpectrum,
     RowMoment,
+    allocate,
     input_rows,
     matrix_of,
     meet,
@@ -51,7 +52,6 @@ from lucidae.nn.low_rank import (
     unwrapped,
     with_factors,
 )
-from lucidae.nn.rank_allocation import allocate
 from lucidae.validation import check_choice, check_flag, check_number
 
 __all__ = ["CompressionPlan", "LowRankAttention", "adapter", "certify_adapter", "heads", "plan"]

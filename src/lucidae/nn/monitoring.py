@@ -10,16 +10,13 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from lucidae.certificates.certify import certify
 from lucidae.certificates.claims import Certificate
 from lucidae.nn.collapse import CollapseReport, collapse_report
-from lucidae.nn.layers import Tensor, check_bottleneck, check_tensor
 from lucidae.nn.prefixes import PrefixLoss
 from lucidae.validation import install_command
 
 __all__ = [
     "certificate_scalars",
-    "certify_linear",
     "collapse_scalars",
     "mean_scalars",
     "prefix_scalars",
@@ -106,52 +103,6 @@ def certificate_scalars(certificate: Certificate) -> Scalars:
     verdicts = [claim.holds for claim in certificate.claims]
     counted = {"claims_held": verdicts.count(True), "claims_failed": verdicts.count(False)}
     return found | {name: float(value) for name, value in counted.items()}
-
-
-def certify_linear(
-    encoder: Any, decoder: Any, data: Tensor, *, method: str = "rag", **settings: Any
-) -> Certificate:
-    """Certify a linear bottleneck against the principal components of its inputs.
-
-    The optimum of a linear autoencoder is known (Bao et al. 2020, Theorems 1 to 3). Biases are not
-    judged: the weights are compared with the covariance of the data.
-
-    Parameters
-    ----------
-    encoder, decoder : nn.Linear
-        The layers before and after the latents.
-    data : tensor of shape (n, encoder.in_features)
-        Inputs of the encoder, which are also the targets of the decoder.
-    method : str, default="rag"
-        Method with which the layers were trained, a value of the argument `method` of
-        `LinearAutoencoder`: it decides which claims are made about the latents.
-    **settings
-        Further settings of `certify` for a pair of weights, such as `l2`.
-
-    Returns
-    -------
-    Certificate
-        The claims with their verdicts.
-
-    Examples
-    --------
-    >>> import torch
-    >>> from lucidae.nn import certify_linear
-    >>> x = torch.randn(100, 3, generator=torch.Generator().manual_seed(0))
-    >>> x = x * torch.tensor([3.0, 2.0, 1.0])
-    >>> encoder, decoder = torch.nn.Linear(3, 2), torch.nn.Linear(2, 3)
-    >>> certify_linear(encoder, decoder, x)["subspace"].holds
-    False
-    """
-    check_bottleneck(encoder, decoder, ("encoder", "decoder"))
-    rows = check_tensor(data, "data", ("n", encoder.in_features)).detach().double()
-    if decoder.out_features != encoder.in_features:
-        raise ValueError(
-            f"encoder has {encoder.in_features} inputs and decoder {decoder.out_features} outputs, "
-            "expected equal numbers: the principal components are the optimum of an autoencoder."
-        )
-    weights = tuple(layer.weight.detach().double() for layer in (encoder, decoder))
-    return certify(weights, rows.to(weights[0].device), family="linear", method=method, **settings)
 
 
 def prefix_scalars(module: Any) -> Scalars:

@@ -10,7 +10,6 @@ from typing import Any, NamedTuple, Self
 import torch
 from torch import nn
 
-from lucidae.nn.hadamard import jacobian_of
 from lucidae.nn.layers import (
     ResNetDecoder,
     ResNetEncoder,
@@ -21,7 +20,13 @@ from lucidae.nn.layers import (
     full_precision,
     image_shape,
 )
-from lucidae.nn.posteriors import DiagonalGaussian, FullGaussian, Gaussian, GaussianHead
+from lucidae.nn.posteriors import (
+    DiagonalGaussian,
+    FullGaussian,
+    Gaussian,
+    GaussianHead,
+    jacobian_of,
+)
 from lucidae.validation import check_choice, check_integer, check_number
 
 __all__ = [

@@ -26,9 +26,14 @@ from torch.nn import functional
 
 from lucidae.metrics import active_dimensions
 from lucidae.nn.collapse import active_directions
-from lucidae.nn.hadamard import hadamard_gap, jacobian_of
 from lucidae.nn.layers import Tensor
-from lucidae.nn.posteriors import FACTOR_INIT, FullGaussian, relative_factor
+from lucidae.nn.posteriors import (
+    FACTOR_INIT,
+    FullGaussian,
+    hadamard_gap,
+    jacobian_of,
+    relative_factor,
+)
 from lucidae.nn.training import TrainingSettings
 from lucidae.nn.vae import (
     AVERAGING_RATE,

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from lucidae.nn.hadamard import hadamard_gap
 from lucidae.nn.layers import Tensor
+from lucidae.nn.posteriors import hadamard_gap
 from lucidae.nn.training import seeded
 from lucidae.nn.vae import negative_log_likelihood
 from lucidae_papers.declaration import work
