@@ -604,7 +604,8 @@ class RotationAugmented(torch.optim.Optimizer):
         # belongs to the copy of its network. Gradients and their codes are not copied by torch.
         names = ("tied", "strength", "centered", "distributed")
         settings = {name: getattr(self, name) for name in names}
-        return _rebuild, (self.optimizer, self.encoder, self.decoder, settings)
+        made = functools.partial(RotationAugmented, **settings)
+        return made, (self.optimizer, self.encoder, self.decoder)
 
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
         """Add the rotation term to the gradients and let the wrapped optimizer make a step.
@@ -741,13 +742,6 @@ class RotationAugmented(torch.optim.Optimizer):
         bias = self.encoder.bias
         if bias is not None and bias.grad is not None:
             bias.grad = bias.grad - generator @ bias
-
-
-def _rebuild(
-    optimizer: Any, encoder: Any, decoder: Any, settings: dict[str, Any]
-) -> RotationAugmented:
-    """Return a new `RotationAugmented` from the parts of a copied or unpickled object."""
-    return RotationAugmented(optimizer, encoder, decoder, **settings)
 
 
 def refuse_rescaling(optimizer: Any) -> None:

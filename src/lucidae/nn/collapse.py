@@ -24,7 +24,7 @@ from lucidae.nn.layers import (
     device_of,
     evaluation,
 )
-from lucidae.nn.posteriors import HadamardGap, as_gaussian, hadamard_gap
+from lucidae.nn.posteriors import HadamardGap, as_gaussian, hadamard_gap, marginal_kl
 from lucidae.validation import check_integer, check_number, install_command
 
 __all__ = ["CollapseReport", "active_directions", "collapse_report"]
@@ -169,7 +169,8 @@ def collapse_report(
             f"model is of type {type(model).__name__}, expected an nn.Module with a method encode "
             "that returns a Gaussian posterior, such as lucidae.nn.VAE."
         )
-    stated = _noise_of(model) if noise_variance is None else float(noise_variance)
+    stated = getattr(model, "noise_variance", None) if noise_variance is None else noise_variance
+    stated = None if stated is None else float(stated)
     with evaluation(model):
         found = _gather(model, loader, reconstruct=stated is None)
     noise = found.mean_square if stated is None else stated
@@ -181,14 +182,24 @@ def collapse_report(
         min_spread=min_spread,
         return_mask=True,
     )
-    axes = None if hasattr(model, "dictionary") else _axes(found.covariance)
-    latents = _coordinates(found) if axes is None else _directions(found, axes)
-    active = (latents.variance < max_variance) & (latents.spread > min_spread)
+    deviations = found.covariance.diagonal().sqrt()
+    coupling = (found.covariance / torch.outer(deviations, deviations)).fill_diagonal_(0.0)
+    if hasattr(model, "dictionary") or not bool((coupling.abs() > COUPLED).any()):
+        axes, mean, kl = None, found.mean, found.kl
+        variance = found.variance.mean(0)
+    else:  # the directions; their divergence is that of the first samples
+        axes = torch.linalg.eigh(found.covariance).eigenvectors
+        mean = found.mean.double() @ axes
+        variance = torch.einsum("ia,ij,ja->a", axes, found.covariance, axes)
+        along = torch.einsum("ia,nij,ja->na", axes, found.first.double(), axes)
+        kl = marginal_kl(mean[: len(along)], along).mean(0)
+    spread = mean.var(0, correction=0)
+    active = (variance < max_variance) & (spread > min_spread)
     gains, useful = _linear_comparison(model, found, axes, active, noise)
     return CollapseReport(
-        kl=to_numpy(latents.kl),
-        variance=to_numpy(latents.variance),
-        spread=to_numpy(latents.spread),
+        kl=to_numpy(kl),
+        variance=to_numpy(variance),
+        spread=to_numpy(spread),
         active=to_numpy(active),
         total_kl=found.total_kl,
         n_samples=int(found.mean.shape[0]),
@@ -202,34 +213,6 @@ def collapse_report(
         tolerance=tolerance,
         gap=hadamard_gap(model, codes=codes, noise_variance=noise) if gap_samples else None,
     )
-
-
-class LatentFigures(NamedTuple):
-    """Mean posterior variance, spread of the posterior mean and mean KL divergence of latents."""
-
-    variance: Tensor
-    spread: Tensor
-    kl: Tensor
-
-
-def _axes(covariance: Tensor) -> Tensor | None:
-    """Return the eigenvectors of the mean posterior covariance; None if latents are not coupled."""
-    deviations = covariance.diagonal().sqrt()
-    coupling = (covariance / torch.outer(deviations, deviations)).fill_diagonal_(0.0)
-    return torch.linalg.eigh(covariance)[1] if bool((coupling.abs() > COUPLED).any()) else None
-
-
-def _coordinates(found: PosteriorSummary) -> LatentFigures:
-    return LatentFigures(found.variance.mean(0), found.mean.var(0, correction=0), found.kl)
-
-
-def _directions(found: PosteriorSummary, axes: Tensor) -> LatentFigures:
-    """Return the figures along the columns of `axes`; the divergence is that of first samples."""
-    mean = found.mean.double() @ axes
-    along = torch.einsum("ia,nij,ja->na", axes, found.first.double(), axes)
-    kl = (along + mean[: len(along)].square() - 1 - along.log()) / 2
-    variance = torch.einsum("ia,ij,ja->a", axes, found.covariance, axes)
-    return LatentFigures(variance, mean.var(0, correction=0), kl.mean(0))
 
 
 def active_directions(
@@ -390,25 +373,18 @@ def linear_decoder_of(model: Any, codes: Tensor) -> Tensor | None:
     """
     decode = getattr(model, "decode", None)
     if callable(decode):
-        if not _takes_one(decode):
+        try:  # with latents alone
+            inspect.signature(decode).bind(None)
+        except TypeError:
             return None
+        except ValueError:  # functions of torch itself have no signature
+            pass
         with evaluation(model):
             return affine_matrix(decode, codes.to(_dtype_of(model, codes)))
     if hasattr(model, "linear_decoder"):
         return model.linear_decoder().detach()
     decoder = getattr(model, "decoder", None)
     return decoder.weight.detach() if isinstance(decoder, torch.nn.Linear) else None
-
-
-def _takes_one(function: Any) -> bool:
-    """Return whether a function, such as a decoder, can be called with latents alone."""
-    try:
-        inspect.signature(function).bind(None)
-    except TypeError:
-        return False
-    except ValueError:  # functions of torch itself have no signature
-        return True
-    return True
 
 
 def free_gain(decoder: Tensor, noise: float, sigma: Tensor) -> Tensor:
@@ -439,12 +415,6 @@ def column_gains(decoder: Tensor, noise: float, sigma: Tensor, dictionary: Tenso
     power = torch.sum(columns * solved, 0)
     captured = torch.sum(solved * (sigma.to(decoder) @ solved), 0)
     return torch.where(power > 0, captured / power.clamp_min(np.finfo(float).tiny), 0.0)
-
-
-def _noise_of(model: Any) -> float | None:
-    """Return the attribute ``noise_variance`` of a model as a float; None if it has none."""
-    noise = getattr(model, "noise_variance", None)
-    return None if noise is None else float(noise)
 
 
 _WORDS = {True: "justified", False: "not justified", None: "not known"}

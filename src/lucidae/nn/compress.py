@@ -34,7 +34,6 @@ from lucidae.nn.low_rank import (
     CONVOLUTIONS,
     CalibrationSource,
     LowRankFactors,
-    Moment,
     OutputSpectrum,
     RowMoment,
     allocate,
@@ -485,7 +484,13 @@ def _calibrated(
     for group in groups:
         found = {name: moments.pop(name).merged() for name in group}
         first = min(order.get(name, len(parts)) for name in group)
-        stays = _reason(found)
+        for name, moment in found.items():
+            if not bool(torch.isfinite(moment.covariance).all()):
+                raise ValueError(
+                    f"the activations of layer {name!r} contain NaN or infinity: check the "
+                    "calibration data, and the range of half precision."
+                )
+        stays = "" if all(moment.rows for moment in found.values()) else "was not called"
         if not stays:
             spectrum = spectrum_of(group, list(found.values()), importance or {}, first)
             stays = "" if spectrum.totals.all() else "its outputs do not vary"
@@ -497,17 +502,6 @@ def _calibrated(
         if not stays:
             spectra.append(spectrum)
     return spectra
-
-
-def _reason(moments: Mapping[str, Moment]) -> str:
-    """Return why layers that share one weight stay dense; "" if they need not."""
-    for name, moment in moments.items():
-        if not bool(torch.isfinite(moment.covariance).all()):
-            raise ValueError(
-                f"the activations of layer {name!r} contain NaN or infinity: check the calibration "
-                "data, and the range of half precision."
-            )
-    return "" if all(moment.rows for moment in moments.values()) else "was not called"
 
 
 # --- allocation ---------------------------------------------------------------------------------
@@ -593,26 +587,19 @@ def _regress(
             continue
         parts = {name: source.model.get_submodule(name) for name in spectrum.names}
         small = with_factors(source.model, factors, dropout, share=True)
-        moments = _joint_moments(source, small, parts, sum(spectrum.shape))
+        joint = {n: RowMoment(sum(spectrum.shape), part.weight.device) for n, part in parts.items()}
+
+        def add(name: str, x: Tensor, y: Tensor, parts: Any = parts, joint: Any = joint) -> None:
+            part = parts[name]
+            joint[name].add(torch.cat([input_rows(part, x), rows_of(part, y)], 1))
+
+        meet(source, small, parts, add)
+        moments = [moment.merged() for moment in joint.values()]  # of [x̃ | y]
         weight = matrix_of(parts[spectrum.names[0]])
         found, missed = reduced_rank_regression(spectrum, weight, moments, rank, strength)
         factors |= dict(zip(spectrum.names, found, strict=True))
         errors |= dict(zip(spectrum.names, missed, strict=True))
     return factors, errors
-
-
-def _joint_moments(
-    source: CalibrationSource, small: Any, parts: Mapping[str, Any], size: int
-) -> list[Moment]:
-    """Return the moment of [x̃ | y] of each layer: its input in `small`, its output in the model."""
-    joint = {name: RowMoment(size, part.weight.device) for name, part in parts.items()}
-
-    def add(name: str, x: Tensor, y: Tensor) -> None:
-        part = parts[name]
-        joint[name].add(torch.cat([input_rows(part, x), rows_of(part, y)], 1))
-
-    meet(source, small, parts, add)
-    return [moment.merged() for moment in joint.values()]
 
 
 # --- certificate --------------------------------------------------------------------------------

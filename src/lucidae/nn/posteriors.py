@@ -237,6 +237,8 @@ class LowRankGaussian(NamedTuple):
 Gaussian = DiagonalGaussian | FullGaussian | LowRankGaussian
 
 
+COVARIANCES = ("full", "diagonal", "low_rank", "decoder", "decoder_diagonal")
+
 FACTOR_INIT = 1e-2
 """Size of the initial weights that predict standard deviations and factors, relative to torch's
 initialisation. It is small, so that all kinds of covariance start near the identity."""
@@ -341,15 +343,13 @@ class GaussianHead(nn.Module):
         self.rank = check_integer(default if rank is None else rank, "rank", low=1, high=latent_dim)
         self.mean = nn.Linear(in_features, latent_dim)
         self.scale = None if self.of_decoder else nn.Linear(in_features, latent_dim)
-        size = self._factor_size()
+        k = self.latent_dim
+        size = {"full": k * (k - 1) // 2, "low_rank": k * self.rank}.get(covariance, 0)
         self.factor = nn.Linear(in_features, size) if size else None
         rows, columns = torch.tril_indices(latent_dim, latent_dim, -1)
         self.register_buffer("positions", rows * latent_dim + columns, persistent=False)
         self.register_buffer("coupling", torch.tensor(1.0))
-        self._initialise_near_prior()
-
-    def _initialise_near_prior(self) -> None:
-        """Initialise all layers: standard deviations near 1, latents nearly independent."""
+        # Standard deviations are near 1 at first, and latents nearly independent.
         unit = math.log(math.expm1(1.0 - self.floor))
         with torch.no_grad():
             for layer in filter(None, (self.scale, self.factor)):
@@ -372,7 +372,16 @@ class GaussianHead(nn.Module):
             if self.scale is None:
                 return DiagonalGaussian(mean, torch.ones_like(mean))
             scale = nn.functional.softplus(full_precision(self.scale(features))) + self.floor
-            return _BUILDERS[self.covariance](self, mean, scale, features)
+            if self.covariance == "diagonal":
+                return DiagonalGaussian(mean, scale)
+            if self.factor is None:  # one latent
+                return FullGaussian(mean, scale[..., None])
+            entries = self.coupling * full_precision(self.factor(features))
+            if self.covariance == "full":
+                below = entries / math.sqrt(self.latent_dim)
+                return FullGaussian(mean, relative_factor(scale, below, self.positions))
+            relative = entries.unflatten(-1, (self.latent_dim, self.rank)) / math.sqrt(self.rank)
+            return LowRankGaussian(mean, scale, scale[..., None] * relative)
 
     @property
     def of_decoder(self) -> bool:
@@ -384,36 +393,6 @@ class GaussianHead(nn.Module):
         shape = f"{self.in_features}, {self.latent_dim}"
         return f"{shape}, covariance={self.covariance!r}, floor={self.floor:g}"
 
-    def _factor_size(self) -> int:
-        """Return the number of predicted covariance entries besides the k standard deviations.
-
-        k is the number of latents.
-        """
-        k = self.latent_dim
-        sizes = {"full": k * (k - 1) // 2, "low_rank": k * self.rank}
-        return sizes.get(self.covariance, 0)
-
-
-def _diagonal(_: Any, mean: Tensor, scale: Tensor, __: Tensor) -> DiagonalGaussian:
-    """Return the Gaussian posterior with the given means and standard deviations, uncorrelated.
-
-    The first and the last argument are ignored: `_full` and `_low_rank` have the same signature.
-    """
-    return DiagonalGaussian(mean, scale)
-
-
-def _full(head: Any, mean: Tensor, scale: Tensor, features: Tensor) -> FullGaussian:
-    """Return the Gaussian posterior with full covariance, for the given means and scales.
-
-    The entries of its triangular factor below the diagonal are predicted from the features by
-    ``head.factor``, relative to the scales.
-    """
-    k = head.latent_dim
-    if k == 1:
-        return FullGaussian(mean, scale[..., None])
-    below = _coupled(head, features) / math.sqrt(k)
-    return FullGaussian(mean, relative_factor(scale, below, head.positions))
-
 
 def relative_factor(scale: Tensor, below: Tensor, positions: Tensor) -> Tensor:
     """Return the triangular factor diag(s)(I + N) of a covariance, shape (…, k, k)."""
@@ -423,34 +402,6 @@ def relative_factor(scale: Tensor, below: Tensor, positions: Tensor) -> Tensor:
     flat = below.new_zeros((*below.shape[:-1], k * k))
     lower = flat.index_copy(-1, positions, below).unflatten(-1, (k, k))
     return scale[..., None] * lower + torch.diag_embed(scale)
-
-
-def _low_rank(head: Any, mean: Tensor, scale: Tensor, features: Tensor) -> LowRankGaussian:
-    """Return the Gaussian posterior with low-rank covariance, for the given means and scales.
-
-    Its factor is predicted from the features by ``head.factor``, relative to the scales.
-    """
-    factor = _coupled(head, features) / math.sqrt(head.rank)
-    relative = factor.unflatten(-1, (head.latent_dim, head.rank))
-    return LowRankGaussian(mean, scale, scale[..., None] * relative)
-
-
-def _coupled(head: Any, features: Tensor) -> Tensor:
-    """Return the predicted entries of the covariance factor, multiplied by ``head.coupling``.
-
-    The coupling is a number from 0 (independent latents) to 1 (the covariance as predicted).
-    """
-    return head.coupling * full_precision(head.factor(features))
-
-
-_BUILDERS: dict[str, Callable[..., Gaussian]] = {
-    "full": _full,
-    "diagonal": _diagonal,
-    "low_rank": _low_rank,
-}
-
-COVARIANCES = (*_BUILDERS, "decoder", "decoder_diagonal")
-"""Kinds of covariance: those that a head predicts, and those of a decoder."""
 
 
 MOST_ENTRIES = 1 << 25
@@ -607,7 +558,14 @@ def hadamard_gap(
     0.0
     """
     check_choice(jacobian, "jacobian", _GRAMS)
-    noise = _noise_variance(model, noise_variance)
+    noise = getattr(model, "noise_variance", None) if noise_variance is None else noise_variance
+    if noise is None:
+        raise ValueError(
+            f"model is of type {type(model).__name__} and has no attribute noise_variance: give "
+            "noise_variance, the variance of the Gaussian noise of the decoder."
+        )
+    noise = float(noise) if noise_variance is None else noise  # that of a model may be a tensor
+    check_number(noise, "noise_variance", low=0.0, open_low=True)
     with evaluation(model if isinstance(model, torch.nn.Module) else torch.nn.Identity()):
         decode, latents = _decoder_and_codes(model, x, codes)
         k = latents.shape[1]
@@ -636,27 +594,8 @@ def gap_of_gram(gram: Tensor) -> Tensor:
     return torch.clamp(log_determinant, max=0.0).abs() / 2
 
 
-def _noise_variance(model: Any, given: float | None) -> float:
-    """Return the noise variance `given` or, if it is None, the attribute of the model.
-
-    A model without the attribute ``noise_variance`` is then an error.
-    """
-    found = getattr(model, "noise_variance", None) if given is None else given
-    if found is None:
-        raise ValueError(
-            f"model is of type {type(model).__name__} and has no attribute noise_variance: give "
-            "noise_variance, the variance of the Gaussian noise of the decoder."
-        )
-    found = float(found) if given is None else found  # that of a model may be a tensor
-    return check_number(found, "noise_variance", low=0.0, open_low=True)
-
-
 def _decoder_and_codes(model: Any, x: Any, codes: Any) -> tuple[Callable[[Tensor], Tensor], Tensor]:
-    """Return the function that decodes latents, and the latents, of shape (n, k).
-
-    They come from the arguments of `hadamard_gap` of the same names: the latents are `codes` or, if
-    that is None, the posterior means of the inputs `x`.
-    """
+    """Return the function that decodes latents, and `codes` or the posterior means of `x`."""
     encode: Any = getattr(model, "encode", None)
     decode: Any = getattr(model, "decode", None)
     if callable(encode) != callable(decode) or (codes is None and not callable(encode)):
@@ -667,8 +606,16 @@ def _decoder_and_codes(model: Any, x: Any, codes: Any) -> tuple[Callable[[Tensor
     if not callable(decode):
         decode = check_module(model, "model", "that maps latents (n, k) to means (n, …)")
     if codes is None:
-        codes = _posterior_mean(encode(_inputs(x)))
-    codes = _finite(check_tensor(codes, "codes", ("n", "k")).detach())
+        if x is None:
+            raise ValueError("x is None and codes is None, expected one of them.")
+        found = encode(check_tensor(x, "x", (..., "n", "features")))
+        if isinstance(found, tuple | list) and found and not hasattr(found, "mean"):
+            found = found[0]
+        codes = found if isinstance(found, torch.Tensor) else getattr(found, "mean", None)
+        check_tensor(codes, "the posterior mean of model.encode", ("n", "k"))
+    codes = full_precision(check_tensor(codes, "codes", ("n", "k")).detach())
+    if not torch.isfinite(codes).all():
+        raise ValueError("the latents contain NaN or infinity. Remove those samples first.")
     decoded = decode(codes[:1])
     if not isinstance(decoded, torch.Tensor) or decoded.ndim < 2 or len(decoded) != 1:
         raise ValueError(
@@ -676,39 +623,6 @@ def _decoder_and_codes(model: Any, x: Any, codes: Any) -> tuple[Callable[[Tensor
             "of latents, expected a tensor of shape (1, …)."
         )
     return decode, codes
-
-
-def _inputs(x: Any) -> Tensor:
-    """Return the inputs of a model if they are a tensor of shape (n, …); else raise an error."""
-    if not isinstance(x, torch.Tensor) or x.ndim < 2:
-        given = (
-            f"x has shape {tuple(x.shape)}"
-            if isinstance(x, torch.Tensor)
-            else f"x is {'None' if x is None else f'of type {type(x).__name__}'}"
-        )
-        raise ValueError(
-            f"{given} and codes is None, expected one of them: x, inputs of the model as a tensor "
-            "of shape (n, …) with at least two axes, or codes, latents as a tensor of shape (n, k)."
-        )
-    return check_tensor(x, "x", (..., "n", "features"))
-
-
-def _posterior_mean(posterior: Any) -> Tensor:
-    """Return the posterior means (n, k) from the output of ``encode``.
-
-    The output may be a posterior, a tuple that begins with the means, or the means.
-    """
-    mean = posterior if isinstance(posterior, torch.Tensor) else getattr(posterior, "mean", None)
-    if not isinstance(mean, torch.Tensor) and isinstance(posterior, tuple | list) and posterior:
-        mean = posterior[0]
-    return check_tensor(mean, "the posterior mean of model.encode", ("n", "k"))
-
-
-def _finite(codes: Tensor) -> Tensor:
-    """Return latents in float32 or float64 if they are finite; otherwise raise an error."""
-    if not torch.isfinite(codes).all():
-        raise ValueError("the latents contain NaN or infinity. Remove those samples first.")
-    return full_precision(codes)
 
 
 def _gram_forward(decode: Callable[[Tensor], Tensor], z: Tensor) -> Tensor:

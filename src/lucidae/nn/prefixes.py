@@ -591,19 +591,14 @@ def prefix_losses(
     if not lengths:
         raise ValueError("prefixes is empty, expected at least one number of leading latents.")
     if loss is None and isinstance(decoder, nn.Linear):
-        _check_decoder(decoder, codes, target)
+        wanted = target.flatten(1).shape[1]
+        if (decoder.in_features, decoder.out_features) != (dim, wanted):
+            raise ValueError(
+                f"decoder maps {decoder.in_features} to {decoder.out_features} features, expected "
+                f"{dim} to {wanted}, the numbers of latents and of target entries."
+            )
         return _linear_prefix_losses(codes, decoder, target)[[b - 1 for b in lengths]]
     return _stacked_prefix_losses(codes, decoder, target, lengths, loss or _squared_error)
-
-
-def _check_decoder(decoder: Any, codes: Tensor, target: Tensor) -> None:
-    """Raise an error unless a linear layer maps the codes to the entries of the target."""
-    wanted = target.flatten(1).shape[1]
-    if (decoder.in_features, decoder.out_features) != (codes.shape[1], wanted):
-        raise ValueError(
-            f"decoder maps {decoder.in_features} to {decoder.out_features} features, expected "
-            f"{codes.shape[1]} to {wanted}, the numbers of latents and of target entries."
-        )
 
 
 def _linear_prefix_losses(codes: Tensor, decoder: Any, target: Tensor) -> Tensor:

@@ -7,7 +7,7 @@ import math
 import os
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -127,13 +127,20 @@ class Training:
         self.model.train()
         size = self.settings.batch_size
         batch = self.images[self.order[position * size : (position + 1) * size]]
-        self._set_schedules()
+        for group in self.optimizer.param_groups:
+            group["lr"] = self.settings.rate(self.n_steps, self.total_steps)
+        for head in self.heads:
+            head.coupling.fill_(self.settings.coupling(self.n_steps, self.total_steps))
         self.optimizer.zero_grad(set_to_none=True)
-        with self._arithmetic():
+        dtype = PRECISIONS[self.settings.precision]
+        with torch.autocast(batch.device.type, dtype or torch.bfloat16, dtype is not None):
             evidence = self.forward(batch)
         evidence.loss.backward()
         self.optimizer.step()
-        self._accumulate(evidence, batch)
+        # The sums stay on the device: reading a number would wait for it after every step.
+        entries = math.prod(batch.shape[1:])
+        figures = (evidence.loss, evidence.squared_error.mean() / entries, evidence.kl.mean())
+        self.sums += torch.stack([figure.detach() for figure in figures])
         self.n_steps += 1
         if self.n_steps % self.per_epoch == 0:
             self._end_epoch()
@@ -151,28 +158,6 @@ class Training:
         self.order = torch.randperm(len(self.images), generator=rng).to(self.images.device)
         torch.manual_seed(int(seeds[1]))
         self.sums = torch.zeros_like(self.sums)
-
-    def _set_schedules(self) -> None:
-        """Set the learning rate and the coupling of the latents for the next step."""
-        for group in self.optimizer.param_groups:
-            group["lr"] = self.settings.rate(self.n_steps, self.total_steps)
-        for head in self.heads:
-            head.coupling.fill_(self.settings.coupling(self.n_steps, self.total_steps))
-
-    def _arithmetic(self) -> AbstractContextManager[Any]:
-        """Return a context in which layers compute in the precision of the settings."""
-        dtype = PRECISIONS[self.settings.precision]
-        context: AbstractContextManager[Any] = torch.autocast(
-            self.images.device.type, dtype=dtype or torch.bfloat16, enabled=dtype is not None
-        )
-        return context
-
-    def _accumulate(self, evidence: Any, batch: Tensor) -> None:
-        """Add loss, error and KL divergence of one step to the sums of the epoch."""
-        # The sums stay on the device: reading a number would wait for it after every step.
-        entries = math.prod(batch.shape[1:])
-        figures = (evidence.loss, evidence.squared_error.mean() / entries, evidence.kl.mean())
-        self.sums += torch.stack([figure.detach() for figure in figures])
 
     def _end_epoch(self) -> None:
         loss, error, kl = (self.sums / self.per_epoch).tolist()

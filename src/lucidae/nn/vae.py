@@ -447,10 +447,7 @@ class DictionaryVAE(nn.Module):
         self.sampled = bool(sampled)
         self.register_buffer("dictionary", columns.detach().clone())
         self.register_buffer("noise_variance", columns.new_tensor(gamma))
-        self._make_parameters()
-
-    def _make_parameters(self) -> None:
-        """Create the trained parameters: all weights w are 1, and the posterior is the prior."""
+        # At first all weights w are 1, and the posterior is the prior.
         d, k = self.dictionary.shape
         new = self.dictionary.new_zeros
         self.weight = nn.Parameter(new(k) + 1.0)
