@@ -68,6 +68,16 @@ def test_batch_normalisation_is_not_updated_by_the_jacobian():
     assert decoder.training
 
 
+def test_half_precision_of_layers_leaves_the_covariance_of_the_decoder():
+    torch.manual_seed(0)
+    vae = VAE.resnet((1, 8, 8), 3, covariance="decoder", width=4, features=8).eval()
+    x = torch.rand(4, 1, 8, 8)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        found = vae.encode(x).covariance
+    assert found.dtype == torch.float32
+    assert_allclose(found.detach(), vae.encode(x).covariance.detach(), atol=0.02)
+
+
 def test_an_interrupted_training_goes_on_with_the_same_result(tmp_path):
     x, settings = rows(), {"epochs": 6, "batch_size": 100}
     whole = fit_vae(model(), x, **settings)

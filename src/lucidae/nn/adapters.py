@@ -15,7 +15,8 @@ import torch
 
 from lucidae.certificates.claims import Certificate, at_most, does_not_apply, reported
 from lucidae.dropout.theory import strength_of
-from lucidae.nn.layers import Tensor, batches, check_tensor, summed
+from lucidae.nn.layers import Tensor, batches, check_tensor
+from lucidae.nn.low_rank import RowMoment
 from lucidae.validation import check_integer, check_number
 
 __all__ = ["adapter", "certify_adapter"]
@@ -225,18 +226,16 @@ def _moments(
     activations: Any, targets: Tensor | None, m: int, like: Tensor
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Return E[xxᵀ], E[txᵀ] and E‖t‖² for inputs x and targets t, over all processes."""
-    count, cross = 0, torch.zeros(len(like), m).to(like)
-    moment, power = torch.zeros(m, m).to(like), torch.zeros(()).to(like)
+    n = 0 if targets is None else len(like)
     if targets is not None:
         check_tensor(activations, "activations", (..., "n", m))
-        check_tensor(targets, "targets", (*activations.shape[:-1], len(like)))
+        check_tensor(targets, "targets", (*activations.shape[:-1], n))
+    moment = RowMoment(m + n, like.device)
     for batch in batches(activations, "activations"):
-        check_tensor(batch, "activations", (..., "n", m))
-        x = batch.detach().to(like).reshape(-1, m)
-        moment += x.mT @ x
-        count += len(x)
-        if targets is not None:
-            t = targets.detach().to(like).reshape(-1, len(like))
-            cross, power = cross + t.mT @ x, power + t.square().sum()
-    total = summed(moment.new_tensor(float(count)))
-    return summed(moment) / total, summed(cross) / total, summed(power) / total
+        parts = [check_tensor(batch, "activations", (..., "n", m))]
+        parts += [] if targets is None else [targets]
+        rows = [part.detach().to(like).reshape(-1, part.shape[-1]) for part in parts]
+        moment.add(torch.cat(rows, 1))
+    _, mean, covariance = moment.merged()
+    second = covariance + torch.outer(mean, mean)
+    return second[:m, :m], second[m:, :m], torch.diagonal(second)[m:].sum()

@@ -59,8 +59,11 @@ def collapse_scalars(report: Any, loader: Any = None, **settings: Any) -> Scalar
     """
     if loader is not None:
         report = collapse_report(report, loader, **settings)
-    words = "a CollapseReport, the result of collapse_report, or a model and its inputs"
-    _expect(report, CollapseReport, "report", words)
+    if not isinstance(report, CollapseReport):
+        raise ValueError(
+            f"report is of type {type(report).__name__}, expected a CollapseReport, the result of "
+            "collapse_report, or a model and its inputs."
+        )
     found = {
         "active": report.n_active,
         "total_kl": report.total_kl,
@@ -94,7 +97,11 @@ def certificate_scalars(certificate: Certificate) -> Scalars:
     >>> scalars["gap"] > 0, scalars["claims_failed"] > 0
     (True, True)
     """
-    _expect(certificate, Certificate, "certificate", "a Certificate, the result of certify")
+    if not isinstance(certificate, Certificate):
+        raise ValueError(
+            f"certificate is of type {type(certificate).__name__}, expected a Certificate, the "
+            "result of certify."
+        )
     found = {
         claim.name: float(claim.value)
         for claim in certificate.claims
@@ -248,9 +255,3 @@ def _draw_panel(
         # Beside the curves, which would otherwise be hidden.
         beside = {"loc": "center left", "bbox_to_anchor": (1.0, 0.5), "frameon": False}
         axes.legend(title="dimensions", fontsize=8, title_fontsize=8, **beside)
-
-
-def _expect(value: Any, kind: type, name: str, words: str) -> None:
-    """Raise an error unless `value` is of the type `kind`, described by `words`."""
-    if not isinstance(value, kind):
-        raise ValueError(f"{name} is of type {type(value).__name__}, expected {words}.")

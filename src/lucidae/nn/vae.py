@@ -19,6 +19,7 @@ from lucidae.nn.layers import (
     evaluation,
     full_precision,
     image_shape,
+    without_autocast,
 )
 from lucidae.nn.posteriors import (
     DiagonalGaussian,
@@ -322,10 +323,10 @@ class VAE(nn.Module):
         Its precision is I + JᵀJ/γ with the Jacobian J of the decoder; the best diagonal covariance
         has the inverse of the diagonal of this matrix. The covariance is a constant for the
         gradient: at its optimum the derivative of the loss with respect to it vanishes (envelope
-        theorem). Statistics of batch normalisation are held fixed in J. Entries of JᵀJ beside the
-        diagonal are multiplied by the coupling of the head.
+        theorem). Statistics of batch normalisation are held fixed in J, and autocast is off.
+        Entries of JᵀJ beside the diagonal are multiplied by the coupling of the head.
         """
-        with evaluation(self.decoder):
+        with evaluation(self.decoder), without_autocast(mean):
             jacobian = full_precision(jacobian_of(self.decode, mean.detach())).flatten(1, -2)
             precision = (jacobian.mT @ jacobian).double() / self.noise_variance.double()
             diagonal = 1.0 + precision.diagonal(dim1=-2, dim2=-1)
@@ -371,26 +372,6 @@ class VAE(nn.Module):
         return self.decode(torch.randn(count, self.latent_dim, dtype=ref.dtype, device=ref.device))
 
 
-def _as_tensor(dictionary: Any) -> Tensor:
-    """Return the dictionary, a matrix with one column per latent, as a tensor of real numbers.
-
-    Anything other than a matrix of real numbers is an error.
-    """
-    try:
-        columns = torch.as_tensor(dictionary)
-    except (TypeError, ValueError, RuntimeError) as error:
-        raise ValueError(
-            f"dictionary is of type {type(dictionary).__name__}, expected a matrix of numbers with "
-            "one column per latent."
-        ) from error
-    if columns.is_complex() or columns.is_meta:
-        raise ValueError(
-            f"dictionary has the dtype {columns.dtype} on the device {str(columns.device)!r}, "
-            "expected real numbers on a device that stores them (not 'meta')."
-        )
-    return columns
-
-
 class DictionaryVAE(nn.Module):
     """Variational autoencoder with decoder Φ diag(w) z, trained by any torch optimizer.
 
@@ -433,15 +414,17 @@ class DictionaryVAE(nn.Module):
         sampled: bool = False,
     ) -> None:
         super().__init__()
-        columns = _as_tensor(dictionary)
-        columns = columns if columns.is_floating_point() else columns.double()
-        if columns.ndim != 2 or not columns.numel() or not torch.isfinite(columns).all():
-            matrix = columns.ndim == 2 and columns.numel()
-            fault = "contains NaN or infinity" if matrix else f"has shape {tuple(columns.shape)}"
+        try:
+            columns = torch.as_tensor(dictionary)
+        except (TypeError, ValueError, RuntimeError) as error:
             raise ValueError(
-                f"dictionary {fault}, expected a finite matrix with one row per feature and one "
-                "column per latent."
-            )
+                f"dictionary is of type {type(dictionary).__name__}, expected a matrix of numbers "
+                "with one column per latent."
+            ) from error
+        check_tensor(columns, "dictionary", ("features", "latents"))
+        columns = columns if columns.is_floating_point() else columns.double()
+        if not torch.isfinite(columns).all():
+            raise ValueError("dictionary contains NaN or infinity, expected a finite matrix.")
         gamma = check_number(noise_variance, "noise_variance", low=0.0, open_low=True)
         self.covariance = check_choice(covariance, "covariance", ("full", "diagonal"))
         self.sampled = bool(sampled)
