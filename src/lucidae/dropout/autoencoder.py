@@ -47,7 +47,7 @@ from lucidae.dropout.solvers import (
     solve_autoencoder,
 )
 from lucidae.dropout.theory import strength_of
-from lucidae.dropout.verify import FittedArrays, has_many_features
+from lucidae.dropout.verify import FittedArrays
 from lucidae.iteration.progress import timed_fit
 from lucidae.moments import SecondMoment
 from lucidae.rows.kinds import check_batch, in_memory
@@ -438,8 +438,7 @@ class DropoutAutoencoder(
 
     def _loss_on(self, X: Any) -> tuple[float, float]:
         """Return the mean squared error of the reconstructed rows x of X, and E‖x − mean‖²."""
-        many = in_memory(X) and has_many_features(X.shape, self._n_features_out)
-        source = RowOperator.of(X) if many else MomentRows(SecondMoment.of(X))
+        source = RowOperator.of(X) if in_memory(X) else MomentRows(SecondMoment.of(X))
         left, right, mean = (
             like(part, source.mean) for part in (self.left_, self.right_, self.mean_)
         )

@@ -288,7 +288,8 @@ def problems(data: Data, judged: Judged) -> Iterator[White]:
         data.X is not None
         and not judged.tied
         and data.Y is None
-        and has_many_features(data.X.shape, judged.width)
+        and m > SMALL
+        and (data.X.shape[0] < m or FEW * (judged.width + 1) <= m)
     ):
         yield _projected_rows(data, judged)
     elif data.X is not None and data.Y is not None and data.X.shape[0] < data.X.shape[1]:
@@ -832,12 +833,6 @@ def _rotated_rows(rows: JudgedRows, right: Matrix) -> tuple[Known, RowFactor]:
         codes[order[:rank]] = scipy.linalg.solve_triangular(square, inside, lower=True, trans=1)
     beyond, units = right - A.back(codes / size), np.append(np.full(len(inside), size), spread)
     return known, RowFactor(factor, outputs, units, error, True, 0.0, full, inside, beyond, hidden)
-
-
-def has_many_features(shape: tuple[int, ...], width: int) -> bool:
-    """Tell whether rows of this shape are projected to judge an autoencoder."""
-    n, m = shape
-    return m > SMALL and (n < m or FEW * (width + 1) <= m)
 
 
 def _leading(A: Operator, sides: list[Matrix], judged: Judged) -> tuple[Matrix, Matrix | None]:
