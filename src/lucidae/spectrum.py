@@ -6,11 +6,12 @@ Three algorithms compute the k leading eigenpairs for n rows with m features:
 * Gram matrix of the centred rows, n × n, which has the same nonzero eigenvalues: n² m operations,
   an eigendecomposition of size n, and 2 n m k operations for the eigenvectors of the moment;
 * an iteration that forms neither matrix: 4 n m b operations for each product with b vectors. ARPACK
-  multiplies one vector at a time, and needs fewer products in all: it serves sparse and small rows.
-  Block Krylov iteration reads large rows less often.
+  multiplies one vector at a time, and needs fewer products in all: it serves sparse rows. Block
+  Krylov iteration reads dense rows less often.
 
 The number of products depends on the eigenvalues. The iteration is tried first if the usual number
-of products costs less than the other two. It is given up as soon as its convergence rate predicts
+of products costs less than the other two (`costs`, whose six constants are times relative to those
+of a product of matrices; ``benchmarks/scaling.py`` measures the three algorithms). It is given up as soon as its convergence rate predicts
 that it will cost more than a dense solver.
 
 The eigenvector of an eigenvalue that differs from the others by `gap` is known up to an angle of
@@ -36,7 +37,6 @@ from lucidae.arrays import (
     eigh_descending,
     eye_like,
     fields_beside,
-    is_numpy,
     machine_epsilon,
     namespace,
     normal,
@@ -62,10 +62,10 @@ __all__ = ["are_accurate", "costs", "leading", "refined"]
 PASSES = 12
 """Number of products with a wide block after which block Krylov iteration has usually converged."""
 
-NARROW, NARROW_FOR_MANY, MANY = 4, 8, 32
+NARROW = 4
 """Number of vectors in a block if the rows are sparse, or dense and read in pieces that stay in the
-cache, and the same number if more than `MANY` eigenpairs are wanted. A pass over the rows with
-eight vectors takes half as long again as one with four, and hardly fewer passes are needed."""
+cache. A pass over the rows with eight vectors takes half as long again, and hardly fewer passes are
+needed: for 40 eigenpairs of 6000 × 2000 rows on one core, 0.30 s against 0.26 s."""
 
 SKINNY_COST, VECTOR_COST = 2.0, 8.0
 """Time of one floating-point operation in a product of a matrix with a few vectors, and with one
@@ -74,10 +74,6 @@ vector, relative to one in a product of two matrices."""
 SPARSE_COST, SPARSE_SQUARE_COST = 16.0, 1000.0
 """Time of one floating-point operation in a product of a sparse matrix with a few vectors, and with
 its own transpose, relative to one in a product of dense matrices."""
-
-SMALL_ROWS = 2**23
-"""Largest number of entries of dense rows for which ARPACK is used, for at most `MANY` eigenpairs:
-larger rows are read from memory for every product."""
 
 MOST_PRODUCTS = {True: 4000, False: 600}
 """Number of products with vectors after which ARPACK is given up, for light and for heavy rows. A
@@ -168,23 +164,27 @@ class Spectrum:
         return max(0.0, self.trace - leading) / (m - k)
 
     def rank(self) -> int:
-        """Return the numerical rank: the number of eigenvalues above their rounding error.
-
-        The error is m·ε times the largest eigenvalue, for m features and the machine epsilon ε.
-        """
+        """Return the numerical rank: the number of eigenvalues above their rounding error."""
         return int(np.sum(self.resolved(int(self.values.shape[0])) > 0.0))
+
+    @property
+    def error(self) -> float:
+        """Rounding error of the eigenvalues: m·ε·λ₁ for m features and the machine epsilon ε.
+
+        It turns an eigenvector by about the error divided by the gap to the next eigenvalue.
+        """
+        top = float(to_numpy(self.values).max(initial=0.0))
+        return machine_epsilon(self.values) * self.n_features * top
 
     def resolved(self, q: int) -> np.ndarray[Any, Any]:
         """Return the first `q` eigenvalues; those below their rounding error are set to zero.
 
-        The error is m·ε times the largest eigenvalue, for m features and the machine epsilon ε.
         Eigenvalues that were not computed, because there are fewer rows than features, are zero as
         well. The result is therefore the same for eigenvalues from rows and from a second moment.
         """
         values = to_numpy(self.values)
-        floor = machine_epsilon(self.values) * self.n_features * float(values.max(initial=0.0))
         padded = np.append(values, np.zeros(max(0, min(q, self.n_features) - len(values))))
-        return np.where(padded > floor, padded, 0.0)[:q]
+        return np.where(padded > self.error, padded, 0.0)[:q]
 
 
 def leading(rows: RowOperator, k: int | None) -> Spectrum | None:
@@ -214,7 +214,7 @@ def leading(rows: RowOperator, k: int | None) -> Spectrum | None:
             return found
     if cost.scatter < cost.gram:
         return _of_matrix(rows, k)
-    found = _from_left(rows, *_gram_pairs(rows.gram(), k))
+    found = _from_left(rows, *leading_eigenpairs(rows.gram(), k))
     return found or _padded(_of_few_rows(rows), k)
 
 
@@ -280,7 +280,7 @@ def costs(n: int, m: int, k: int, *, entries: int | None = None, narrow: bool = 
         stored, unit, square = entries, SPARSE_COST, SPARSE_SQUARE_COST
     width, usual = min(k + EXTRA, WIDEST if entries is None else NARROW, m), float(PASSES)
     if narrow:
-        width = min(NARROW if k <= MANY else NARROW_FOR_MANY, m)
+        width = min(NARROW, m)
         usual = 20 + 2 * k / width
     if min(n, m) < ARPACK_FEATURES:  # a dense solver takes no time
         usual = math.inf
@@ -369,16 +369,6 @@ def _padded(spectrum: Spectrum, k: int | None) -> Spectrum:
     return Spectrum(values, vectors, spectrum.trace, spectrum.beyond)
 
 
-def _gram_pairs(gram: Array, k: int) -> tuple[Array, Array]:
-    """Return the `k` leading eigenpairs of a Gram matrix."""
-    if is_numpy(gram) and gram.shape[0] <= 128:
-        # NumPy has computed the matrix; SciPy has threads of its own, which wait for those of NumPy
-        # longer than so small a problem takes.
-        values, left = eigh_descending(gram)
-        return values[:k], left[:, :k]
-    return leading_eigenpairs(gram, k)
-
-
 def _right_vectors(rows: DenseRows | CsrRows, values: Array, left: Array) -> Array:
     """Return eigenvectors Aᵀu/√λ of AᵀA, as rows (k, m), from eigenpairs (λ, u) of AAᵀ.
 
@@ -405,23 +395,21 @@ def _iterated(rows: RowOperator, k: int, most: float) -> Spectrum | None:
     """Return k leading eigenpairs and a rough further one; None if it would take too long."""
     count, widest, fast = min(k + 1, rows.n_features), WIDEST, False
     if isinstance(rows, DenseRows | CsrRows):
-        sparse = isinstance(rows, CsrRows)
-        small = is_numpy(rows.products[0]) and rows.entries <= SMALL_ROWS and count <= MANY
-        found = _by_vectors(rows, count) if sparse or small else None
+        found = _by_vectors(rows, count) if isinstance(rows, CsrRows) else None
         if found is not None:
             return found
-        cost = costs_of(rows, count)
-        widest, fast = cost.width, not sparse and has_fast_products(rows.products[0], cost.width)
+        widest = costs_of(rows, count).width
+        fast = has_fast_products(rows.products[0], widest)  # of dense rows
     # Products of narrow blocks use Python threads, which those of BLAS would disturb.
     with one_thread() if fast else nullcontext():
         pairs = krylov_eigenpairs(rows.apply, count, rows.mean, passes=most, widest=widest)
     return None if pairs is None else Spectrum(pairs[0], fix_signs(pairs[1]), rows.trace)
 
 
-def _by_vectors(rows: DenseRows | CsrRows, k: int) -> Spectrum | None:
+def _by_vectors(rows: CsrRows, k: int) -> Spectrum | None:
     """Return k eigenpairs, the last one rough, by ARPACK on the smaller of AᵀA and AAᵀ."""
     (X, mean), (n, m), trace = rows.products, rows.rows.shape, rows.trace
-    transposed, sparse = X.T, scipy.sparse.issparse(X)
+    transposed = X.T
     # Tolerances of tiny eigenvalues are absolute, so that the trace is made 1.
     unit = math.sqrt(trace) if trace > 0.0 else 1.0
     scale = np.sqrt(rows.shares) / unit
@@ -440,11 +428,11 @@ def _by_vectors(rows: DenseRows | CsrRows, k: int) -> Spectrum | None:
     def samples(u: Array) -> Array:
         return forth(back(u))
 
-    light = not sparse or X.nnz <= 30 * (n + m)
     size, apply = (m, features) if m <= n else (n, samples)
     # Products of sparse rows use no BLAS, whose threads would only be woken up by short vectors.
-    with one_thread() if sparse else nullcontext():
-        found = arpack_eigenpairs(apply, size, k, MOST_PRODUCTS[light], rough=True)
+    with one_thread():
+        most = MOST_PRODUCTS[bool(X.nnz <= 30 * (n + m))]
+        found = arpack_eigenpairs(apply, size, k, most, rough=True)
     if found is None:
         return None
     values, vectors = found[0] * unit * unit, found[1]

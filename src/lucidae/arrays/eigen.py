@@ -56,6 +56,10 @@ ARPACK_SHARE, ARPACK_LEAST = 0.1, 30
 """ARPACK is given up after `ARPACK_SHARE` times the number of rows of a matrix plus `ARPACK_LEAST`
 products with vectors. They then have taken about as long as the dense solver would."""
 
+SMALL = 128
+"""Largest number of rows of a matrix of which all eigenpairs are computed, by NumPy: SciPy has
+threads of its own, which wait for those of NumPy longer than so small a problem takes."""
+
 LARGEST_WHOLE = 1200
 """Largest number of rows of a matrix of which all eigenpairs are computed if many are wanted."""
 
@@ -102,7 +106,7 @@ def leading_eigenpairs(matrix: Array, k: int) -> tuple[Array, Array]:
             lambda rows: rows @ matrix, k, matrix[0, :], passes=passes, last=RESIDUAL
         )
     # NumPy computes all eigenpairs by another algorithm, which uses several threads better.
-    whole = size <= LARGEST_WHOLE and k > size // WHOLE_SHARE
+    whole = size <= SMALL or (size <= LARGEST_WHOLE and k > size // WHOLE_SHARE)
     if found is None and is_numpy(matrix) and k < size and not whole:
         found = subset_eigenpairs(matrix, k)
     if found is None:
