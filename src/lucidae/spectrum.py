@@ -10,9 +10,9 @@ Three algorithms compute the k leading eigenpairs for n rows with m features:
   Krylov iteration reads dense rows less often.
 
 The number of products depends on the eigenvalues. The iteration is tried first if the usual number
-of products costs less than the other two (`costs`, whose six constants are times relative to those
-of a product of matrices; ``benchmarks/scaling.py`` measures the three algorithms). It is given up as soon as its convergence rate predicts
-that it will cost more than a dense solver.
+of products costs less than the other two (`costs`, with six constants; ``benchmarks/scaling.py``
+measures the three algorithms). It is given up as soon as its convergence rate predicts that it will
+cost more than a dense solver.
 
 The eigenvector of an eigenvalue that differs from the others by `gap` is known up to an angle of
 about ε λ₁/gap, with the machine epsilon ε and the largest eigenvalue λ₁. Where that is too much,
