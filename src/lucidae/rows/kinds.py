@@ -345,22 +345,17 @@ def aligned_blocks(
         if in_memory(weights):
             weights = real_array(weights, "sample_weight")
         weights = _opened(weights, "sample_weight", flat=True)
-        _check_weights_flat(weights)
+        if not weights.flat:
+            n_rows = "n" if weights.n_rows is None else weights.n_rows
+            raise ValueError(
+                f"sample_weight has shape ({n_rows}, {weights.n_features}), expected ({n_rows},): "
+                "one weight per row."
+            )
     if is_dask(getattr(rows, "collection", None)):
         from lucidae.rows.dask import DaskAligned
 
         return DaskAligned(rows, targets, weights)
     return AlignedBlocks(rows, targets, weights)
-
-
-def _check_weights_flat(weights: RowBlocks) -> None:
-    """Raise an error unless weights that are read in blocks are a vector."""
-    if not weights.flat:
-        n_rows = "n" if weights.n_rows is None else weights.n_rows
-        raise ValueError(
-            f"sample_weight has shape ({n_rows}, {weights.n_features}), expected ({n_rows},): one "
-            "weight per row."
-        )
 
 
 class BatchBlocks(RowBlocks):
@@ -399,7 +394,6 @@ class BatchBlocks(RowBlocks):
         checked = floating_rows(rows, name, 0, 0, flat=is_vector)
         self._given = given
         self._first_pass: Iterator[Any] | None = chain([first], iterator)
-        self._n_rows_read: int | None = None
         super().__init__(
             name,
             int(checked.shape[1]),
@@ -430,14 +424,22 @@ class BatchBlocks(RowBlocks):
                     "blocks need the same columns in the same order."
                 )
             rows = self.form.checked(raw, index, row)
-            row += rows.shape[0]
             if targets is not None:
-                targets = floating_rows(targets, "y", index, row - rows.shape[0], flat=True)
+                targets = floating_rows(targets, "y", index, row, flat=True)
             self._check_parts(targets, weights, index)
-            block = RowBlock(rows, targets, weights, index, row - rows.shape[0])
-            if row > skipped:
-                yield _without_first(block, skipped)
-        self._check_length(row)
+            cut = max(0, skipped - row)
+            if cut < rows.shape[0]:
+                targets, weights = (
+                    None if part is None else part[cut:] for part in (targets, weights)
+                )
+                yield RowBlock(rows[cut:], targets, weights, index, row + cut)
+            row += rows.shape[0]
+        if self.n_rows not in (None, row):
+            raise ValueError(
+                f"{self.name} yielded {self.n_rows} rows when it was read first, but {row} when it "
+                "was read again: give batches that are the same each time."
+            )
+        self.n_rows = row
         if row <= skipped:
             raise ValueError(
                 f"{self.name} has {row} rows, but the first {skipped} rows are to be left out: "
@@ -466,15 +468,6 @@ class BatchBlocks(RowBlocks):
                 f"{self._n_targets} are expected, as in the first block: all batches need the "
                 "same targets."
             )
-
-    def _check_length(self, n_rows: int) -> None:
-        """Raise an error unless a complete pass yielded as many rows as the first one."""
-        if self._n_rows_read not in (None, n_rows):
-            raise ValueError(
-                f"{self.name} yielded {self._n_rows_read} rows when it was read first, but "
-                f"{n_rows} when it was read again: give batches that are the same each time."
-            )
-        self._n_rows_read = n_rows
 
     def _next_pass(self) -> Iterator[Any]:
         """Return an iterator over all batches; an iterator that was read already is an error."""
@@ -537,13 +530,3 @@ def _n_rows(batch: Any, name: str) -> int:
         f"{name} yields {type(rows).__name__}, expected batches of rows: arrays, data frames, "
         "sparse matrices or paths of files."
     )
-
-
-def _without_first(block: RowBlock, skipped: int) -> RowBlock:
-    """Return a block without its first `skipped` rows."""
-    assert block.first_row is not None, "batches are read in order"
-    cut = max(0, skipped - block.first_row)
-    if not cut:
-        return block
-    rows, targets, weights = (None if part is None else part[cut:] for part in block[:3])
-    return RowBlock(rows, targets, weights, block.number, block.first_row + cut)
