@@ -146,3 +146,9 @@ def test_an_unknown_keyword_is_answered_by_the_allowed_ones(data, family):
 def test_an_unknown_family_is_refused(data, family):
     with pytest.raises(ValueError, match=r"^family=.* expected 'linear' or 'dropout'"):
         certify((np.eye(2, 5), np.eye(5, 2)), data[0], family=family)
+
+
+def test_coefficients_of_numbers_whose_squares_overflow_are_refused():
+    for X, y in ((np.eye(3) * 1e160, np.ones(3)), (np.eye(3), np.full(3, 1e-160))):
+        with pytest.raises(ValueError, match="too large or too small for float64"):
+            certify(np.ones((1, 3)), X, y)

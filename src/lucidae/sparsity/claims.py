@@ -20,7 +20,7 @@ from lucidae.certificates.claims import (
     reported,
     undecided,
 )
-from lucidae.sparsity.problem import dense_if_small
+from lucidae.sparsity.problem import dense_if_small, refuse_extremes
 from lucidae.sparsity.theory import (
     EXACT,
     UNCHECKED,
@@ -462,6 +462,8 @@ def certify_coefficients(
             f"y has shape {tuple(responses.shape)}, expected (responses, columns), (rows, columns) "
             "and (rows, responses)."
         )
+    refuse_extremes(dictionary, "X")
+    refuse_extremes(responses, "y")
     noise = noise_variance
     if noise is not None:
         noise = check_number(noise, "noise_variance", low=0.0, open_low=True)
