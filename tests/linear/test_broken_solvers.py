@@ -104,7 +104,6 @@ CLOSED_FORMS = [
     moments.covariance_spectrum,
     moments.sums_about,
     moments.dense_sums,
-    moments._first_center,
     moments.SecondMoment._absorb,
     moments.SecondMoment.update,
     moments._two_sum,
