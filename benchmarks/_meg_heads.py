@@ -12,7 +12,7 @@ from __future__ import annotations
 import os
 import tempfile
 from collections.abc import Callable
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -224,10 +224,10 @@ def inner_skull(spacing: float, spherical_model: bool = False) -> Head:
 HEADS: dict[str, Callable[[], Head]] = {
     "magnetometers": lambda: spherical("mag", grid(0.0115)),
     "magnetometers, scattered": lambda: spherical("mag", scattered(1000)),
-    "magnetometers, 3 mm": lambda: spherical("mag", grid(0.0115), 0.003),
-    "magnetometers, 5 mm": lambda: spherical("mag", grid(0.0115), 0.005),
-    "magnetometers, 6 mm": lambda: spherical("mag", grid(0.0115), 0.006),
-    "magnetometers, 8 mm": lambda: spherical("mag", grid(0.0115), 0.008),
+    **{
+        f"magnetometers, {shift} mm": partial(spherical, "mag", grid(0.0115), 1e-3 * shift)
+        for shift in (2, 3, 5, 6, 8)
+    },
     "306 sensors": lambda: spherical(True, grid(0.0115)),
     "8000 sources": lambda: spherical("mag", grid(0.0057)),
     "surface": lambda: folded("mag", 3),

@@ -106,7 +106,7 @@ CELLS = (
     Cell("sources between grid points", "forward", truth="magnetometers, scattered"),
     *(
         Cell(f"sensors shifted {size} mm", "forward", truth=f"magnetometers, {size} mm")
-        for size in (3, 5, 6, 8)
+        for size in (2, 3, 5, 6, 8)
     ),
     Cell("shifted 5 mm, 20 dB", "forward", truth="magnetometers, 5 mm", snr=20.0),
     Cell("between grid points, 20 dB", "forward", truth="magnetometers, scattered", snr=20.0),

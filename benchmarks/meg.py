@@ -95,7 +95,6 @@ FIGURES = {
     "amplitude": "amplitude error",
     "returned": "returned",
 }
-HEADER = ("cell", "method", *FIGURES.values(), "seconds", "seeds")
 BETTER = {"localisation": -1.0, "f1": 1.0}
 """Figures that are compared: 1 if larger values are better, else -1."""
 
@@ -220,30 +219,19 @@ def entry(numbers: np.ndarray[Any, Any], digits: int, mark: bool) -> str:
 
 
 def table(results: Results, cells: Iterable[Cell] = CELLS) -> str:
-    """Return the table of all cells and methods; figures of better peers are in bold letters."""
+    """Return the F1 of all methods in all cells; that of better peers is in bold letters."""
+    names = [name for name in METHODS if any(key[1] == name for key in results)]
     rows = []
     for cell in cells:
         ours = results.get((cell.name, OURS), {})
-        first = True
-        for name in METHODS:
-            runs = results.get((cell.name, name))
-            if not runs:
-                continue
-            entries = [
-                entry(
-                    values(runs, figure),
-                    2 if figure in ("f1", "amplitude") else 1,
-                    figure in BETTER
-                    and not name.startswith(OURS)
-                    and is_better(ours, runs, figure),
-                )
-                for figure in FIGURES
-            ]
-            taken = seconds(runs)
-            time_of_call = duration(taken) if np.isfinite(taken) else "–"
-            rows.append((cell.name if first else "", name, *entries, time_of_call, len(runs)))
-            first = False
-    return markdown(HEADER, rows)
+        entries = []
+        for name in names:
+            runs = results.get((cell.name, name), {})
+            better = name in PEERS and is_better(ours, runs, "f1")
+            entries.append(entry(values(runs, "f1"), 2, better))
+        if any(found != "–" for found in entries):
+            rows.append((cell.name, *entries))
+    return markdown(("cell", *names), rows)
 
 
 def better_peers(results: Results) -> list[str]:
@@ -335,7 +323,8 @@ def two_digits(quotient: float) -> str:
 
 def speed(results: Results, cells: Iterable[Cell] = CELLS) -> str:
     """Return the ratios of the seconds of gamma_map to ours at free orientation, with a verdict."""
-    columns = [(peer, alpha, "seconds") for peer in TIMED for alpha in COLUMNS]
+    timed = [peer for peer in TIMED if any(key[1] == peer for key in results)]
+    columns = [(peer, alpha, "seconds") for peer in timed for alpha in COLUMNS]
     columns.append((TIMED[0], 1.0, "preparation"))
     rows = []
     for cell in cells:
@@ -375,15 +364,24 @@ def summary(
     results: Results, errors: Sequence[dict[str, Any]], cells: Iterable[Cell] = CELLS
 ) -> str:
     """Return the sentences below the table."""
+    counts = {
+        name: sorted({len(runs) for (_, other), runs in results.items() if other == name})
+        for name in METHODS
+        if any(key[1] == name for key in results)
+    }
+    seeds = ", ".join(
+        f"{name} {' to '.join(map(str, dict.fromkeys((found[0], found[-1]))))}"
+        for name, found in counts.items()
+    )
     about = (
-        "Mean ± standard error over the seeds; median of the seconds. A peer's localisation or F1 "
-        "is in bold letters if it is better than that of `lucidae` on the same seeds by more than "
-        "two standard errors of the mean difference of these seeds."
+        "F1, mean ± standard error over the recordings. That of a peer is in bold letters if it is "
+        "better than that of `lucidae` on the same recordings by more than two standard errors of "
+        f"the mean difference. Recordings of each cell: {seeds}."
     )
     lines = [
         about,
         "",
-        *(f"* {name}: {method.note}." for name, method in METHODS.items() if method.note),
+        *(f"* {name}: {METHODS[name].note}." for name in counts),
         "",
         *verdict(results),
         speed(results, cells),

@@ -15,6 +15,8 @@ mne = require("mne")
 from evoked_recordings import localised, simulated
 from lucidae.mne import solver, sparse_vae
 
+pytestmark = pytest.mark.filterwarnings("ignore:The model does not fit:UserWarning")
+
 REFUSED = [
     ({"noise_variance": "learn_diagonal"}, "learn_diagonal"),
     ({"noise_variance": -1.0}, "or one of 'auto', 'learn', 'cv', 'cv_1se'"),
@@ -243,6 +245,7 @@ def test_a_noise_variance_that_is_learned_from_few_samples_is_warned_of():
             solver(M[:, :4], G, noise_variance=rule)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
+        warnings.filterwarnings("ignore", "The model does not fit")
         localised(enough, noise_variance="learn")
         for rule in (1.0, "cv", "auto"):  # more columns than rows: "auto" is "cv"
             localised(few, noise_variance=rule)
@@ -302,6 +305,7 @@ def in_other_units(data, factor):
     return evoked, changed(data.cov, data=factor**2 * data.cov["data"])
 
 
+@pytest.mark.filterwarnings("ignore:The largest amplitude:UserWarning")
 @pytest.mark.parametrize("seed", [0, *(pytest.param(i, marks=pytest.mark.slow) for i in (1, 2))])
 def test_the_cross_validated_noise_depends_neither_on_units_nor_on_the_order_of_channels(seed):
     data = simulated("scattered", "eeg", sources=(5, 11, 21, 30), strength=0.2, seed=seed)

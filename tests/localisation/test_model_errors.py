@@ -13,6 +13,8 @@ from lucidae.mne import sparse_vae
 from lucidae.mne.model_errors import derivatives, effective_samples
 from lucidae.mne.problem import EvokedProblem
 
+pytestmark = pytest.mark.filterwarnings("ignore:The model does not fit:UserWarning")
+
 CENTRE = np.array([0.0, 0.0, 0.04])
 
 
@@ -80,7 +82,8 @@ def hits(result, sources):
 def test_shifted_sensors_no_longer_give_spurious_sources_and_the_misfit_is_said(seed):
     sources = far_apart(3, seed)
     given = recording(sources, shift=0.005, seed=seed)
-    result = sparse_vae(*given, return_result=True, verbose=False)
+    with pytest.warns(UserWarning, match="The model does not fit"):
+        result = sparse_vae(*given, return_result=True, verbose=False)
     found, spurious = hits(result, sources)
     assert (found, spurious <= 1) == (3, True)
     assert result.certificate["forward_model"].holds is False
@@ -187,3 +190,29 @@ def test_wrong_errors_are_refused(option, message):
     given = recording([3], samples=3)
     with pytest.raises(ValueError, match=message):
         sparse_vae(*given, verbose=False, **option)
+
+
+def test_units_that_cannot_be_right_are_said():
+    evoked, forward, noise_cov = recording([3], samples=10)
+    with pytest.raises(ValueError, match="times as large as the noise"):
+        sparse_vae(scaled(evoked, 1e15), forward, noise_cov, verbose=False)
+    with (
+        pytest.warns(UserWarning, match="The power of evoked is"),
+        pytest.warns(UserWarning, match="No source was found"),
+    ):
+        sparse_vae(scaled(evoked, 1e-6), forward, noise_cov, verbose=False)
+    forward["sol"]["data"] *= 1e-9
+    with pytest.warns(UserWarning, match="The largest amplitude is"):
+        sparse_vae(evoked, forward, noise_cov, position_error=0, verbose=False)
+
+
+def scaled(evoked, factor):
+    found = evoked.copy()
+    found.data *= factor
+    return found
+
+
+def test_returned_sources_are_significant_if_errors_do_not_settle():
+    given = recording(far_apart(3, 1), shift=0.012, moment=10e-9, samples=12, seed=1)
+    result = sparse_vae(*given, return_result=True, verbose=False)
+    assert result.certificate["selected_evidence"].holds

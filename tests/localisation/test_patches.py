@@ -12,6 +12,8 @@ mne = require("mne")
 
 from evoked_recordings import localised, patch_around, simulated
 
+pytestmark = pytest.mark.filterwarnings("ignore:The model does not fit:UserWarning")
+
 
 def restricted(forward, counts):
     """Return the forward of the first sources of each source space."""

@@ -28,6 +28,8 @@ from lucidae.sparsity.posterior import covariance_threshold, removal_costs
 from lucidae.sparsity.prior import Groups
 from lucidae.sparsity.whitening import rotation_to_rows
 
+pytestmark = pytest.mark.filterwarnings("ignore:The model does not fit:UserWarning")
+
 SELECTION = ("selected_stationarity", "selected_mean", "selected_evidence", "left_out_evidence")
 KINDS = pytest.mark.parametrize("group_covariance", ["full", "spherical"])
 THRESHOLDS = {1: 5.0, 2: 8.0}

@@ -16,6 +16,8 @@ from evoked_recordings import PLAIN, localised, sensors, simulated, spoiled, whi
 from lucidae import SparseVAE
 from lucidae.mne import SourceResult, solver, sparse_vae
 
+pytestmark = pytest.mark.filterwarnings("ignore:The model does not fit:UserWarning")
+
 
 def field_of(result):
     """Return the field of the sources that were found."""

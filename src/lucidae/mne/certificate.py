@@ -29,8 +29,10 @@ from lucidae.certificates.claims import (
 )
 
 __all__ = [
+    "MISFIT",
     "SelectedSources",
     "forward_claims",
+    "misfit",
     "noise_covariance_claim",
     "selection_claims",
     "with_selection",
@@ -106,43 +108,55 @@ CONSISTENT = 0.2
 """Largest relative change of the noise covariance if it were computed from the returned sources."""
 
 
-def forward_claims(
-    data: Floats, fields: Floats, noise: float, independent: float, inflation: tuple[float, float],
-    counts: dict[float, int], change: float,
-) -> tuple[Claim, ...]:  # fmt: skip
+def misfit(
+    data: Floats, fields: Floats, noise: float, independent: float, inflation: tuple[float, float]
+) -> float:
+    """Return what the fields of sources leave of the data, relative to the most that noise leaves.
+
+    `data` (d × n) are whitened by the noise covariance alone, and amplitudes for the `fields`
+    (d × a) are fitted here by least squares: neither the prior nor the errors that the fit allows
+    for can hide a misfit. The larger of two ratios is returned, that of the total power and that of
+    the power along the largest direction (Marchenko & Pastur 1967). `inflation` are the mean and
+    the largest variance of whitened noise whose covariance was estimated from few samples. NaN if
+    the fields explain any data.
+    """
+    rank, n = data.shape
+    basis, sizes, _ = np.linalg.svd(fields, full_matrices=False)
+    basis = basis[:, sizes > 1e-10 * sizes.max(initial=0.0)]
+    free = rank - basis.shape[1]
+    if not free:
+        return math.nan
+    residual = (data - basis @ (basis.T @ data)) / math.sqrt(n * noise)
+    spread = 1.0 + FLUCTUATION * math.sqrt(2.0 / (independent * free))
+    total = np.sum(residual**2) / (free * spread * inflation[0])
+    edge = MARGIN * (1.0 + math.sqrt(free / independent)) ** 2
+    return float(max(total, np.linalg.norm(residual, 2) ** 2 / (edge * inflation[1])))
+
+
+MISFIT = (
+    "The forward solution has errors (position of the head, conductivities, a coarse grid), "
+    "noise_cov, nave or units do not describe the noise, or weak sources are missing: believe the "
+    "strongest sources only."
+)
+
+
+def forward_claims(ratio: float, counts: dict[float, int], change: float) -> tuple[Claim, ...]:
     """Return the claims that the forward solution fits, and that its errors were counted.
 
-    `data` (d × n) are whitened by the noise covariance alone and `fields` (d × a) those of the
-    returned sources, whose amplitudes are fitted here by least squares: neither the prior nor the
-    errors that the fit allows for can hide a misfit. `counts` are the numbers of significant
-    sources at multiples of the noise, and `inflation` are the mean and the largest variance of
-    whitened noise whose covariance was estimated from few samples.
+    `ratio` is the `misfit`, and `counts` are the numbers of significant sources at multiples of the
+    noise.
     """
     name, reference = "forward_model", "Marchenko & Pastur 1967, for the whitened residual"
     statement = (
         "the data minus the fields of the returned sources are not larger than noise, in total "
         "and along any direction"
     )
-    rank, n = data.shape
-    basis, sizes, _ = np.linalg.svd(fields, full_matrices=False)
-    basis = basis[:, sizes > 1e-10 * sizes.max(initial=0.0)]
-    free = rank - basis.shape[1]
     along = ", ".join(f"{count} at {factor:g}" for factor, count in counts.items())
-    if not free:
+    if math.isnan(ratio):
         fits = does_not_apply(name, statement, reference, "The sources explain any data.")
     else:
-        residual = (data - basis @ (basis.T @ data)) / math.sqrt(n * noise)
-        spread = 1.0 + FLUCTUATION * math.sqrt(2.0 / (independent * free))
-        total = float(np.sum(residual**2)) / (free * spread * inflation[0])
-        edge = MARGIN * (1.0 + math.sqrt(free / independent)) ** 2
-        largest = float(np.linalg.norm(residual, 2)) ** 2 / (edge * inflation[1])
-        fits = at_most(
-            name, statement, reference, max(total, largest), 1.0,
-            "The forward solution has errors (position of the head, conductivities, a coarse "
-            "grid), noise_cov, nave or units do not describe the noise, or weak sources are "
-            "missing: believe the strongest sources only. Significant sources at multiples of "
-            f"the noise: {along}.",
-        )  # fmt: skip
+        advice = f"{MISFIT} Significant sources at multiples of the noise: {along}."
+        fits = at_most(name, statement, reference, ratio, 1.0, advice)
     settled = at_most(
         "error_covariance", "the errors of position in the noise are those of the returned sources",
         "alternating fits of sources and errors of position", change, CONSISTENT,

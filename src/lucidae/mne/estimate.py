@@ -280,11 +280,11 @@ class GroupEstimate:
         """Sum of the evidence that each selected group must exceed to be significant."""
         return 0.0 if self.level is None else float(self._thresholds(self.level).sum())
 
-    def moved(self, gain: Floats, responses: Floats) -> GroupEstimate:
-        """Return the estimate of the same groups for another gain and other data."""
+    def moved(self, gain: Floats, responses: Floats, samples: float) -> GroupEstimate:
+        """Return the estimate of those groups that are significant for another gain and data."""
         whole = FitToAll(self.template, gain, responses)
-        there = replace(self, whole=whole, gain=gain, responses=responses)
-        return there._restricted(self.columns)
+        there = replace(self, whole=whole, gain=gain, responses=responses, samples=samples)
+        return there._restricted(self.columns)._without_insignificant()
 
     def _significant(self, significance: float) -> Floats:
         """Return the columns of the significant groups; other groups are removed one by one.

@@ -14,6 +14,7 @@ import scipy.spatial
 
 from lucidae.arrays.threads import one_thread
 from lucidae.iteration.progress import elapsed
+from lucidae.mne.certificate import MISFIT
 from lucidae.mne.estimate import GroupEstimate, observable_basis
 from lucidae.mne.model_errors import fit_with_errors, grid_spacing
 from lucidae.mne.problem import EvokedProblem, Floats, log_explained, logging_at
@@ -43,6 +44,15 @@ FEWEST_SAMPLES = 5
 
 In simulated noise at 33 electrodes with 60 free sources, sources were found in 71 of 100 recordings
 of one sample, 7 of 30 of two samples, 2 of 60 of three and none of 40 of five samples."""
+
+LARGEST_POWER = 1e10
+"""Largest mean square of whitened data; units that are wrong by a prefix give at least 1e12."""
+
+SMALLEST_POWER = 0.1
+"""Mean square of whitened data, about 1 for noise alone, below which to warn."""
+
+LARGEST_MOMENT = 1e-5
+"""Amplitude in A·m that no source in a head has; nor one of less than 1e-7 times as much."""
 
 SETTINGS = ("cv", "random_state", "max_iter", "tol", "solver", "n_jobs", "verbose")
 """Further arguments of `solver`: those of `SparseVAE` that do not change the model."""
@@ -264,6 +274,7 @@ def sparse_vae(
             scale_matters=group_covariance != "full" or patches is not None,
         )  # fmt: skip
         problem.warn_of_noise(noise_variance)
+        _check_power(float(np.mean(problem.responses**2)))
         problem = problem.along_sensors() if isinstance(noise_variance, str) else problem
         gain, labels, expansion = problem.gain, problem.labels, problem.expansion
         if patches is not None:
@@ -289,6 +300,7 @@ def sparse_vae(
             )
             for index in range(len(problem.evokeds))
         ]
+        _warn_of_misfit(results)
         log_explained(problem.responses, gain[:, estimate.columns] @ estimate.mean)
         several = isinstance(evoked, list | tuple)
         if return_result:
@@ -428,6 +440,43 @@ def _warn_of_few_samples(noise_variance: Any, gain: Floats, responses: Floats) -
             f"at least {FEWEST_SAMPLES}: with so few it may become far too small, so that sources "
             "are found in noise alone. Give noise_variance as a number (1 if noise_cov and nave "
             "describe the noise), noise_variance='cv', or more samples."
+        )
+
+
+def _check_power(power: float) -> None:
+    """Raise an error, or warn, if the mean square of whitened data cannot be that of noise."""
+    if power > LARGEST_POWER:
+        raise ValueError(
+            f"evoked is {power**0.5:.2g} times as large as the noise of noise_cov, expected at "
+            f"most {LARGEST_POWER**0.5:.0g} times: give both in the units of MNE, T, T/m and V."
+        )
+    if power < SMALLEST_POWER:
+        warn_user(
+            f"The power of evoked is {power:.2g} times that of the noise of noise_cov, which it "
+            "contains: noise_cov, nave or units do not describe the noise. Give both in the units "
+            "of MNE (T, T/m and V), and the number of averaged epochs as nave."
+        )
+
+
+def _warn_of_misfit(results: list[SourceResult]) -> None:
+    """Warn if something beside the sources and noise is in the data, or if units are wrong."""
+    first = results[0]
+    if first.misfit > 1.0:
+        warn_user(
+            f"The model does not fit: what the sources leave of the data is {first.misfit:.2g} "
+            f"times as large as noise. {MISFIT}"
+        )
+    if first.errors.samples < FEWEST_SAMPLES < first.problem.responses.shape[1]:
+        warn_user(
+            f"The noise is so correlated in time that the {first.problem.responses.shape[1]} "
+            f"samples count as {first.errors.samples:.1f} independent ones: few sources can be "
+            "significant. Give a longer window, or data with less of a low-pass filter."
+        )
+    largest = max((float(np.abs(one.amplitudes).max(initial=0.0)) for one in results), default=0.0)
+    if largest and not LARGEST_MOMENT / 1e7 < largest < LARGEST_MOMENT:
+        warn_user(
+            f"The largest amplitude is {largest:.2g} A·m, expected some nA·m: give evoked and "
+            "forward in the units of MNE (T, T/m or V, and these per A·m)."
         )
 
 

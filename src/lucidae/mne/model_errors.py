@@ -81,36 +81,36 @@ def fit_with_errors(
     if position_error or model_error:
         power = float(np.mean(responses**2)) / noise_variance
         noise *= 1.0 + max(model_error, FIRST_SHARE) * power
-    samples, best, least = float(count), None, np.inf
-    for number in range(ROUNDS):
+    samples, least, best = float(count), np.inf, None
+
+    def noise_of(estimate: GroupEstimate) -> tuple[Floats, float]:
+        """Return N/γ with the errors of the sources of an estimate, and its relative change."""
+        found = (1.0 + model_error * power) * np.eye(rank)
+        if position_error:
+            found += position_error**2 / noise_variance * displaced(problem, estimate, expansion)
+        return found, float(np.linalg.norm(found - noise) / np.linalg.norm(noise))
+
+    for _ in range(ROUNDS):
+        # 1) fit with the errors and the number of samples of the round before
         dictionary, data = _whitened(noise, gain, responses)
         estimate = fit(dictionary, data, samples=samples)
-        # 1) count the independent samples of what the sources leave
+        # 2) count the independent samples of what the sources leave, and compute their errors
         residual = data - dictionary[:, estimate.columns] @ estimate.mean
         parts = [residual[:, problem.samples(part)] for part in range(len(problem.evokeds))]
         counted = float(count) if independent else effective_samples(parts)
-        # 2) compute the errors of these sources
-        found = (1.0 + model_error * power) * np.eye(rank)
-        if position_error:
-            spread = displaced(problem, estimate, expansion)
-            found += position_error**2 / noise_variance * spread
-        change = float(np.linalg.norm(found - noise) / np.linalg.norm(noise))
-        settled = change <= SETTLED and abs(counted - samples) <= SETTLED * samples
-        # 3) compare with other rounds by the energy of sources and errors together. Two sets of
+        found, change = noise_of(estimate)
+        if change <= SETTLED and abs(counted - samples) <= SETTLED * samples:
+            return estimate, FittedNoise(noise, position_error, model_error, change, samples)
+        # 3) keep the round with the least energy of sources and errors together. Two sets of
         # sources can follow each other for ever, each of which the errors of the other favour.
         loss = _penalised_energy(found, gain, responses, estimate)
-        if settled or (number and loss < least):
-            least, best = loss, (estimate, found, samples)
-        if settled:
-            break
+        if best is None or loss < least:
+            least, best = loss, (estimate, found, counted)
         noise, samples = found, counted
     assert best is not None
     estimate, noise, samples = best
-    if not settled:
-        estimate = estimate.moved(*_whitened(noise, gain, responses))
-        found = (1.0 + model_error * power) * np.eye(rank)
-        found += position_error**2 / noise_variance * displaced(problem, estimate, expansion)
-        change = float(np.linalg.norm(found - noise) / np.linalg.norm(noise))
+    estimate = estimate.moved(*_whitened(noise, gain, responses), samples)
+    change = noise_of(estimate)[1]
     return estimate, FittedNoise(noise, position_error, model_error, change, samples)
 
 

@@ -12,7 +12,7 @@ import numpy as np
 
 from lucidae.cards import card, table
 from lucidae.certificates.claims import Certificate
-from lucidae.mne.certificate import forward_claims, noise_covariance_claim
+from lucidae.mne.certificate import forward_claims, misfit, noise_covariance_claim
 from lucidae.mne.estimate import DOUBT, GroupEstimate
 from lucidae.mne.model_errors import FittedNoise
 from lucidae.mne.problem import (
@@ -112,21 +112,33 @@ class SourceResult:
         the fit to all sources, `model`, which is completed first. All evokeds of the fit share
         them.
         """
-        problem, estimate, noise = self.problem, self.estimate, self.noise_variance
-        samples, rank = problem.noise_samples, len(problem.whitener)
-        rows = np.unique(self.expansion[:, estimate.columns].nonzero()[0])
-        chosen = self.expansion[:, estimate.columns].tocsr()[rows]
+        problem, estimate = self.problem, self.estimate
         counts = {factor: estimate.remaining(factor).size for factor in (1.0, 3.0, 10.0, 30.0)}
-        excess = 0 if samples is None else samples - rank - 1
-        forward = forward_claims(
-            problem.responses, problem.lead_field(rows) @ chosen.toarray(), noise,
-            self.errors.samples,
-            (1.0 + (rank + 1.0) / excess if excess > 0 else 1.0, problem.largest_noise),
-            counts, self.errors.change,
-        )  # fmt: skip
-        covariance = noise_covariance_claim(samples, rank, problem.largest_noise, noise)
+        forward = forward_claims(self.misfit, counts, self.errors.change)
+        covariance = noise_covariance_claim(
+            problem.noise_samples, len(problem.whitener), problem.largest_noise, self.noise_variance
+        )
         found = estimate.certificate
         return replace(found, claims=(*forward, *found.claims, covariance))
+
+    @cached_property
+    def misfit(self) -> float:
+        """Power of what the sources leave of the data of all evokeds, in units of noise.
+
+        It is divided by the most that noise of this covariance would have, in total and along the
+        largest direction, so that above 1 something beside the returned sources and noise is in the
+        data. The claim ``forward_model`` is that it is at most 1.
+        """
+        problem, columns = self.problem, self.estimate.columns
+        rows = np.unique(self.expansion[:, columns].nonzero()[0])
+        fields = problem.lead_field(rows) @ self.expansion[:, columns].tocsr()[rows].toarray()
+        rank, samples = len(problem.whitener), problem.noise_samples
+        excess = 0 if samples is None else samples - rank - 1
+        inflation = 1.0 + (rank + 1.0) / excess if excess > 0 else 1.0
+        return misfit(
+            problem.responses, fields, self.noise_variance, self.errors.samples,
+            (inflation, problem.largest_noise),
+        )  # fmt: skip
 
     @property
     def noise_variance(self) -> float:
