@@ -263,6 +263,9 @@ class SparseVAE(CertifiedMixin, MultiOutputMixin, RegressorMixin, BaseEstimator)
         Indices of the columns whose relevance is statistically significant, in ascending order.
     noise_variance_ : float
         The noise variance that was given or found; with `noise_cov`, the factor of this covariance.
+        After "auto" with more than half as many columns as rows it is no estimate of the noise: it
+        contains a tenth of the mean square of `y`, which at a high signal-to-noise ratio is 10 to
+        50 times the noise. Fit with "cv" for an estimate.
     noise_variances_ : ndarray of shape (n_samples,)
         Noise variance of each row: ``noise_variance_`` times the diagonal of `noise_cov`. Only
         after a fit with `noise_cov` or with ``noise_variance="learn_diagonal"``.
@@ -363,6 +366,8 @@ class SparseVAE(CertifiedMixin, MultiOutputMixin, RegressorMixin, BaseEstimator)
         X : array-like or sparse matrix of shape (n_samples, n_features)
             The dictionary, whose columns are the candidate regressors. A SciPy sparse matrix or
             array is centred implicitly and never made dense; only the columns that are used are.
+            NumPy solves the problem of torch and CuPy arrays, too, on the CPU; fitted attributes
+            are then arrays of their library on their device.
         y : array-like of shape (n_samples,) or (n_samples, n_outputs)
             The responses.
         sample_weight : array-like of shape (n_samples,), optional
@@ -422,8 +427,10 @@ class SparseVAE(CertifiedMixin, MultiOutputMixin, RegressorMixin, BaseEstimator)
         X : array-like or sparse matrix of shape (n_samples, n_features)
             New rows of the dictionary.
         return_std : bool, default=False
-            Whether to return the predictive standard deviation, noise included. After a fit with
-            `noise_cov`, this noise has the mean of the noise variances of the training rows.
+            Whether to return the predictive standard deviation, noise included. If the noise
+            variance was found on held-out rows, this noise is their smallest mean squared error,
+            not ``noise_variance_``, which "auto" and "cv_1se" enlarge. After a fit with
+            `noise_cov`, it has the mean of the noise variances of the training rows.
 
         Returns
         -------
@@ -658,7 +665,7 @@ class SparseVAE(CertifiedMixin, MultiOutputMixin, RegressorMixin, BaseEstimator)
         """Minimise the energy on checked data, store the fitted state and return the solution."""
         targets = as_double(y if y.ndim == 2 else y[:, None])
         given = rows_of(X, targets, weights, bool(self.fit_intercept))
-        has_cov, trace = cov is not None, None
+        has_cov, trace, error = cov is not None, None, None
         self._check_combination(given, objective, checked_noise(self.noise_variance), has_cov)
         rows, split = prepared_rows(given, cov)
         if not zeros:
@@ -671,9 +678,13 @@ class SparseVAE(CertifiedMixin, MultiOutputMixin, RegressorMixin, BaseEstimator)
             rows, units, solution, cov = self._learned_rows(given, objective, has_cov)
         else:
             problem, units = rows.normalised(objective.groups, compress=spectrum is None)
-            solution, trace = self._solve(problem, units, objective, rows, split, guide, spectrum)
+            solution, trace, error = self._solve(
+                problem, units, objective, rows, split, guide, spectrum
+            )
         state = self._copied_out(solution, units, objective, rows, reference_array(X), y)
         state.add_noise(cov, weights)
+        if error is not None:  # predictions have the noise that held-out rows have shown
+            state.noise_level *= error / state.results["noise_variance_"]
         shapes = X.shape[1], units.n_responses
         fitted = checked_attributes(state.results, *shapes)
         state.stability = path_stability(trace, solution.value, units, objective)
@@ -698,8 +709,11 @@ class SparseVAE(CertifiedMixin, MultiOutputMixin, RegressorMixin, BaseEstimator)
     def _solve(
         self, problem: Problem, units: Units, objective: Energy, rows: Rows, given: Rows,
         guide: Guide | None, spectrum: ResponseSpectrum | None,
-    ) -> tuple[Solution[Any], PathTrace | None]:  # fmt: skip
-        """Find the noise variance and the relevances of lowest energy; return the path too."""
+    ) -> tuple[Solution[Any], PathTrace | None, float | None]:  # fmt: skip
+        """Find the noise variance and the relevances of lowest energy.
+
+        The path is returned, too, and the smallest error of held-out rows if they were predicted.
+        """
         rule = noise_rule(self.noise_variance, objective, rows.count, problem.columns)
         settings: dict[str, Any] = {
             "method": self.solver,
@@ -720,20 +734,20 @@ class SparseVAE(CertifiedMixin, MultiOutputMixin, RegressorMixin, BaseEstimator)
                 else minimise(problem.with_noise(first_noise(problem)), objective)
             )
             warn_if_collapsed(learned)
-            return learned, None
-        trace = guide.trace if guide else None
+            return learned, None, None
+        trace, error = guide.trace if guide else None, None
         if rule in RULES:
             split = folds(self.cv, self.random_state, rows, given)
             held_out = held_out_errors(
                 *split, objective, self._callbacks("path of noise variances"), self.n_jobs
             )
-            noise = RULES[str(rule)](held_out)
+            noise, error = RULES[str(rule)](held_out), held_out.minimum()
         else:
             noise = FALLBACK * rows.mean_square() if rule == "fallback" else float(rule)
         at = problem.with_noise(scalar(units.normalised_noise(noise)))
         if rule in RULES and spectrum is None:
             trace = coarse_trace(at, objective, noise)
-        return minimise(at, objective), trace
+        return minimise(at, objective), trace, error
 
     def _check_combination(
         self, given: Rows, objective: Energy, rule: str | float, has_cov: bool

@@ -52,7 +52,8 @@ class SparseState(FittedState):
     level: Array | None = None  # (n_outputs,): prediction for the mean training row
     # the parameters of the fit that its certificate depends on; earlier versions saved none
     parameters: dict[str, Any] | None = None
-    # mean noise variance of the training rows, divided by the attribute ``noise_variance_``
+    # noise variance of predictions (mean over the training rows, or error of held-out rows),
+    # divided by the attribute ``noise_variance_``
     noise_level: float = 1.0
     noise_rule: str = ""  # how the noise variance was found, "given" if it was a number
     stability: dict[str, Any] | None = None  # of a path of noise variances, if one was computed
