@@ -12,6 +12,7 @@ import matplotlib as mpl
 from matplotlib import pyplot as plt
 
 from lucidae.displays import ComponentsDisplay, HistoryDisplay, RecoveryDisplay, SpectrumDisplay
+from lucidae.iteration import History
 
 
 @pytest.fixture(autouse=True)
@@ -64,6 +65,14 @@ def test_the_history_is_drawn_by_quantity(linear):
     assert HistoryDisplay.from_estimator(linear, quantity="distance").quantity == "distance"
     with pytest.raises(ValueError, match="quantity='colour'"):
         HistoryDisplay.from_estimator(linear, quantity="colour")
+
+
+def test_a_value_of_zero_does_not_undo_the_logarithmic_axis():
+    display = History(np.arange(3), {"distance": np.array([1.0, 1e-3, 0.0])}).plot()
+    assert display.ax_.get_yscale() == "log"
+    assert np.isnan(display.lines_[0].get_ydata()[-1])
+    mixed = History(np.arange(2), {"loss": np.array([-1.0, 2.0])}).plot()
+    assert mixed.ax_.get_yscale() == "linear"
 
 
 def test_a_closed_form_has_no_history_and_says_so(digits):

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 from numpy.testing import assert_allclose
+from sklearn.exceptions import ConvergenceWarning
 
 from linear.problems import centred_rows, spectrum_from
 from lucidae import LinearAutoencoder, SecondMoment
@@ -17,6 +18,7 @@ from lucidae.linear import (
     make_method,
     simulate,
 )
+from lucidae.metrics import axis_alignment_distance, subspace_distance
 
 N, M, K = 50, 7, 3
 VALUES = np.array([2.0, 1.4, 0.9, 0.5, 0.3, 0.2, 0.1])
@@ -352,3 +354,29 @@ def test_digits_show_the_same_order_of_methods():
     assert curves["uniform_l2"][4000] > 0.3
     assert curves["nonuniform_l2"][4000] > curves["expected_nested_dropout"][4000]
     assert curves["rag"][4000] < curves["rag"][1000]
+
+
+def test_a_plan_of_rows_is_that_of_their_eigenpairs():
+    run = [Run("rag", "nesterov", RATE, SEED)]
+    settings = {"init_scale": START, "momentum": MOMENTUM}
+    (known,) = simulate(run, plan(50))
+    (found,) = simulate(run, Plan.of(X + 3.0, K, 50, **settings))
+    for name in ("alignment", "subspace", "loss"):
+        assert_allclose(found.values[name], known.values[name], rtol=1e-9, atol=1e-12)
+    (masked,) = simulate([Run("nested_dropout", "adam", RATE)], Plan.of(X, K, 20, batch_size=10))
+    assert np.isfinite(masked.values["loss"]).all()
+    assert np.array_equal(found.plot().lines_[0].get_ydata(), found.values["alignment"])
+
+
+@pytest.mark.parametrize("solver", ["gradient", "stochastic"])
+def test_the_history_of_a_fit_has_the_distances_of_the_paper(solver):
+    """The curves of Bao et al. 2020, Figure 2, against principal axes by another route."""
+    rows = X + 3.0
+    model = LinearAutoencoder(K, solver=solver, tol=0.0, max_iter=200, random_state=0)
+    with pytest.warns(ConvergenceWarning):
+        model.fit(rows)
+    axes = np.linalg.svd(X)[2][:K].T
+    for name, metric in (("alignment", axis_alignment_distance), ("subspace", subspace_distance)):
+        curve = model.history_[name]
+        assert_allclose(curve[-1], metric(model.decoder_, axes), atol=1e-9)
+        assert curve[-1] < 1e-3 < curve[0]

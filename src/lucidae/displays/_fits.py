@@ -547,9 +547,14 @@ class HistoryDisplay(Display):
 
     def _draw(self, ax: Any, line: dict[str, Any]) -> None:
         values = np.asarray(self.history[self.quantity], dtype=float)
+        shown = values[values > 0]
+        # A logarithmic axis for values of several decades; a zero leaves a gap in the line.
+        logarithmic = bool(len(shown) and not np.any(values < 0) and 10 * min(shown) < max(shown))
+        if logarithmic:
+            values = np.where(values > 0, values, np.nan)
         self.lines_ = ax.plot(self.history.iterations, values, **line)
         ax.set_xscale("symlog", linthresh=1)
-        if 0 < 10 * np.min(values) < np.max(values):
+        if logarithmic:
             ax.set_yscale("log")
         ax.set(xlabel="iteration", ylabel=self.quantity)
 

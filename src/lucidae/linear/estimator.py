@@ -192,6 +192,7 @@ class LinearAutoencoder(
         Whether the gradient and stochastic solvers start from the weights of the last `fit`. These
         may come from any solver and method: weights are converted between tied and untied. If their
         shape differs from the one that is needed, a warning says so and random weights are used.
+        Momentum starts at zero, so that several short fits differ from one long one.
 
     Attributes
     ----------
@@ -227,8 +228,10 @@ class LinearAutoencoder(
     status_ : Status
         How the solver ended: converged, diverged, stopped, or at the limit of steps.
     history_ : History
-        The loss at some of the steps of the gradient and stochastic solvers; empty for the exact
-        solver.
+        Values at some of the steps of the gradient and stochastic solvers: ``"loss"``,
+        ``"distance"`` to optimality and, for up to 1024 features, ``"alignment"`` and
+        ``"subspace"``, the distances of the decoder to the principal axes and to their span
+        (`lucidae.metrics`). Empty for the exact solver; ``history_.plot()`` draws it.
     certificate_ : Certificate
         Checked statements (claims) on how far the fitted weights are from the optimum.
     n_features_in_ : int

@@ -12,13 +12,13 @@ import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 
 from lucidae.arrays import Array, eye_like, like, namespace, to_numpy, where_set
 from lucidae.arrays.graphs import keeper, leaves, replayable
-from lucidae.iteration import Below, Callback, iterate, iterate_batch, log_grid
+from lucidae.iteration import Below, Callback, History, iterate, iterate_batch, log_grid
 from lucidae.linear.methods import (
     Method,
     MethodSettings,
@@ -28,7 +28,9 @@ from lucidae.linear.methods import (
 )
 from lucidae.linear.optimizers import OPTIMIZERS
 from lucidae.linear.rules import PrefixNumbers
-from lucidae.metrics import alignment_of, imbalance, subspace_distance
+from lucidae.linear.weights import axis_distances
+from lucidae.metrics import imbalance
+from lucidae.moments import SecondMoment
 from lucidae.rows.covariances import (
     Covariance,
     DenseCovariance,
@@ -112,6 +114,35 @@ class Plan:
     record_at: Iterable[int] | None = None
     callbacks: Sequence[Callback] = ()
 
+    @classmethod
+    def of(cls, X: Any, k: int, n_epochs: int, **settings: Any) -> Self:
+        """Return the plan of a simulation on a data matrix.
+
+        Parameters
+        ----------
+        X : array of shape (n, m)
+            The data, which are centred.
+        k, n_epochs, **settings
+            As in `Plan`.
+
+        Returns
+        -------
+        Plan
+            With all eigenpairs of the second moment, and the centred rows.
+
+        Examples
+        --------
+        >>> from lucidae.datasets import load_digits
+        >>> plan = Plan.of(load_digits().data, k=5, n_epochs=2000)
+        >>> (trajectory,) = simulate([Run("rag", "nesterov", 0.01)], plan)
+        >>> bool(trajectory.values["alignment"][-1] < 1e-3)
+        True
+        """
+        moment = SecondMoment.of(X)
+        spectrum = Spectrum(*moment.spectrum(), moment.trace)
+        rows = like(X, moment.mean) - moment.mean
+        return cls(spectrum, k, n_epochs, rows=rows, **settings)
+
 
 @dataclass(frozen=True, slots=True)
 class Trajectory:
@@ -136,6 +167,23 @@ class Trajectory:
     epochs: np.ndarray[Any, Any]
     values: dict[str, np.ndarray[Any, Any]] = field(repr=False)
     weights: Any = field(repr=False, default=None)
+
+    def plot(self, *, quantity: str = "alignment", ax: Any = None, **line: Any) -> Any:
+        """Draw a recorded quantity against the epochs.
+
+        Parameters
+        ----------
+        quantity : str, default="alignment"
+            One of the names of `values`.
+        ax, **line
+            As in `lucidae.iteration.History.plot`.
+
+        Returns
+        -------
+        HistoryDisplay
+            The display, already drawn; its axes are ``ax_``.
+        """
+        return History(self.epochs, self.values).plot(quantity=quantity, ax=ax, **line)
 
 
 def simulate(runs: Sequence[Run], plan: Plan) -> list[Trajectory]:
@@ -231,7 +279,7 @@ class Ensemble:
         check_optimizer(self.method.name, self.method.rule, runs[0].optimizer)
         self.in_eigenbasis = self.optimizer.commutes_with_rotations and not self._needs_rows
         self.full, basis = self._basis()
-        self.axes = basis[:, : plan.k]
+        self.distances = axis_distances(basis[:, : plan.k])
         self.whole, self.numbers = self._masked(rng)
         self.batches = None if self.numbers else self._batches(rng)
 
@@ -367,7 +415,7 @@ class Ensemble:
 
         def measured(bundle: _Bundle) -> _Bundle:
             weights = _rebuild(state, bundle[:-2]).weights
-            return _Bundle(*bundle[:-1], self._alignment(weights))
+            return _Bundle(*bundle[:-1], self.distances["alignment"](weights))
 
         bundle = measured(_Bundle(*leaves(state), rates, rates))
         step, keep = self._several_epochs(epoch, bundle, epochs, measured)
@@ -414,22 +462,20 @@ class Ensemble:
         return drawing, keeper(recorded)
 
     def _measures(self) -> dict[str, Callable[[Any], Array]]:
-        return {
-            "alignment": self._alignment,
-            "subspace": lambda w: self._finite(w, lambda d: subspace_distance(d, self.axes)),
+        return self.distances | {
             "loss": lambda w: self.method.objective.value(w, self.full),
-            "imbalance": lambda w: self._finite(w, lambda d: imbalance(_clean(w.encoder), d)),
+            "imbalance": self._imbalance,
         }
 
-    def _alignment(self, weights: Any) -> Array:
-        return self._finite(weights, lambda decoder: alignment_of(decoder, self.axes))
-
     @staticmethod
-    def _finite(weights: Any, measure: Callable[[Array], Array]) -> Array:
-        """Return a metric of each decoder; NaN where it is not finite, which metrics refuse."""
+    def _imbalance(weights: Any) -> Array:
+        """Return the imbalance of each run; NaN where weights are not finite."""
         xp = namespace(weights.atoms)
-        finite = xp.all(xp.isfinite(weights.atoms), axis=(-2, -1))
-        return where_set(measure(_clean(weights.atoms).mT), ~finite, float("nan"))
+        finite = xp.isfinite(weights.encoder) & xp.isfinite(weights.atoms)
+        parts = (where_set(part, ~finite, 0.0) for part in (weights.encoder, weights.atoms))
+        encoder, atoms = parts
+        diverged = ~xp.all(finite, axis=(-2, -1))
+        return where_set(imbalance(encoder, atoms.mT), diverged, float("nan"))
 
     def _original(self, weights: Any) -> Any:
         if not self.in_eigenbasis:
@@ -447,11 +493,6 @@ def _method(run: Run, plan: Plan, rng: np.random.Generator) -> Method:
     ref = plan.spectrum.values
     settings = MethodSettings(like(penalties, ref), like(prior, ref), rng, run.tied)
     return make_method(run.method, settings)
-
-
-def _clean(values: Array) -> Array:
-    xp = namespace(values)
-    return where_set(values, ~xp.isfinite(values), 0.0)
 
 
 def _forever(one_pass: Callable[[], Iterable[Any]]) -> Any:

@@ -6,7 +6,9 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Mapping
 from dataclasses import replace
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -42,9 +44,15 @@ from lucidae.linear.methods import (
 )
 from lucidae.linear.model import Model, TrainedWeights
 from lucidae.linear.optimizers import DescentSettings, Optimizer
-from lucidae.linear.weights import map_fields
+from lucidae.linear.weights import axis_distances, map_fields
 from lucidae.rows.covariances import Covariance, DenseCovariance
-from lucidae.rows.operator import EXACT_FEATURES, CsrRows, DenseRows, RowOperator
+from lucidae.rows.operator import (
+    EXACT_FEATURES,
+    STORED_FEATURES,
+    CsrRows,
+    DenseRows,
+    RowOperator,
+)
 from lucidae.spectrum import Spectrum, leading, refined, ritz_spectrum
 from lucidae.validation import warn_user
 
@@ -89,6 +97,10 @@ MARGIN = 1.1
 eigenvalues (Ritz values), which are smaller than the true ones."""
 
 
+Measures = Mapping[str, Callable[[Any], Array]]
+"""Functions of weights whose values the history records beside the loss, by name."""
+
+
 def solve(
     options: Options, rows: RowOperator, previous: Any = None
 ) -> tuple[Model, Spectrum | None]:
@@ -113,7 +125,10 @@ def solve(
         spectrum = refined(rows, spectrum, k)
         return closed_form(options, k, spectrum, rows, rng), spectrum
     method = options.make(k, spectrum, rng)
-    outcome = _trained_outcome(options, rows, method, k, rng, previous)
+    # The axes are for the record alone; large second moments are not formed for it.
+    axes = leading(rows, k) if rows.n_features <= STORED_FEATURES else None
+    measures = {} if axes is None else axis_distances(axes.vectors[:, :k])
+    outcome = _trained_outcome(options, rows, method, k, rng, previous, measures)
     return build_model(outcome, rows.mean, rows.weight, rows), spectrum
 
 
@@ -294,6 +309,7 @@ def _trained_outcome(
     k: int,
     rng: np.random.Generator,
     previous: Any,
+    measures: Measures,
 ) -> TrainedWeights:
     training = options.training
     automatic = training.learning_rate == "auto"
@@ -315,9 +331,11 @@ def _trained_outcome(
     stiff = stiffness(method, covariance, start, noise, training.preconditions and noise == 0.0)
     for _ in range(ATTEMPTS):
         if size is None:
-            solution = solve_gradient(method, covariance, start, training, stiff)
+            solution = solve_gradient(method, covariance, start, training, stiff, measures)
         else:
-            solution = solve_stochastic(method, covariance, start, training, size, rng, stiff)
+            solution = solve_stochastic(
+                method, covariance, start, training, size, rng, stiff, measures
+            )
         if solution.status is not Status.DIVERGED or not automatic:
             break
         # Rows far from the others can make a batch steeper than the bound on the curvature.
@@ -463,6 +481,7 @@ def solve_gradient(
     start: Any,
     training: DescentSettings,
     stiff: Stiffness | None = None,
+    measures: Measures | None = None,
 ) -> Solution[Any]:
     """Minimise by full-batch descent, and return the solution with the trained weights.
 
@@ -491,13 +510,21 @@ def solve_gradient(
         stop=Below(lambda current: current.distance, training.tol),
         limit=training.max_iter,
         check_every=every,
-        record={"loss": lambda current: objective.value(current.state.weights, covariance)},
+        record=_record(objective, covariance, measures, lambda current: current.state.weights),
         record_at=log_grid(training.max_iter, stride=every),
         callbacks=training.callbacks,
         copy=steps.keep,
         size=covariance.n_features,
     )
     return replace(solution, value=solution.value.state.weights)
+
+
+def _record(
+    objective: Any, covariance: Covariance, others: Measures | None, weights: Callable[[Any], Any]
+) -> dict[str, Callable[[Any], Array]]:
+    """Return what the history records of a state that contains `weights`: the loss, and others."""
+    both = {"loss": lambda w: objective.value(w, covariance), **(others or {})}
+    return {name: partial(lambda f, state: f(weights(state)), f) for name, f in both.items()}
 
 
 def _beside(method: Method, ref: Array) -> Method:
@@ -595,6 +622,7 @@ def solve_stochastic(
     batch_size: int,
     rng: np.random.Generator,
     stiff: Stiffness | None = None,
+    measures: Measures | None = None,
 ) -> Solution[Any]:
     """Minimise by descent on mini-batches, and return the solution with the trained weights.
 
@@ -632,7 +660,7 @@ def solve_stochastic(
         stop=Below(distance, training.tol),
         limit=training.max_iter,
         check_every=max(per_epoch, CHECK_EVERY),
-        record={"loss": lambda state: method.objective.value(state.weights, rows)},
+        record=_record(method.objective, rows, measures, lambda state: state.weights),
         callbacks=training.callbacks,
         size=rows.n_features,
     )

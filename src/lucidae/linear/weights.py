@@ -11,7 +11,8 @@ import math
 from collections.abc import Callable
 from typing import Any, NamedTuple, Protocol, Self
 
-from lucidae.arrays import Array, namespace, squared_norm
+from lucidae.arrays import Array, namespace, squared_norm, where_set
+from lucidae.metrics import alignment_of, subspace_distance
 from lucidae.rows.covariances import Covariance
 
 
@@ -134,6 +135,26 @@ def balanced_mean(encoder: Array, atoms: Array) -> Array:
     ratio = xp.where(nonzero, lengths[1], one) / xp.where(nonzero, lengths[0], one)
     root = xp.sqrt(ratio)
     return (root * encoder + atoms / root) / 2
+
+
+def axis_distances(axes: Array) -> dict[str, Callable[[Any], Array]]:
+    """Return functions of weights, by name: the distances of the decoder to known axes (m, k).
+
+    ``"alignment"`` and ``"subspace"`` are the axis-alignment and the subspace distance of Bao et
+    al. 2020, Definitions 7.1 and 7.2; NaN for weights that diverged, which the metrics refuse.
+    """
+
+    def of_finite(measure: Callable[[Array, Array], Array]) -> Callable[[Any], Array]:
+        def measured(weights: Any) -> Array:
+            atoms, xp = weights.atoms, namespace(weights.atoms)
+            finite = xp.isfinite(atoms)
+            distance = measure(where_set(atoms, ~finite, 0.0).mT, axes)
+            diverged = ~xp.all(finite, axis=(-2, -1))
+            return where_set(xp.asarray(distance, device=atoms.device), diverged, float("nan"))
+
+        return measured
+
+    return {"alignment": of_finite(alignment_of), "subspace": of_finite(subspace_distance)}
 
 
 def frobenius(weights: Any) -> Array:
