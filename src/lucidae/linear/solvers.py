@@ -125,9 +125,12 @@ def solve(
         spectrum = refined(rows, spectrum, k)
         return closed_form(options, k, spectrum, rows, rng), spectrum
     method = options.make(k, spectrum, rng)
-    # The axes are for the record alone; large second moments are not formed for it.
-    axes = leading(rows, k) if rows.n_features <= STORED_FEATURES else None
-    measures = {} if axes is None else axis_distances(axes.vectors[:, :k])
+    measures = {}
+    if rows.n_features <= STORED_FEATURES:
+        # The axes are for the record alone: what is computed for them is not kept with the rows.
+        apart = rows if rows.moment is not None else RowOperator.of(rows.rows, rows.weights)
+        axes = leading(apart, k)
+        measures = {} if axes is None else axis_distances(axes.vectors[:, :k])
     outcome = _trained_outcome(options, rows, method, k, rng, previous, measures)
     return build_model(outcome, rows.mean, rows.weight, rows), spectrum
 
