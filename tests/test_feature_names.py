@@ -30,7 +30,7 @@ def test_advice_of_a_certificate_names_columns():
     assert model.certificate_ is model.certificate_
     assert "Columns 'column 0' and 'column 1' were never" in model.certificate_.summary()
     plain = LinearAutoencoder(1, handle_missing="em").fit(X.to_numpy())
-    assert "columns 0 and 1, counted from 0" in plain.certificate_.summary()
+    assert "Columns 0 and 1, counted from 0" in plain.certificate_.summary()
 
 
 def test_paths_and_displays_name_columns(tmp_path):
