@@ -288,7 +288,9 @@ def costs(n: int, m: int, k: int, *, entries: int | None = None, narrow: bool = 
     if narrow:
         width = min(NARROW, m)
         usual = 20 + 2 * k / width
-    if min(n, m) < ARPACK_FEATURES:  # a dense solver takes no time
+    # A dense solver takes no time for few rows or features, and less for a tenth of all eigenpairs:
+    # 200 of 1000 × 1000 rows take 0.15 s, and 0.3 s by ARPACK.
+    if min(n, m) < ARPACK_FEATURES or 10 * k > min(n, m):
         usual = math.inf
     # A row of s stored entries adds s² products to the moment; a column likewise to the Gram.
     to_moment, to_gram = square * stored * stored / n, square * stored * stored / m
