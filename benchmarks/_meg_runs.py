@@ -24,7 +24,7 @@ from scipy.spatial.distance import cdist
 from threadpoolctl import threadpool_limits
 
 from benchmarks._meg_heads import SAMPLING, head
-from lucidae.io.atomic import atomic_path
+from lucidae.io import atomic_path
 
 Array = Any
 

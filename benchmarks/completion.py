@@ -17,6 +17,7 @@ from __future__ import annotations
 import argparse
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -104,13 +105,20 @@ def soft_impute(problem: Problem, threshold: float) -> Callable[[Any], Any]:
     return step
 
 
+def stored(entries: ObservedEntries) -> Any:
+    """Return a sparse matrix with the observed entries."""
+    return scipy.sparse.csr_array(
+        (entries.values, entries.columns, entries.starts), shape=entries.shape
+    )
+
+
 def alternating(problem: Problem) -> Callable[[Any], Any]:
     """Return a function that makes one iteration of alternating least squares.
 
     It solves for all rows of the first factor U, then for all rows of the second factor V.
     """
     entries = problem.training
-    mirrored = ObservedEntries.of(scipy.sparse.csr_array(entries.sparse().T))
+    mirrored = ObservedEntries.of(scipy.sparse.csr_array(stored(entries).T))
 
     def step(state: tuple[Matrix, Matrix]) -> tuple[Matrix, Matrix]:
         left = observed_codes(entries, state[1], problem.strength)
@@ -125,7 +133,7 @@ def rows_of(problem: Problem, limit: float) -> list[list[str]]:
         problem.width, dropout=problem.dropout, handle_missing="complete", missing_values="absent"
     )
     begin = time.process_time()
-    model.fit(problem.training.sparse())
+    model.fit(stored(problem.training))
     spent = time.process_time() - begin
     best, gap = model.objective_, model.certificate_["gap"]
     ours = (model.left_, model.right_)
@@ -156,7 +164,7 @@ def divided(name: str, ratings: Any, width: int, dropout: float) -> Problem:
     chosen = np.random.default_rng(0).random(entries.count) < 0.1
     training, held_out = (entries.taken(np.flatnonzero(part)) for part in (~chosen, chosen))
     mean = training.values.mean()
-    training, held_out = (part.with_values(part.values - mean) for part in (training, held_out))
+    training, held_out = (replace(part, values=part.values - mean) for part in (training, held_out))
     return Problem(name, training, held_out, width, dropout)
 
 

@@ -159,11 +159,11 @@ def fits(given: Task) -> dict[str, SparseVAE]:
     power = float(np.mean(given.responses**2))
     found = {name: fitted(given, name) for name in ("auto", "cv", "cv_1se")}
     least, larger = found["cv"].noise_variance_, found["cv_1se"].noise_variance_
-    for share in (0.01, 0.03):
-        found[f"cv + {share} P"] = fitted(given, least + share * power)
+    found["cv + 0.1 P"] = fitted(given, least + 0.1 * power * (least > 1e-3 * power))
     found["cv_1se + 0.03 P"] = fitted(given, larger + 0.03 * power)
     found["√(cv P)"] = fitted(given, float(np.sqrt(least * power)))
-    found["3 cv"] = fitted(given, 3.0 * least)
+    for factor in (2.0, 3.0, 5.0):
+        found[f"{factor:g} cv"] = fitted(given, factor * least)
     path = noise_path(given.dictionary, given.responses, cv=False, fit_intercept=False)
     found["stable part"] = fitted(given, path.noise_variances[path.stable_part.stop - 1])
     return found

@@ -124,7 +124,7 @@ def measured_krylov(scale: float, repeats: int) -> Iterator[Measurement]:
 
 def eigenpairs(blocks: Callable[[], Iterator[np.ndarray]]) -> int:
     """Compute the leading eigenpairs of the rows without a matrix; return the number of passes."""
-    from lucidae.arrays.krylov import krylov_eigenpairs
+    from lucidae.arrays.eigen import krylov_eigenpairs
 
     counted = [0]
     total = sum(len(block) for block in blocks())

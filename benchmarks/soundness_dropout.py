@@ -21,8 +21,7 @@ import numpy as np
 from scipy.optimize import minimize
 
 from lucidae.dropout import certify_weights, solve
-from lucidae.dropout.problem import LinearProblem, Weights
-from lucidae.dropout.rows import rows_problem
+from lucidae.dropout.problem import LinearProblem, Weights, rows_problem
 
 TOLERANCE = 1e-6
 KINDS = ("optimal", "near", "far", "rotated", "saddle", "unequal", "scaled", "other data", "tied")

@@ -22,8 +22,8 @@ from lucidae.linear.objectives import NonUniformL2
 from lucidae.linear.rules import RotationAugmentedRule
 from lucidae.linear.weights import TiedWeights, UntiedWeights
 from lucidae.rows.covariances import EigenbasisCovariance
+from lucidae.sparsity import group_lasso
 from lucidae.sparsity import objectives as slices
-from lucidae.sparsity.group_lasso import group_lasso
 from lucidae.sparsity.objectives import UPDATES, DiagonalCovariance, FullCovariance, evaluate
 from lucidae.sparsity.prior import best_change, coordinate_gains
 from lucidae.sparsity.problem import Problem

@@ -342,7 +342,7 @@ def test_the_peers_of_completion_have_the_minimum_that_is_certified():
     small = problem._replace(training=entries, width=20)
     model = DropoutFactorization(
         20, dropout=0.5, handle_missing="complete", missing_values="absent", tol=1e-10
-    ).fit(entries.sparse())
+    ).fit(completion.stored(entries))
     rng = np.random.default_rng(0)
     imputing = np.zeros((40, 0)), np.zeros((20, 0))
     turning = rng.standard_normal((40, 20)), rng.standard_normal((20, 20))

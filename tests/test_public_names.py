@@ -85,7 +85,8 @@ PARAMETERS = {
         random_state warm_start verbose
     """,
     "DropoutFactorization": """
-        n_components dropout handle_missing missing_values cv tol max_iter
+        n_components dropout solver handle_missing missing_values cv tol max_iter
+        learning_rate schedule batch_size random_state
     """,
     "DropoutRegressor": """
         n_components dropout shrink alpha solver fit_intercept cv learning_rate schedule

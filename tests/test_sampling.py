@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from lucidae.sampling import (
+from lucidae.counting import (
     component_sampling_error,
     components_above_noise,
     separated_components,

@@ -51,16 +51,19 @@ def own_signature(app, what, name, cls, options, signature, returns):  # noqa: A
 
 
 def anchor_at_home(app, domain, objtype, content):  # noqa: ARG001
-    """Give a name that is imported from another module the anchor of that module, too.
+    """Give a name that is imported from another module the anchors of that module, too.
 
-    Pages of source code link to the names of the module that defines them.
+    Pages of source code link to the names of the module that defines them, or of its package.
     """
     signature = content.parent[0]
     module, name = signature.get("module"), signature.get("fullname")
     if domain == "py" and module and objtype in ("function", "class"):
         defined = home(getattr(sys.modules.get(module), name, None))
         if defined.startswith(OWN) and defined != module:
-            signature["ids"].append(f"{defined}.{name}")
+            parts = defined.split(".")
+            homes = [".".join(parts[:length]) for length in range(2, len(parts) + 1)]
+            anchors = [f"{place}.{name}" for place in homes if place != module]
+            signature["ids"].extend(anchors)
 
 
 def setup(app):

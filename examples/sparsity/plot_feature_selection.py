@@ -70,7 +70,8 @@ for name in names:
 
 # %%
 # The lasso keeps dozens of features without an effect. ``SparseVAE`` keeps
-# none, but its test misses a weak relevant feature on some of the data sets.
+# none, but its test misses one or two weak relevant features on some of the
+# data sets.
 # The picture shows the last data set: circles are the true norms of the
 # coefficients of a feature over the four responses, and triangles mark
 # ``support_``.

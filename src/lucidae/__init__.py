@@ -7,9 +7,9 @@ from lucidae._version import __version__
 
 if TYPE_CHECKING:
     from lucidae import datasets, displays, metrics
-    from lucidae.certificates.certify import certify
+    from lucidae.certificates.claims import certify
     from lucidae.dropout import DropoutAutoencoder, DropoutFactorization, DropoutRegressor
-    from lucidae.dropout.equalize import equalize, equalize_pair
+    from lucidae.dropout.solvers import equalize, equalize_pair
     from lucidae.linear.estimator import LinearAutoencoder
     from lucidae.models import load, save
     from lucidae.moments import SecondMoment
@@ -40,7 +40,7 @@ _HOMES = {
     "LinearAutoencoder": "lucidae.linear",
     "SecondMoment": "lucidae.rows.passes",  # which reads data that are not in memory
     "SparseVAE": "lucidae.sparsity",
-    "certify": "lucidae.certificates.certify",
+    "certify": "lucidae.certificates.claims",
     "equalize": "lucidae.dropout",
     "equalize_pair": "lucidae.dropout",
     "load": "lucidae.models",
@@ -62,7 +62,6 @@ _MODULES = {
     "metrics",
     "moments",
     "rows",
-    "sampling",
     "sparsity",
     "validation",
 }

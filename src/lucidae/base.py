@@ -55,7 +55,7 @@ class FittedState(ABC):
     here, because scikit-learn forbids an estimator to change its ``__dict__`` when an attribute is
     read. A state contains small summaries (such as a second moment). It may refer to training rows,
     without a copy, until the certificate is computed from them, but never saves them. It is
-    pickled with its estimator, and `lucidae.save` writes its snapshot (`lucidae.snapshots`).
+    pickled with its estimator, and `lucidae.save` writes its snapshot (`lucidae.models`).
     """
 
     _attributes: Mapping[str, Any] | None = None
@@ -300,7 +300,7 @@ def validated_rows(
                 ensure_min_samples=least,
                 ensure_all_finite=finite,
             )
-        return in_given_precision(rows, X)
+        return rows if isinstance(X, np.ndarray) else in_given_precision(rows, X)
     X = check_rows(X, accept_sparse=accept_sparse, accept_complex=accept_complex, finite=finite)
     if X.shape[0] < least:
         raise ValueError(
@@ -358,7 +358,8 @@ def reference_array(X: Any) -> Array:
 
     For a sparse matrix it is a NumPy array.
     """
-    return np.empty(0, dtype=X.dtype) if scipy.sparse.issparse(X) else zeros_like_shape((0,), X)
+    plain = is_numpy(X) or scipy.sparse.issparse(X)
+    return np.empty(0, dtype=X.dtype) if plain else zeros_like_shape((0,), X)
 
 
 def checked_codes(X: Any, width: int) -> Array:

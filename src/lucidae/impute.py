@@ -15,12 +15,11 @@ from lucidae.base import CertifiedMixin, Fitted, FittedState, restored_on_failur
 from lucidae.certificates import Certificate, does_not_apply
 from lucidae.iteration.progress import CountedBar, is_shown, timed_fit
 from lucidae.linear.estimator import LinearAutoencoder
-from lucidae.linear.missing import fit_observed, unmasked
-from lucidae.linear.observed_gaussian import ObservedGaussian, gaussian_of
-from lucidae.linear.optimizers import DescentSettings
+from lucidae.linear.missing import ObservedGaussian, fit_observed, gaussian_of, unmasked
 from lucidae.linear.snapshot import STATE
 from lucidae.linear.state import LinearState
-from lucidae.snapshots import DTYPE, Record, Snapshot, with_size
+from lucidae.linear.weights import DescentSettings
+from lucidae.models import DTYPE, Record, Snapshot, with_size
 from lucidae.validation import check_flag, check_number, warn_user
 
 __all__ = ["LowRankImputer"]
@@ -172,8 +171,8 @@ class LowRankImputer(CertifiedMixin, TransformerMixin, BaseEstimator):
         Whether `transform` appends a column for each one in which entries were missing in `fit`,
         with 1 where they are missing.
     keep_empty_features : bool, default=False
-        Whether columns without an observed entry in `fit` are kept and filled with 0; otherwise
-        they are left out, with a warning.
+        Whether columns of an array without an observed entry in `fit` are kept and filled with 0;
+        otherwise, and always if `X` is a data frame, they are left out, with a warning.
     verbose : bool or "auto", default="auto"
         Whether progress is shown from the third second on; ``"auto"`` on a terminal and in
         notebooks.

@@ -1,7 +1,7 @@
 """Reads what `lucidae.save` of versions 0.1 to 0.3 wrote: formats 1 and 2.
 
 These files contain a tree of records of the internal classes of their time. Records become plain
-dicts here, and one function per estimator makes today's snapshot (`lucidae.snapshots`) of them.
+dicts here, and one function per estimator makes today's snapshot (`lucidae.models`) of them.
 What an early version did not store has the value that it stood for.
 """
 
@@ -20,8 +20,7 @@ from lucidae.dropout.claims import CERTIFIED
 from lucidae.dropout.theory import dropout_of
 from lucidae.iteration import Status
 from lucidae.linear.methods import PRIORS, Options
-from lucidae.models import built, check_part, check_row
-from lucidae.snapshots import Values, restored
+from lucidae.models import Values, built, check_part, check_row, restored
 
 __all__ = ["loaded"]
 

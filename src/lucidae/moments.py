@@ -32,7 +32,6 @@ from lucidae.arrays import (
     add_gram_,
     as_double,
     beside,
-    device,
     diagonal,
     is_numpy,
     largest,
@@ -46,7 +45,7 @@ from lucidae.arrays import (
 from lucidae.arrays.eigen import fix_signs, leading_eigenpairs
 from lucidae.arrays.threads import blas_threads, in_threads, one_thread
 from lucidae.cards import card, facts
-from lucidae.io.atomic import load_arrays, save_arrays
+from lucidae.io import load_arrays, save_arrays
 from lucidae.iteration.progress import elapsed_on
 from lucidae.validation import check_integer, check_rows, check_verbose, check_weights
 
@@ -220,13 +219,15 @@ class SecondMoment:
             found = read(X, sample_weight, verbose)
             if found is not None:
                 return cast(Self, found)
-        X, weights = _weighted_rows(X, sample_weight, "X")
+        X, weights = _checked_rows(X, sample_weight, "X")
         with elapsed_on(X, "second moment", verbose):
             return cls._of_rows(X, weights)
 
     @classmethod
     def _of_rows(cls, X: Any, weights: Array | None) -> Self:
-        """Return the second moment of validated rows X."""
+        """Return the second moment of validated rows X; those of weight zero do not count."""
+        if weights is not None:
+            X, weights = _positive_rows(X, weights)
         with np.errstate(over="ignore", invalid="ignore"):
             sums = sparse_sums if scipy.sparse.issparse(X) else dense_sums
             return cls(*sums(X, weights))._checked(X)
@@ -237,6 +238,8 @@ class SecondMoment:
         The new rows are squared about the centre of this moment if that loses no digits, because
         squares about the same centre are merely added. Otherwise a new centre is chosen.
         """
+        if weights is not None:
+            X, weights = _positive_rows(X, weights)
         with np.errstate(over="ignore", invalid="ignore"):
             if scipy.sparse.issparse(X):
                 return self._absorb(SecondMoment(*sparse_sums(X, weights)))._checked(X)
@@ -267,7 +270,7 @@ class SecondMoment:
         SecondMoment
             A new moment; this one is unchanged.
         """
-        batch, weights = _weighted_rows(batch, sample_weight, "batch")
+        batch, weights = _checked_rows(batch, sample_weight, "batch")
         if batch.shape[1] != self.n_features:
             raise ValueError(
                 f"batch has {batch.shape[1]} features, but this second moment has "
@@ -353,7 +356,8 @@ class SecondMoment:
     def scatter(self) -> Array:
         """Weighted sum of the outer products of the centred rows, (m, m) for m features."""
         root, found = math.sqrt(self.weight) * self.offset, mirrored(self.squares)
-        for part in slices(self.n_features, SCATTER_ROWS if on_host(root) else self.n_features):
+        m = root.shape[0]
+        for part in slices(m, SCATTER_ROWS if on_host(root) else m):
             found[part, :] -= root[part, None] * root[None, :]
         return found
 
@@ -490,18 +494,18 @@ def covariance_spectrum(covariance: Array, k: int | None = None) -> tuple[Array,
     return xp.where(values > 0, values, 0.0 * values), fix_signs(vectors)
 
 
-def _weighted_rows(X: Any, sample_weight: Any, name: str) -> tuple[Any, Array | None]:
-    """Return validated rows and weights, without the rows of weight zero.
+def _checked_rows(X: Any, sample_weight: Any, name: str) -> tuple[Any, Array | None]:
+    """Return validated rows and weights.
 
     Weighted rows and sparse rows are searched for NaN; in other rows it shows in the sums.
     """
     X = check_rows(X, name=name, finite=sample_weight is not None or scipy.sparse.issparse(X))
-    return positive_rows(X, check_weights(sample_weight, X))
+    return X, check_weights(sample_weight, X)
 
 
-def positive_rows(X: Any, weights: Array | None) -> tuple[Any, Array | None]:
+def _positive_rows(X: Any, weights: Array) -> tuple[Any, Array]:
     """Return checked rows and weights without the rows of weight zero."""
-    if weights is None or bool(namespace(weights).all(weights > 0)):
+    if bool(namespace(weights).all(weights > 0)):
         return X, weights
     (positive,) = namespace(weights).nonzero(weights)
     rows = X[positive] if scipy.sparse.issparse(X) else namespace(X).take(X, positive, axis=0)
@@ -569,7 +573,8 @@ def dense_sums(X: Array, weights: Array | None) -> Sums:
     rows = as_double(X[::step, :])
     # Differences to the first row make the mean of a constant column exact.
     center = rows[0, :] + xp.mean(rows - rows[0, :], axis=0)
-    if _in_single_precision(X):  # rounding errors of products grow with the offset of the mean
+    if is_numpy(X) and X.dtype == np.float32:
+        # Rounding errors of products in single precision grow with the offset of the mean.
         center = center.astype(np.float32).astype(np.float64)
     else:
         allowed = LIKELY_SHARE * xp.mean(rows * rows, axis=0)
@@ -594,10 +599,10 @@ def sums_about(center: Array, X: Array, weights: Array | None) -> Sums:
     large = is_numpy(X) and n * m * m >= SHARED_PRODUCTS and m <= SHARED_FEATURES
     threads = blas_threads() if large else 1
     threads = threads if n >= max(SHARED_ROWS, m // 2) * threads else 1
-    if weights is None and _in_single_precision(X):
-        sums = _single_sums(center, X, threads)
-        if sums is not None:
-            return sums
+    single = is_numpy(X) and X.dtype == np.float32 and n * m > SINGLE_ENTRIES
+    sums = _single_sums(center, X, threads) if single and weights is None else None
+    if sums is not None:
+        return sums
     total = float(n) if weights is None else scalar(namespace(weights).sum(weights))
 
     def part(first: int, last: int) -> tuple[Array, Array]:
@@ -605,25 +610,20 @@ def sums_about(center: Array, X: Array, weights: Array | None) -> Sums:
         squares, mean = None, 0.0 * center
         for rows, shares in _blocks(center, X[first:last, :], own):
             xp = namespace(rows)
-            ones = xp.ones(rows.shape[0], dtype=rows.dtype, device=device(rows))
+            ones = xp.ones(rows.shape[0], dtype=rows.dtype, device=rows.device)
             mean = mean + (ones if shares is None else shares) @ rows / total
             if shares is not None:
                 rows *= xp.sqrt(shares)[:, None]
             squares = add_gram_(squares, rows)
         return squares, mean
 
-    with one_thread() if threads > 1 else nullcontext():
-        parts = in_threads(part, n, threads)
-    squares, mean = parts[0]
-    for others in parts[1:]:
-        squares += others[0]
-        mean = mean + others[1]
+    if threads == 1:
+        squares, mean = part(0, n)
+    else:
+        with one_thread():
+            parts = in_threads(part, n, threads)
+        squares, mean = (sum(terms[1:], terms[0]) for terms in zip(*parts, strict=True))
     return total, squares, center, mean, 0.0
-
-
-def _in_single_precision(X: Array) -> bool:
-    """Tell whether products of rows X are computed in single precision and added in double."""
-    return is_numpy(X) and X.dtype == np.float32 and X.size > SINGLE_ENTRIES
 
 
 def _single_sums(center: Array, X: Array, threads: int) -> Sums | None:
@@ -714,7 +714,7 @@ def _blocks(center: Array, X: Array, weights: Array | None) -> Iterator[tuple[Ar
         yield from ((X[block, :], None) for block in slices(n_rows, max(PLAIN_ROWS, least)))
         return
     size = min(max(BLOCK_ROWS, least), n_rows)
-    buffer = xp.empty((size, X.shape[1]), dtype=xp.float64, device=device(X))
+    buffer = xp.empty((size, X.shape[1]), dtype=xp.float64, device=X.device)
     for block in slices(n_rows, size):
         rows = buffer[: block.stop - block.start, :]
         rows[...] = X[block, :]

@@ -47,18 +47,22 @@ from lucidae.arrays import (
 )
 from lucidae.arrays.eigen import (
     ARPACK_FEATURES,
+    EXTRA,
+    WIDEST,
     arpack_eigenpairs,
     fix_signs,
+    krylov_eigenpairs,
     leading_eigenpairs,
     orthonormal_rows,
 )
-from lucidae.arrays.krylov import EXTRA, WIDEST, krylov_eigenpairs
 from lucidae.arrays.threads import one_thread
 from lucidae.moments import covariance_spectrum
 from lucidae.rows.covariances import Covariance, has_fast_products
 from lucidae.rows.operator import EXACT_FEATURES, BlockRows, CsrRows, DenseRows, RowOperator
 
-__all__ = ["are_accurate", "costs", "leading", "refined"]
+__all__ = ["costs", "leading", "refined"]
+
+Vector = np.ndarray[Any, Any]
 
 PASSES = 12
 """Number of products with a wide block after which block Krylov iteration has usually converged."""
@@ -170,27 +174,34 @@ class Spectrum:
         return max(0.0, self.trace - leading) / (m - k)
 
     def rank(self) -> int:
-        """Return the numerical rank: the number of eigenvalues above their rounding error."""
+        """Return the numerical rank: the number of eigenvalues above m·ε·λ₁."""
         return int(np.sum(self.resolved(int(self.values.shape[0])) > 0.0))
 
     @property
-    def error(self) -> float:
-        """Rounding error of the eigenvalues: m·ε·λ₁ for m features and the machine epsilon ε.
+    def error(self) -> Vector:
+        """Rounding error of each eigenvalue λ, for m features and the machine epsilon ε.
 
-        It turns an eigenvector by about the error divided by the gap to the next eigenvalue.
+        It is m·ε·λ₁ with the largest eigenvalue λ₁ if the second moment was formed, and
+        2m·ε·√(λ₁λ), that of LAPACK's singular value decomposition, if the rows were factorised
+        (`refined`). It turns an eigenvector by about the error divided by the gap to the next
+        eigenvalue.
         """
-        top = float(to_numpy(self.values).max(initial=0.0))
-        return machine_epsilon(self.values) * self.n_features * top
+        values = to_numpy(self.values)
+        top, unit = values.max(initial=0.0), machine_epsilon(self.values) * self.n_features
+        if self.beyond is None:
+            return np.full(len(values), unit * top)
+        return np.asarray(2 * unit * np.sqrt(top * values))
 
-    def resolved(self, q: int) -> np.ndarray[Any, Any]:
-        """Return the first `q` eigenvalues; those below their rounding error are set to zero.
+    def resolved(self, q: int) -> Vector:
+        """Return the first `q` eigenvalues; those of at most m·ε·λ₁ are set to zero.
 
         Eigenvalues that were not computed, because there are fewer rows than features, are zero as
         well. The result is therefore the same for eigenvalues from rows and from a second moment.
         """
         values = to_numpy(self.values)
+        smallest = machine_epsilon(values) * self.n_features * values.max(initial=0.0)
         padded = np.append(values, np.zeros(max(0, min(q, self.n_features) - len(values))))
-        return np.where(padded > self.error, padded, 0.0)[:q]
+        return np.where(padded > smallest, padded, 0.0)[:q]
 
 
 def leading(rows: RowOperator, k: int | None) -> Spectrum | None:
@@ -201,59 +212,53 @@ def leading(rows: RowOperator, k: int | None) -> Spectrum | None:
     """
     if isinstance(rows, BlockRows) and rows.moment is None:
         return None if k is None else _iterated(rows, k, math.inf)
-    if rows.moment is not None:
-        return _of_matrix(rows, k)
-    assert isinstance(rows, DenseRows | CsrRows), "rows in memory"
-    n, m = rows.rows.shape
-    if k is None or k >= min(n, m):
-        if n <= min(m, EXACT_FEATURES):
-            return _padded(_of_few_rows(rows), k)
-        return _of_matrix(rows, k) if m <= EXACT_FEATURES else None
-    cost = costs_of(rows, k + 1)
-    if isinstance(rows, DenseRows) and not _scatters(cost) and rows.single_products is not None:
-        found = _in_single_precision(rows, k, cost)
-        if found is not None:
-            return found
-    if cost.iterates:
-        found = _iterated(rows, k, cost.most)
-        if found is not None:
-            return found
-    if cost.scatter < cost.gram:
-        return _of_matrix(rows, k)
-    found = _from_left(rows, *leading_eigenpairs(rows.gram(), k))
-    return found or _padded(_of_few_rows(rows), k)
+    if rows.moment is None:
+        assert isinstance(rows, DenseRows | CsrRows), "rows in memory"
+        # 1) All eigenpairs: of fewer rows than features from the rows, else from the matrix.
+        n, m = rows.rows.shape
+        if k is None or k >= min(n, m):
+            if n <= min(m, EXACT_FEATURES):
+                return padded(_of_few_rows(rows), k)
+            if m > EXACT_FEATURES:
+                return None
+        # 2) Some of them, by the cheapest algorithm.
+        else:
+            cost, found = costs_of(rows, k + 1), None
+            if isinstance(rows, DenseRows) and not cost.scatters and rows.single_products:
+                found = _in_single_precision(rows, k, cost)
+            if found is None and cost.iterates:
+                found = _iterated(rows, k, cost.most)
+            if found is None and cost.gram <= cost.scatter:
+                found = _from_left(rows, *leading_eigenpairs(rows.gram(), k))
+                found = found or padded(_of_few_rows(rows), k)
+            if found is not None:
+                return found
+    return Spectrum(*covariance_spectrum(rows.covariance, k), rows.trace)
 
 
 def refined(rows: RowOperator, spectrum: Spectrum, k: int) -> Spectrum:
     """Return the eigenpairs from a factorisation of the rows if the first `k` are inaccurate."""
-    if are_accurate(rows, spectrum.values, k):
-        return spectrum
-    triangle, count = rows.triangle(), int(spectrum.values.shape[0])
-    assert triangle is not None, "the pairs would count as accurate"
-    _, singular, right = svd_thin(triangle)
-    values = singular * singular
-    trace = float(namespace(values).sum(values))
-    found = Spectrum(values, fix_signs(right.mT), trace, 0.0)
-    return _padded(found, count)
-
-
-def are_accurate(rows: RowOperator, values: Array, k: int) -> bool:
-    """Tell whether `k` leading eigenpairs are accurate, or cannot be computed more accurately."""
-    if not rows.can_factor:
-        return True
+    # 1) The error ε λ₁/gap of each eigenvector.
     single = rows.rows is not None and str(rows.rows.dtype).endswith("float32")
-    error, allowed = machine_epsilon(values), ALLOWED_SINGLE if single else ALLOWED
+    error, allowed = machine_epsilon(spectrum.values), ALLOWED_SINGLE if single else ALLOWED
     if rows.moment is not None and rows.moment.rounding > 0.0:
         error, allowed = max(error, rows.moment.rounding), ALLOWED_PRODUCTS
-    found = to_numpy(values)
+    found = to_numpy(spectrum.values)
     k = min(k, len(found))
     if k < 2 or not found[0] > 0.0 or error * found[0] <= allowed * CLOSE * found[k - 1]:
-        return True  # as for most data, whatever the gaps are
+        return spectrum  # as for most data, whatever the gaps are
     steps = found[:-1] - found[1:]
     before = np.append(math.inf, steps)[:k]
     after = np.append(steps, found[-1])[:k]  # the next eigenvalue may be zero
     gaps = np.maximum(np.minimum(before, after), CLOSE * found[:k])
-    return bool(np.all(error * found[0] <= allowed * gaps))
+    triangle = None if np.all(error * found[0] <= allowed * gaps) else rows.triangle()
+    if triangle is None:  # they are accurate, or cannot be computed more accurately
+        return spectrum
+    # 2) Singular values of the rows.
+    _, singular, right = svd_thin(triangle)
+    values = singular * singular
+    trace = float(namespace(values).sum(values))
+    return padded(Spectrum(values, fix_signs(right.mT), trace, 0.0), len(found))
 
 
 @dataclass(frozen=True, slots=True)
@@ -262,21 +267,15 @@ class Costs:
 
     scatter: float  # by the second moment as a matrix; infinite if it would be too large
     gram: float  # by the Gram matrix of the rows; infinite if it would be too large
-    product: float  # of one product with a block of vectors
-    width: int  # number of vectors in such a block
-    usual: float  # number of such products after which the iteration has usually converged
-    most: float  # number of such products that cost as much as a dense solver
+    width: int  # number of vectors in a block of the iteration
+    passes: float  # number of block products that cost as much as the cheaper of the two above
+    most: float  # number of block products that cost as much as a dense solver
+    iterates: bool  # whether an iteration is expected to be the cheapest of the three algorithms
 
     @property
-    def passes(self) -> float:
-        """Number of block products that cost as much as the cheaper of the other algorithms."""
-        other = min(self.scatter, self.gram)
-        return other / self.product if math.isfinite(other) else math.inf
-
-    @property
-    def iterates(self) -> bool:
-        """Whether an iteration is expected to be the cheapest of the three algorithms."""
-        return self.passes >= self.usual
+    def scatters(self) -> bool:
+        """Whether the second moment as a matrix is expected to be the cheapest."""
+        return not self.iterates and self.scatter < self.gram
 
 
 def costs(n: int, m: int, k: int, *, entries: int | None = None, narrow: bool = False) -> Costs:
@@ -304,7 +303,8 @@ def costs(n: int, m: int, k: int, *, entries: int | None = None, narrow: bool = 
         gram, dense_gram = to_gram + _eigen_cost(n, k) + back, to_gram + _dense_cost(n) + back
     # Where this iteration is slow, one with a stored matrix is slow as well: only a dense solver
     # does not depend on the eigenvalues.
-    return Costs(scatter, gram, product, width, usual, min(dense_scatter, dense_gram) / product)
+    passes, most = min(scatter, gram) / product, min(dense_scatter, dense_gram) / product
+    return Costs(scatter, gram, width, passes, most, passes >= usual)
 
 
 def _dense_cost(size: int) -> float:
@@ -327,20 +327,12 @@ def costs_of(rows: DenseRows | CsrRows, k: int) -> Costs:
     return costs(n, m, k, narrow=has_fast_products(rows.rows, NARROW))
 
 
-def _scatters(cost: Costs) -> bool:
-    return not cost.iterates and cost.scatter < cost.gram
-
-
 def scatter_is_cheapest(rows: DenseRows | CsrRows, k: Any) -> bool:
     """Tell whether `k` eigenpairs (all, unless it is a number) come from Σ as a matrix."""
     n, m = rows.rows.shape
     if not isinstance(k, int) or k >= min(n, m):
         return bool(n > m <= EXACT_FEATURES)
-    return _scatters(costs_of(rows, k + 1))
-
-
-def _of_matrix(rows: RowOperator, k: int | None) -> Spectrum:
-    return Spectrum(*covariance_spectrum(rows.covariance, k), rows.trace)
+    return costs_of(rows, k + 1).scatters
 
 
 def _of_few_rows(rows: DenseRows | CsrRows) -> Spectrum:
@@ -364,7 +356,7 @@ def _of_few_rows(rows: DenseRows | CsrRows) -> Spectrum:
     return Spectrum(values[kept], fix_signs(vectors), float(np.clip(values, 0, None).sum()))
 
 
-def _padded(spectrum: Spectrum, k: int | None) -> Spectrum:
+def padded(spectrum: Spectrum, k: int | None) -> Spectrum:
     """Return `k` eigenpairs; those that `spectrum` lacks have the eigenvalue zero."""
     found = int(spectrum.values.shape[0])
     if k is None or k <= found:

@@ -137,8 +137,6 @@ def in_given_precision(rows: Any, X: Any) -> Any:
     scikit-learn reads the dtypes of pandas only, and returns frames of polars and tables of Arrow
     as float64.
     """
-    if isinstance(X, np.ndarray):
-        return rows
     kinds = getattr(X, "dtypes", None)  # a list for polars
     kinds = getattr(getattr(X, "schema", None), "types", None) if kinds is None else kinds  # Arrow
     single = isinstance(kinds, list) and {str(kind) for kind in kinds} <= {"Float32", "float"}

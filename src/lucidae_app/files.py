@@ -14,7 +14,7 @@ import numpy as np
 import pandas as pd
 import typer
 
-from lucidae.io.atomic import atomic_path
+from lucidae.io import atomic_path
 from lucidae.models import Source, source_of
 
 Matrix = np.ndarray[Any, np.dtype[Any]]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -38,13 +37,9 @@ NETWORKS = {
     "perceptron": "perceptron",
     "convolutional": "convolutional network",
     "language": "language model",
-    "pretrained": "pretrained language model",
 }
 IMAGES = ("perceptron", "convolutional")
 TRAINED = (*IMAGES, "language")
-PRETRAINED = "LUCIDAE_MODEL"
-"""Environment variable with the folder of a pretrained language model of transformers, which is
-then compressed too."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,9 +71,6 @@ class Compression:
         for network, settings in self.networks.items():
             every = {"network": network, **settings, **shared}
             cells += grid(compression_runs.measure, {"seed": self.seeds}, every, self.seconds)
-        if path := os.environ.get(PRETRAINED):
-            every = {"network": "pretrained", "path": path, "length": 256, "seed": 0, **shared}
-            cells.append(Cell(compression_runs.measure, every, self.seconds))
         return cells
 
     def curves(self, results: Results) -> Curves:
@@ -262,8 +254,7 @@ EXPERIMENT = Experiment(
         "were not used for training. The first statements, that centred factors, ranks by "
         "gradients and factors in sequence are better in every network, did not hold in a first "
         "run at paper scale with the seeds 0, 1 and 2; the present ones were written after it and "
-        "judged with other seeds. If the environment variable LUCIDAE_MODEL is the folder of a "
-        "language model of transformers, this model is compressed too."
+        "judged with other seeds."
     ),
     statements=STATEMENTS,
     scales={

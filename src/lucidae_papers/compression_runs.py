@@ -36,10 +36,6 @@ Factors = dict[str, LowRankFactors]
 EVALUATED = 100
 """Samples of one batch of the evaluation and of the calibration."""
 
-MOST_TEXT = 2_000_000
-"""Bytes of each part of the text that a pretrained model reads."""
-
-
 # --- networks and data --------------------------------------------------------------------------
 
 
@@ -146,14 +142,11 @@ def _prepared(settings: Mapping[str, Any], device: str) -> tuple[Any, list[str],
             )
             for a, b in ((x, y), (held_x, held_y))
         ]
-    elif settings["network"] == "language":
+    else:
         model = LanguageModel(settings["width"], settings["depth"], settings["length"]).to(device)
         names = ["blocks.*"]
         numbers = [torch.frombuffer(bytearray(part), dtype=torch.uint8) for part in library_text()]
         pairs = [_sequences(part.long(), settings["length"]) for part in numbers]
-    else:
-        model, names, tokens = _pretrained(settings["path"], device)
-        pairs = [_sequences(part, settings["length"]) for part in tokens]
     train, test = ((a.to(device), b.to(device)) for a, b in pairs)
     return model, names, train, test
 
@@ -164,23 +157,9 @@ def _sequences(tokens: Tensor, length: int) -> tuple[Tensor, Tensor]:
     return tokens[:whole].reshape(-1, length), tokens[1 : whole + 1].reshape(-1, length)
 
 
-def _pretrained(path: str, device: str) -> tuple[Any, list[str], list[Tensor]]:
-    """Return a language model of a folder, its layers except the last one, and tokens of texts."""
-    from transformers import AutoModelForCausalLM, AutoTokenizer
-
-    tokenizer = AutoTokenizer.from_pretrained(path, local_files_only=True)
-    model = AutoModelForCausalLM.from_pretrained(path, local_files_only=True).float().to(device)
-    last = model.get_output_embeddings()
-    layers = {name: part for name, part in model.named_modules() if matrix_of(part) is not None}
-    names = [name for name, part in layers.items() if part is not last]
-    texts = (part[:MOST_TEXT].decode(errors="replace") for part in library_text())
-    return model, names, [torch.tensor(tokenizer(text)["input_ids"]) for text in texts]
-
-
 def _cross_entropy(output: Any, batch: Any) -> Tensor:
     """Return the mean cross-entropy of logits, in nats per label."""
-    logits = getattr(output, "logits", output)
-    return nn.functional.cross_entropy(logits.flatten(0, -2).float(), batch[1].flatten())
+    return nn.functional.cross_entropy(output.flatten(0, -2).float(), batch[1].flatten())
 
 
 def _fit(model: Any, data: tuple[Tensor, Tensor], settings: Mapping[str, Any]) -> None:
@@ -289,8 +268,7 @@ def _measure_one(settings: Mapping[str, Any], device: str) -> Arrays:
     with torch.random.fork_rng(devices=[] if device == "cpu" else None):
         torch.manual_seed(settings["seed"])
         model, layers, train, test = _prepared(settings, device)
-        if settings["network"] != "pretrained":
-            _fit(model, train, settings)
+        _fit(model, train, settings)
     held_out = _batches(test, settings["held_out"])
     calibration = _batches(train, settings["calibration"])
     found = _compare(model, layers, calibration, held_out, settings["shares"])

@@ -299,7 +299,7 @@ class Curve:
     seeds: Any = None
 
     @classmethod
-    def over_seeds(cls, x: Any, runs: Sequence[Any], along: str = "") -> Curve:
+    def over_seeds(cls, x: Any, runs: Any, along: str = "") -> Curve:
         """Return the mean of curves that differ in the seed alone, together with each of them."""
         every = np.asarray(runs, dtype=float)
         return cls(x, every.mean(axis=0), along, every if len(every) > 1 else None)

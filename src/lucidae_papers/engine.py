@@ -34,7 +34,7 @@ from threadpoolctl import threadpool_limits
 from lucidae._version import __version__
 from lucidae.arrays import to_numpy
 from lucidae.arrays.graphs import own_stream
-from lucidae.io.atomic import atomic_path
+from lucidae.io import atomic_path
 from lucidae.iteration.progress import CountedBar, elapsed, is_shown
 from lucidae.validation import check_choice, check_integer, check_number, check_verbose
 from lucidae_papers.declaration import SCALES, Cell, Experiment, canonical, with_settings

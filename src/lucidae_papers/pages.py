@@ -9,7 +9,7 @@ from html import escape
 from pathlib import Path
 
 from lucidae.certificates.claims import Claim
-from lucidae.io.atomic import atomic_path
+from lucidae.io import atomic_path
 from lucidae_app.report.page import Block, Card, Chapter, Facts, Grid, Note, Plot, Prose, fill_page
 from lucidae_app.report.style import LIGHT
 from lucidae_papers.declaration import VerdictKind

@@ -2,23 +2,17 @@
 
 from __future__ import annotations
 
-import io
 import json
 import os
-import zipfile
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from lucidae.io.atomic import (
-    atomic_path,
+from lucidae.io import (
     load_arrays,
-    open_member,
-    read_arrays,
     reason_of,
-    require_size,
     save_arrays,
 )
 from lucidae_papers.declaration import Arrays, Cell, Measured, canonical, digest
@@ -30,15 +24,6 @@ WHAT = "a stored result of an experiment"
 """Phrase that error messages use for a file of stored results."""
 ABOUT = "about"
 """Name, in the ``.npz`` file, of the JSON text that is stored together with the arrays."""
-
-LARGEST_MEMBER = 1 << 28
-"""Largest size of one result in bytes; `unpack` refuses files with a larger member."""
-SMALL_MEMBER = 1 << 24
-EXPANSION = 100
-"""Largest allowed ratio of the size of a member to its compressed size in a packed file.
-
-It limits only members larger than `SMALL_MEMBER` bytes.
-"""
 
 
 class Store:
@@ -132,63 +117,6 @@ class Store:
             return None
         del arrays[ABOUT]
         return path, Measured(cell.settings, arrays, about)
-
-    def pack(self, target: str | os.PathLike[str], cells: Iterable[Cell]) -> int:
-        """Write the stored results of the runs `cells` to one zip file, and return their number.
-
-        Runs without a stored result are left out.
-        """
-        found = (self._find(cell, cell.work.version) for cell in unique(cells))
-        paths = [one[0] for one in found if one is not None]
-        with (
-            atomic_path(target) as temporary,
-            zipfile.ZipFile(temporary, "w", zipfile.ZIP_DEFLATED) as archive,
-        ):
-            for path in paths:
-                archive.writestr(path.name, path.read_bytes())
-        return len(paths)
-
-    def unpack(self, source: str | os.PathLike[str]) -> int:
-        """Copy the results of a file that `pack` wrote into the store, and return their number.
-
-        All of them are verified before the first one is written. The names of the members are
-        ignored: the description inside a result determines its file.
-
-        Raises
-        ------
-        ValueError
-            If the file is damaged, or was not written by `pack`.
-        """
-        name = os.fspath(source)
-        with Path(source).open("rb") as stream:
-            try:
-                archive = zipfile.ZipFile(stream)
-                for member in archive.infolist():  # all are verified before the first is stored
-                    _content(archive, member, name)
-            # zipfile raises many kinds of errors for damaged files; see `read_arrays`.
-            except Exception as error:
-                raise ValueError(
-                    f"{name!r} is damaged, or it was not written by `pack`: {reason_of(error)}."
-                ) from error
-            for member in archive.infolist():
-                self._write(*_content(archive, member, name))
-        return len(archive.infolist())
-
-    def _write(self, about: Mapping[str, Any], content: bytes) -> None:
-        with atomic_path(self._path(about["cell"])) as temporary:
-            temporary.write_bytes(content)
-
-
-def _content(
-    archive: zipfile.ZipFile, member: zipfile.ZipInfo, name: str
-) -> tuple[dict[str, Any], bytes]:
-    """Return the JSON description and the bytes of one member of a packed file, after checks."""
-    most = min(LARGEST_MEMBER, max(SMALL_MEMBER, EXPANSION * member.compress_size))
-    require_size(member.file_size, most)
-    with open_member(archive, member) as entry:
-        content = entry.read()
-    arrays = read_arrays(io.BytesIO(content), f"{member.filename} in {name}", WHAT)
-    return _about(arrays), content
 
 
 def unique(cells: Iterable[Cell]) -> list[Cell]:

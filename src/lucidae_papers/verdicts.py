@@ -24,7 +24,7 @@ from typing import Any
 import numpy as np
 
 from lucidae.certificates.claims import Claim, reported
-from lucidae.io.atomic import json_safe
+from lucidae.io import json_safe
 from lucidae_papers.declaration import Curve, Curves, Experiment, Results, Statement, VerdictKind
 from lucidae_papers.store import Store
 

@@ -5,8 +5,8 @@ import pytest
 from numpy.testing import assert_allclose, assert_array_equal
 
 from lucidae import SecondMoment
-from lucidae.arrays import eigen, krylov, to_numpy
-from lucidae.arrays.krylov import krylov_eigenpairs
+from lucidae.arrays import eigen, to_numpy
+from lucidae.arrays.eigen import krylov_eigenpairs
 
 SIZE = 60
 SPECTRA = {
@@ -258,7 +258,7 @@ def test_pairs_are_those_of_a_dense_decomposition(spectrum, k):
 
 def test_a_restart_changes_nothing(monkeypatch):
     dense = symmetric(HARD["slow decay"])
-    monkeypatch.setattr(krylov, "KEPT", 3)
+    monkeypatch.setattr(eigen, "KEPT", 3)
     values, vectors = krylov_eigenpairs(lambda rows: rows @ dense, 10, dense[0])
     assert values[:9] == pytest.approx(1.0 / np.arange(1, 10), rel=1e-10)
     assert np.linalg.norm(dense @ vectors - vectors * values, axis=0)[:9].max() < 1e-10

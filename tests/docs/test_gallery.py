@@ -166,7 +166,7 @@ def plot_directions_of_arrival(names: Names) -> None:
 def plot_feature_selection(names: Names) -> None:
     assert max(names["false"]["SparseVAE"]) == 0
     assert np.mean(names["false"]["MultiTaskLassoCV"]) > 24
-    assert max(names["missed"]["SparseVAE"]) == 1  # on some of the data sets
+    assert max(names["missed"]["SparseVAE"]) == 2  # on some of the data sets
     assert min(names["missed"]["SparseVAE"]) == 0
     errors = {name: np.mean(values) for name, values in names["errors"].items()}
     assert errors["SparseVAE"] < errors["MultiTaskLassoCV"]

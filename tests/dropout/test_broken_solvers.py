@@ -14,17 +14,15 @@ import pytest
 import scipy.sparse
 
 from lucidae import DropoutAutoencoder, DropoutFactorization, DropoutRegressor, certify
-from lucidae.dropout import autoencoder, problem, rows, solvers, theory, verify
+from lucidae.dropout import autoencoder, problem, solvers, theory, verify
 from lucidae.dropout.claims import certificate_of
-from lucidae.dropout.equalize import (
+from lucidae.dropout.network import NetworkState
+from lucidae.dropout.problem import RowLift, WideRows
+from lucidae.dropout.solvers import (
     _plane_rotation,
-    _rotated,
     equalized_factors,
     level_diagonal,
 )
-from lucidae.dropout.network import NetworkState
-from lucidae.dropout.problem import WideRows
-from lucidae.dropout.regressor import RegressionState
 from lucidae.dropout.verify import FittedArrays, GivenMatrix, Judged
 from mutants import broken, calls_of, is_among, mutants
 
@@ -90,7 +88,7 @@ class TiedFit:
         self.singular_values_ = found.singular_values
         attributes = FittedArrays(found.value, found.rank, found.threshold, found.singular_values)
         self.certificate_ = certificate_of(
-            [GivenMatrix(matrix)],
+            GivenMatrix(matrix),
             Judged(*found.weights, strength, tied=True),
             title="tied",
             fitted=attributes,
@@ -109,7 +107,7 @@ def fitted_by_gram():
 
 def with_many_features(model, X, y=None, weights=None, products=False):
     """Fit without the second moment of all features, which is used for many features only."""
-    places = ((rows, "STORED_FEATURES"), (verify, "SMALL"), (autoencoder, "STORED_FEATURES"))
+    places = ((problem, "STORED_FEATURES"), (verify, "SMALL"), (autoencoder, "STORED_FEATURES"))
     before, cheapest = [getattr(*place) for place in places], autoencoder.scatter_is_cheapest
     try:
         for place in places:
@@ -156,10 +154,10 @@ def differs(found, healthy):
 @pytest.fixture(scope="module", autouse=True)
 def small_blocks():
     """Read the few rows of the problems in several blocks, as millions of rows would be."""
-    before = rows.BLOCK_ROWS, rows.ROOT_ROWS
-    rows.BLOCK_ROWS, rows.ROOT_ROWS = 16, 8
+    before = problem.BLOCK_ROWS, problem.ROOT_ROWS
+    problem.BLOCK_ROWS, problem.ROOT_ROWS = 16, 8
     yield
-    rows.BLOCK_ROWS, rows.ROOT_ROWS = before
+    problem.BLOCK_ROWS, problem.ROOT_ROWS = before
 
 
 @pytest.fixture(scope="module")
@@ -204,32 +202,24 @@ FUNCTIONS = {
     "reduced rank": (solvers.solve_reduced_rank, problem.ridged),
     "whitening": (problem.whiten,),
     "factorised rows": (
-        rows.rows_problem,
-        rows.is_ill_conditioned,
-        rows.row_root,
-        rows.joined_rows,
+        problem.rows_problem,
+        problem.is_ill_conditioned,
+        problem.row_root,
     ),
-    "many features": (
-        solvers.solve_autoencoder,
-        solvers.autoencoder_loss,
-        rows.row_factor,
-        problem.LinearProblem.from_root.__func__,
-    ),
+    "many features": (solvers.solve_autoencoder,),
     "products with rows": (
-        problem._whiten_wide,
-        WideRows.times,
-        WideRows.back,
-        WideRows.gram,
-        WideRows.decomposed,
+        WideRows.of.__func__,
+        WideRows.whiten,
+        RowLift.__matmul__,
     ),
-    "equalizer": (equalized_factors, level_diagonal, _plane_rotation, _rotated),
+    "equalizer": (equalized_factors, level_diagonal, _plane_rotation),
     "moments": (
-        rows.joint_moment,
-        rows._joined,
+        problem.joint_moment,
+        problem._joined,
         problem._second,
         problem.LinearProblem.from_moment.__func__,
         problem.LinearProblem.autoencoder.__func__,
-        RegressionState.centers,
+        NetworkState.centers,
     ),
     "objective": (
         problem.DropoutObjective.loss,

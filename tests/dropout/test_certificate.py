@@ -16,6 +16,7 @@ from lucidae import (
     DropoutAutoencoder,
     DropoutFactorization,
     DropoutRegressor,
+    SecondMoment,
     certify,
     equalize_pair,
 )
@@ -559,3 +560,24 @@ def test_what_is_no_sample_has_no_sampling_noise():
     assert few.certificate_["sampling"].verdict == "does not apply"
     assert "too few to estimate" in few.certificate_["sampling"].advice
     assert few.certificate_.holds is True
+
+
+def test_directions_below_the_resolution_of_float32_leave_the_fit_undecided():
+    rng = np.random.default_rng(0)
+    turn = np.linalg.qr(rng.standard_normal((20, 20)))[0]
+    X = rng.standard_normal((500, 20)) * np.geomspace(1, 1e-3, 20) @ turn + 1e4
+    X = X.astype(np.float32)
+    Y = rng.standard_normal((500, 3)) + (X[:, :1] - 1e4)
+    assert DropoutRegressor(3).fit(X, Y).certificate_.holds is None
+
+
+def test_a_stream_whose_moment_lost_every_variance_is_not_certified(monkeypatch):
+    rng = np.random.default_rng(0)
+    X = rng.standard_normal((90, 4))
+    Y = X[:, :2] + 0.1 * rng.standard_normal((90, 2))
+    right = SecondMoment.scatter.fget
+    monkeypatch.setattr(SecondMoment, "scatter", property(lambda moment: -right(moment)))
+    model = DropoutRegressor(2)
+    for start in range(0, 90, 30):
+        model.partial_fit(X[start : start + 30], Y[start : start + 30])
+    assert model.certificate_.holds is not True

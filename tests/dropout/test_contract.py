@@ -42,6 +42,7 @@ ESTIMATORS = [
     DropoutAutoencoder(2, dropout=0.1),
     DropoutAutoencoder(2, **SGD),
     DropoutFactorization(2, dropout=0.1),
+    DropoutFactorization(2, **SGD),
     DropoutFactorization(3, handle_missing="complete"),
 ]
 OTHERS = [

@@ -9,12 +9,11 @@ from numpy.testing import assert_allclose
 from dropout.problems import seeds
 from lucidae import equalize, equalize_pair, metrics
 from lucidae.dropout import DropoutObjective, LinearProblem, Weights
-from lucidae.dropout.equalize import (
+from lucidae.dropout.solvers import (
     EQUALIZERS,
     WIDEST,
     _basis_from,
     _plane_rotation,
-    _rotated,
     _scaled_gram,
     check_width,
     equalized_factors,
@@ -174,12 +173,6 @@ def test_plane_rotations_at_the_limits_of_rounding():
     assert _plane_rotation(-1.0, 1.0, 0.0) == pytest.approx((2**-0.5, 2**-0.5))
     # Entries of the same sign, by rounding: the root of a negative number counts as zero.
     assert _plane_rotation(1.0, 1.0, 0.5) == pytest.approx((0.2**0.5, -2 * 0.2**0.5))
-
-
-def test_a_rotated_pair_of_vectors_by_hand():
-    first, second = _rotated(np.array([1.0, 2.0]), np.array([10.0, 20.0]), 0.6, 0.8)
-    assert_allclose(first, [8.6, 17.2])
-    assert_allclose(second, [5.2, 10.4])
 
 
 @pytest.mark.parametrize(

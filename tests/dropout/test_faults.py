@@ -15,7 +15,7 @@ import pytest
 import scipy.sparse
 
 from lucidae import DropoutAutoencoder, DropoutFactorization, DropoutRegressor, certify
-from lucidae.dropout import autoencoder, network, problem, regressor, rows, solvers, theory
+from lucidae.dropout import network, problem, solvers, theory
 from lucidae.moments import SecondMoment
 
 SIZES = {"80 x 6": (80, 6), "400 x 60": (400, 60)}
@@ -95,7 +95,7 @@ def moved(moment, mean=0.0, square=1.0, weight=1.0):
 
 def turned(white):
     lift = white.lift if white.lift is None else white.lift[:, ::-1]
-    return type(white)(white.matrix, lift, white.lower, white.floor)
+    return type(white)(white.matrix, lift, white.floor)
 
 
 FAULTS = {
@@ -108,11 +108,11 @@ FAULTS = {
     "merged weight": of_result(SecondMoment, "merge", lambda found: moved(found, weight=1.1)),
     "merged squares": of_result(SecondMoment, "merge", lambda found: moved(found, square=1.02)),
     "merged mean": of_result(SecondMoment, "merge", lambda found: moved(found, mean=0.3)),
-    "joint moment": of_result(rows, "joint_moment", lambda found: moved(found, square=0.97)),
-    "joint mean": of_result(regressor, "joint_moment", lambda found: moved(found, mean=0.2)),
+    "joint moment": of_result(network, "joint_moment", lambda found: moved(found, square=0.97)),
+    "joint mean": of_result(problem, "joint_moment", lambda found: moved(found, mean=0.2)),
     "whitening": of_result(solvers, "whiten", turned),
     "principal axes": of_result(
-        autoencoder, "solve_autoencoder", lambda found: replace(found, weights=found.weights[::-1])
+        network, "solve_autoencoder", lambda found: replace(found, weights=found.weights[::-1])
     ),
     "singular vectors": of_result(
         solvers, "leading_svd", lambda found: (found[0][:, ::-1], *found[1:])
@@ -127,7 +127,7 @@ FAULTS = {
     ),
     "floor": of_result(problem, "_floor", lambda found: 1.1 * found + 0.01),
     "centers": of_result(
-        regressor.RegressionState, "centers", lambda found: (found[0] + 0.1, found[1])
+        network.NetworkState, "centers", lambda found: (found[0] + 0.1, found[1])
     ),
     "equalizer": of_result(
         solvers, "equalized_factors", lambda found: (1.1 * found[0], found[1])

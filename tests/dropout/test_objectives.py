@@ -22,7 +22,6 @@ from lucidae.dropout.problem import (
     check_hidden_units,
     draw_masks,
     paper_direction,
-    resolved,
     sampled_gradient,
     varying,
 )
@@ -188,24 +187,6 @@ def test_layers_need_the_same_hidden_units():
         check_hidden_units(np.ones((2, 3)), np.ones((3, 2)))
 
 
-def test_a_triangular_factor_of_the_rows_gives_the_same_figures_as_their_moment():
-    rng = np.random.default_rng(1)
-    X, Y = rng.standard_normal((20, 3)), rng.standard_normal((20, 2))
-    rows = np.hstack([X, Y]) / np.sqrt(20)
-    moment = SecondMoment.of(np.hstack([X, Y]))
-    plain = LinearProblem.from_moment(moment, 3, centered=False)
-    rooted = LinearProblem(plain.cross, plain.inputs, plain.energy, np.linalg.qr(rows)[1])
-    weights = Weights(rng.standard_normal((2, 4)), rng.standard_normal((3, 4)))
-    U, V = weights
-    expected = np.mean(np.sum((Y - X @ V @ U.T) ** 2, axis=1))
-    scores = np.linalg.norm(U, axis=0) * np.sqrt(np.mean((X @ V) ** 2, axis=0))
-    for problem in (plain, rooted):
-        objective = DropoutObjective(problem, 0.7)
-        assert float(objective.loss(weights)) == pytest.approx(expected)
-        assert_allclose(objective.importance(weights), scores)
-        assert float(objective.value(weights)) == pytest.approx(expected + 0.7 * np.sum(scores**2))
-
-
 @pytest.mark.parametrize("centered", [False, True])
 def test_problems_of_a_moment_count_its_rows(centered):
     rows = np.random.default_rng(2).standard_normal((9, 3)) + 1.0
@@ -260,22 +241,6 @@ def test_a_unit_is_kept_if_its_number_is_below_the_probability():
     assert draw_masks(rng, (4,), np.array(0.5)).tolist() == [1.0, 1.0, 0.0, 0.0]
 
 
-def test_few_rows_and_their_moment_are_the_same_problem():
-    rng = np.random.default_rng(3)
-    root = rng.standard_normal((4, 7))
-    second = root.T @ root
-    found = LinearProblem.from_root(root, 5, 4.0)
-    assert found.inputs is None
-    assert_allclose(found.cross, second[5:, :5])
-    assert_allclose(found.outputs, second[5:, 5:])
-    assert found.energy == pytest.approx(np.trace(second[5:, 5:]))
-    assert found.n_rows == 4.0
-    given = LinearProblem(second[5:, :5], second[:5, :5], found.energy)
-    for right in (rng.standard_normal((5, 3)), rng.standard_normal((2, 5, 3))):
-        assert_allclose(found.through_inputs(right), given.through_inputs(right))
-        assert_allclose(found.through_inputs(right), second[:5, :5] @ right)
-
-
 def test_the_resolution_of_single_precision_exceeds_its_rounding_errors():
     """The smallest singular values of standardised low-rank inputs, rounded to float32."""
     precision = float(np.finfo(np.float32).eps)
@@ -287,10 +252,9 @@ def test_the_resolution_of_single_precision_exceeds_its_rounding_errors():
         mean, deviations = rounded.mean(axis=0), rounded.std(axis=0)
         noise = np.linalg.svd((rounded - mean) / deviations / np.sqrt(n))[1][1]
         moment = SecondMoment.of(rounded)
-        problem = LinearProblem.autoencoder(moment)
-        level = resolved(problem, moment, precision, centered=True).resolution
+        level = LinearProblem.from_moment(moment, m, precision=precision).resolution
         assert noise < level < 1e3 * noise
-        assert resolved(problem, moment, 2.0**-52, centered=True).resolution == 0.0
+        assert LinearProblem.from_moment(moment, m, precision=2.0**-52).resolution == 0.0
 
 
 def test_a_column_varies_by_more_than_the_rounding_error_of_its_mean():

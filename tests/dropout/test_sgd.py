@@ -4,7 +4,9 @@ import numpy as np
 import pytest
 import scipy.sparse
 from numpy.testing import assert_allclose
+from sklearn.exceptions import ConvergenceWarning
 
+from lucidae import DropoutFactorization, certify
 from lucidae.datasets import make_linear_network
 from lucidae.dropout import (
     GaussianSource,
@@ -198,3 +200,30 @@ def test_sampled_rows_follow_their_weights_and_sparse_equals_dense():
     shares = np.bincount(drawn, minlength=6) / drawn.size
     assert_allclose(shares, weights / 6, atol=0.03)
     assert shares[0] == shares[3] == shares[5] == 0.0
+
+
+@pytest.mark.parametrize("weighted", [False, True])
+def test_training_on_a_matrix_tends_to_its_closed_form(weighted):
+    rng = np.random.default_rng(0)
+    M = rng.standard_normal((30, 4)) @ rng.standard_normal((4, 8))
+    weights = rng.integers(0, 3, 30) if weighted else None
+    exact = DropoutFactorization(5, dropout=0.3).fit(M, sample_weight=weights)
+    model = DropoutFactorization(5, dropout=0.3, solver="sgd", tol=1e-9, random_state=0)
+    with pytest.warns(ConvergenceWarning):
+        model.fit(M, sample_weight=weights)
+    losses = model.history_["objective"][:, 0] / exact.objective_ - 1
+    assert losses[0] > 0.5
+    assert losses[-1] < 3e-3
+    assert 0 <= model.objective_ / exact.objective_ - 1 < losses[-1]  # the best U for this V
+    assert_allclose(model.transform(M), model.left_)
+    assert_allclose(model.left_ @ model.right_.T, exact.left_ @ exact.right_.T, atol=0.3)
+    early = DropoutFactorization(5, dropout=0.3, solver="sgd", max_iter=20, random_state=0)
+    with pytest.warns(ConvergenceWarning):
+        assert early.fit(M).certificate_["gap"].holds is False
+    stopped = model.set_params(tol="auto").fit(M, sample_weight=weights)
+    assert stopped.status_.ok
+    for certificate in (stopped.certificate_, certify(stopped, M, sample_weight=weights)):
+        assert certificate.holds
+    M[0, 0] = np.nan
+    with pytest.raises(ValueError, match="entries of X are missing: use solver='exact'"):
+        stopped.set_params(handle_missing="complete").fit(M)

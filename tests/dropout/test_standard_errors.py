@@ -74,18 +74,6 @@ def test_full_rank_has_the_standard_errors_of_least_squares():
     assert_allclose(fitted, model.predict(X), rtol=0)
 
 
-@pytest.mark.parametrize("features", [1100, 4200])
-def test_repeated_rows_of_many_features_have_the_errors_of_their_coordinates(features):
-    rng = np.random.default_rng(0)
-    X = np.repeat(rng.standard_normal((10, features)), 4, axis=0)
-    Y = X[:, :2] + rng.standard_normal((40, 2))
-    basis = np.linalg.svd(X - X.mean(0), full_matrices=False)[2][:9].T
-    few = DropoutRegressor(2, dropout=0.1).fit(X @ basis, Y).predict(X @ basis, return_std=True)
-    many = DropoutRegressor(2, dropout=0.1).fit(X, Y).predict(X, return_std=True)
-    for found, expected in zip(many, few, strict=True):
-        assert_allclose(found, expected, rtol=1e-8, atol=1e-8)
-
-
 def test_lower_rank_has_smaller_standard_errors_if_all_targets_have_equal_noise():
     X, signal, _ = low_rank(3, n=200)
     Y = signal + 0.5 * np.random.default_rng(2).standard_normal(signal.shape)

@@ -22,8 +22,10 @@ from dropout.problems import (
     seeds,
 )
 from lucidae import DropoutAutoencoder, DropoutFactorization, DropoutRegressor, certify
-from lucidae.dropout import DropoutObjective, LinearProblem, Weights, rows, solve, verify
-from lucidae.dropout.claims import noise_level
+from lucidae.certificates.rows import RowMatrix, complement_bound
+from lucidae.dropout import DropoutObjective, LinearProblem, Weights, solve, verify
+from lucidae.dropout.claims import judged_rows, noise_level
+from lucidae.dropout.problem import joint_moment
 from lucidae.dropout.theory import optimal_value
 from lucidae.dropout.verify import Slope, possible_saving, smallest_loss
 
@@ -42,7 +44,7 @@ def test_nothing_of_the_solver_is_imported(module):
                      [alias.name for alias in node.names])
     }  # fmt: skip
     own = {name for name in imported if name.startswith("lucidae")}
-    parts = ("bounds", "complement", "sketch")
+    parts = ("bounds", "rows")
     assert own <= {f"lucidae.certificates.{part}" for part in parts} | {"lucidae.dropout.verify"}
     standard = {"__future__", "math", "collections.abc", "dataclasses", "typing"}
     assert {name.split(".")[0] for name in imported - own - standard} <= {"numpy", "scipy"}
@@ -65,7 +67,7 @@ def test_loss_minimum_and_their_error_bounds(kind, centered, seed, spread):
     best = numpy_optimum(X, Y, 0.3, 2, weights=weights, centered=centered)
     loss = dropout_loss(U, V, X, Y, 0.3, weights, centered=centered)
     given = scipy.sparse.csr_array(X) if kind == "sparse" else X
-    data = verify.JudgedRows(given, None if kind == "autoencoder" else Y, weights, centered)
+    data = judged_rows(given, None if kind == "autoencoder" else Y, weights, centered)
     for white in verify.problems(data, verify.Judged(U, V, 3 / 7)):
         figures = verify._measured(white, verify.Judged(U, V, 3 / 7), 1e-6, None)
         true = (loss - best.objective) / best.explained
@@ -191,7 +193,7 @@ def test_a_row_with_more_than_its_share_is_named(kind):
 
 def test_what_is_not_known_independently_is_undecided(tmp_path):
     X, Y = regression_data()
-    moment = rows.joint_moment(X[:40], Y[:40])
+    moment = joint_moment(X[:40], Y[:40])
     model = DropoutRegressor(2).fit_batches([(X[40:], Y[40:])], start=moment)
     assert model.certificate_.holds is None
     assert "lucidae.certify" in model.certificate_.summary()
@@ -247,33 +249,19 @@ SPECTRA = {
 def test_no_eigenvalue_outside_of_the_computed_ones_exceeds_its_bound(name, cholesky, monkeypatch):
     """With any of the leading eigenvectors missing."""
     if not cholesky:
-        monkeypatch.setattr(verify, "LARGEST_CHOLESKY", 0)
+        monkeypatch.setattr("lucidae.certificates.rows.LARGEST_CHOLESKY", 0)
     values = SPECTRA[name]
     matrix, vectors = matrix_with(values)
-    gram = verify.Operator(matrix)
+    gram = RowMatrix(matrix)
     for missing in (None, 0, 2, WIDTH):
         kept = [i for i in range(WIDTH + 1) if i != missing]
         others = np.delete(values, kept) ** 2
         level = values[WIDTH] ** 2 + 1e-7
-        bound, space = verify.complement_bound(gram, vectors[:, kept], level)
+        bound, space = complement_bound(gram, vectors[:, kept], level)
         assert bound >= others.max() * (1 - 1e-9)
         assert space.found <= others.max() * (1 + 1e-9) + 1e-20
         if missing is None and cholesky:
             assert bound <= level * (1 + 1e-9)
-
-
-def with_hidden_value(monkeypatch, times=10**9):
-    """Let the Lanczos iteration of the verifier miss the largest singular value `times` times."""
-    real, left = verify.eigsh, [times]
-
-    def misses(operator, k, **options):
-        if left[0] == 0:
-            return real(operator, k=k, **options)
-        left[0] -= 1
-        values, vectors = real(operator, k=k + 1, **options)
-        return values[:-1], vectors[:, :-1]
-
-    monkeypatch.setattr(verify, "eigsh", misses)
 
 
 def large_rows(kind):
@@ -285,15 +273,12 @@ def large_rows(kind):
 
 @pytest.mark.parametrize("kind", ["dense", "sparse"])
 @pytest.mark.parametrize("dropout", [0.0, 0.3])
-def test_a_singular_value_that_lanczos_misses_does_not_make_wrong_weights_pass(
-    kind, dropout, small_limit, monkeypatch
-):
+def test_weights_that_miss_the_largest_singular_value_are_refuted(kind, dropout, small_limit):
     X = large_rows(kind)
     dense = np.asarray(X.todense()) if kind == "sparse" else X
     centred = dense - dense.mean(axis=0)
     axis = np.linalg.svd(centred, full_matrices=False)[2][0]
     wrong = DropoutAutoencoder(WIDTH, dropout=dropout).fit(centred - np.outer(centred @ axis, axis))
-    with_hidden_value(monkeypatch)
     weights = (wrong.left_, wrong.right_)
     judged = certify(weights, X, family="dropout", dropout=dropout)
     assert judged["gap"].holds is False
@@ -304,22 +289,12 @@ def test_a_singular_value_that_lanczos_misses_does_not_make_wrong_weights_pass(
         assert certify(factors, X)["gap"].holds is False
 
 
-def test_a_missed_singular_value_is_searched_for_again(small_limit, monkeypatch):
-    X = large_rows("dense")
-    model = DropoutAutoencoder(WIDTH, dropout=0.3).fit(X)
-    factors = DropoutFactorization(WIDTH, dropout=0.3).fit(X)
-    for subject in (model, factors):
-        with monkeypatch.context() as patch:
-            with_hidden_value(patch, times=1)
-            assert certify(subject, X).holds
-
-
 def test_bounds_that_decide_nothing_leave_the_certificate_undecided(small_limit, monkeypatch):
     """A flat spectrum, of which neither a Krylov space nor a factorisation gives a bound."""
     X = np.random.default_rng(0).standard_normal((400, 300))
     assert certify(DropoutFactorization(5, dropout=0.1).fit(X), X).holds
-    monkeypatch.setattr(verify, "LARGEST_CHOLESKY", 0)
-    monkeypatch.setattr(verify, "STEPS", (2, 3))
+    monkeypatch.setattr("lucidae.certificates.rows.LARGEST_CHOLESKY", 0)
+    monkeypatch.setattr("lucidae.certificates.rows.STEPS", (2, 3))
     model = DropoutFactorization(5, dropout=0.1).fit(X)
     assert model.certificate_.holds is None
     assert model.certificate_["gap"].holds is None
@@ -330,39 +305,18 @@ def test_bounds_that_decide_nothing_leave_the_certificate_undecided(small_limit,
 
 
 def test_equal_singular_values_are_all_found(small_limit):
-    """Lanczos iteration from one vector finds one of several equal singular values first."""
     values = np.r_[np.full(6, 2.0), np.full(64, 1e-3)]
     matrix, _ = matrix_with(values)
     for dropout in (0.0, 0.3):
         assert certify(DropoutFactorization(WIDTH, dropout=dropout).fit(matrix), matrix).holds
 
 
-def test_singular_values_that_are_not_found_leave_the_certificate_undecided(
-    small_limit, monkeypatch
-):
-    monkeypatch.setattr(verify, "RESTARTS", 1)
-    monkeypatch.setattr(verify, "FEW", 1)
-    draw = np.random.default_rng(0).standard_normal
-    for model, X in (
-        (DropoutAutoencoder(20), draw((300, 1100))),
-        (DropoutFactorization(20), draw((300, 250))),
-    ):
-        model.fit(X)
-        assert model.rank_ == 20
-        assert model.certificate_.holds is None
-        assert certify(model, X).holds is None
-        assert "leading singular values" in certify(model, X).summary()
-        with monkeypatch.context() as patch:
-            patch.setattr(verify, "RESTARTS", 200)
-            assert certify(model, X)["gap"].holds
-
-
 def test_rows_too_large_to_copy_are_judged_as_far_as_their_digits_allow(monkeypatch):
     rng = np.random.default_rng(0)
     X = rng.standard_normal((25, 4200))
     y = rng.standard_normal((25, 2))
-    monkeypatch.setattr(rows, "LARGEST_COPY", 100)
-    monkeypatch.setattr(verify, "LARGEST_COPY", 100)
+    monkeypatch.setattr("lucidae.rows.operator.FACTORED_ENTRIES", {False: 100, True: 100})
+    monkeypatch.setattr("lucidae.certificates.rows.LARGEST_COPY", 100)
     assert DropoutRegressor(2).fit(X, y).certificate_.holds
     X[7] = X[8] + 1e-5 * X[9]
     assert DropoutRegressor(2).fit(X, y).certificate_["gap"].holds is not False

@@ -136,7 +136,6 @@ def _stores(folder: Path) -> dict[str, Kind]:
     about = {"seconds": 1.0, "versions": {"numpy": "2"}, "machine": "any", "device": "cpu"}
     store = Store(folder / "cells")
     store.save(cell, {"a": np.arange(20.0), "b": np.array([True])}, about)
-    store.pack(folder / "packed.zip", [cell])
 
     def find(path: Path) -> None:
         with tempfile.TemporaryDirectory() as place:
@@ -148,16 +147,7 @@ def _stores(folder: Path) -> dict[str, Kind]:
             except ValueError as error:
                 raise AssertionError("the store must not raise") from error
 
-    def unpack(path: Path) -> None:
-        with tempfile.TemporaryDirectory() as place:
-            Store(place).unpack(path)
-
-    # Written again without the time, so that the same seed gives the same damage.
-    packed = _archive(_members((folder / "packed.zip").read_bytes()), zipfile.ZIP_DEFLATED)
-    return {
-        "cell": Kind(".npz", store.path(cell).read_bytes(), find),
-        "pack": Kind(".zip", packed, unpack),
-    }
+    return {"cell": Kind(".npz", store.path(cell).read_bytes(), find)}
 
 
 def _read(path: Path) -> None:

@@ -15,7 +15,7 @@ import numpy as np
 from benchmarks import soundness_dropout, soundness_linear, soundness_sparsity
 
 from fuzzing.oracle import Finding
-from lucidae.linear import verify
+from lucidae.linear import certify, verify
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,11 +50,11 @@ def check(case: Problem) -> list[Finding]:
 def linear(seed: int) -> list[tuple[str, str]]:
     """Return the contradictions of a linear autoencoder."""
     found: list[str] = []
-    limits = verify.DENSE_FEATURES, verify.SMALL_ROWS
+    limits = verify.DENSE_FEATURES, certify.SMALL_ROWS
     try:
         soundness_linear.problem(seed, Counter(), found)
     finally:
-        verify.DENSE_FEATURES, verify.SMALL_ROWS = limits
+        verify.DENSE_FEATURES, certify.SMALL_ROWS = limits
     return [(" ".join(line.split(":")[-1].split()[:4]), line) for line in found]
 
 

@@ -16,7 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.testing import assert_array_equal
 
-from lucidae.io.atomic import atomic_path, load_arrays, save_arrays, size_in_words
+from lucidae.io import atomic_path, load_arrays, save_arrays, size_in_words
 
 ARRAYS = {"number": np.array(3), "vector": np.arange(5.0), "empty": np.empty((0, 2))}
 

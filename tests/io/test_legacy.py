@@ -74,7 +74,8 @@ def test_a_model_of_an_earlier_version_gives_the_same(version, name, tmp_path):
         verdicts = {key: "undecided" if word == "holds" else word for key, word in verdicts.items()}
     model = lucidae.load(path)
     own = last_of(model)
-    assert verdicts.pop("status_", "none") == getattr(own, "status_", "none")
+    if "status_" in verdicts:  # a factorisation has it since 0.4
+        assert verdicts.pop("status_") == own.status_
     if isinstance(own, lucidae.LinearAutoencoder):
         # Later versions add claims, and name equal eigenvalues without calling the fit a failure.
         found = {claim.name: claim.verdict for claim in own.certificate_}

@@ -96,6 +96,7 @@ MODELS = {
     "autoencoder, sgd": lambda: DropoutAutoencoder(2, solver="sgd", random_state=0).fit(X),
     "autoencoder, partial": lambda: streamed(DropoutAutoencoder(2), X),
     "factorization": lambda: DropoutFactorization(2).fit(X),
+    "factorization, sgd": lambda: DropoutFactorization(2, solver="sgd", random_state=0).fit(X),
     "completion": lambda: DropoutFactorization(
         3, dropout="cv", handle_missing="complete", cv=2
     ).fit(HOLES),

@@ -422,7 +422,9 @@ def test_pure_noise_is_optimal_but_does_not_stand_out_of_sampling_noise():
     assert certificate.holds, "the fit is optimal for these data"
     claim = certificate["sampling"]
     assert (claim.value, claim.verdict) == (0.0, "reported")
-    assert "0 of 5 components stand out of sampling noise; components 0–4 do not" in claim.advice
+    assert (
+        "0 of 5 components stand out of sampling noise. The others, components 0–4" in claim.advice
+    )
     assert "independent rows" in claim.statement
     assert "identifiable" not in certificate.summary()
     assert "these data" in certificate["eigengap"].statement
@@ -433,9 +435,9 @@ def test_the_components_above_noise_are_counted_and_the_others_named():
     claim = LinearAutoencoder(5).fit(rows).certificate_["sampling"]
     assert claim.value == 3.0
     assert "3 of 5 components stand out of sampling noise" in claim.advice
-    assert "components 3–4 do not" in claim.advice
+    assert "The others, components 3–4" in claim.advice
     both = LinearAutoencoder(2).fit(rows).certificate_["sampling"]
-    assert both.advice.startswith("Both components")
+    assert both.advice.startswith("2 of 2 components")
     constant = LinearAutoencoder(3).fit(spiked(100, 4, [5.0, 3.0]) * [1, 1, 0, 0])
     assert constant.certificate_["sampling"].value <= 2.0, "a constant feature is no noise"
 
@@ -445,8 +447,8 @@ def test_equally_strong_factors_stand_out_and_belong_together():
     rows = centred_rows(np.r_[np.linspace(400.0, 399.0, 5), np.ones(35)], n=400)
     found = LinearAutoencoder(5).fit(rows).certificate_
     assert found["sampling"].value == 5.0
-    assert "All 5 components stand out of sampling noise" in found["sampling"].advice
-    assert "Components 0–4 have nearly equal variances" in found["sampling"].advice
+    assert "5 of 5 components stand out of sampling noise" in found["sampling"].advice
+    assert "nearly equal variance to others: components 0–4" in found["sampling"].advice
     assert "fewer" not in found["sampling"].advice
     assert list(found.evidence["components_above_noise"]) == [0, 1, 2, 3, 4]
     assert list(found.evidence["components_of_similar_variance"]) == [0, 1, 2, 3, 4]
@@ -458,7 +460,7 @@ def test_where_only_the_subspace_is_promised_ties_inside_of_it_do_not_count():
         LinearAutoencoder(k, method="plain").fit(rows).certificate_["sampling"] for k in (2, 3)
     )
     assert plane.value == 2.0
-    assert "Both components stand out of sampling noise" in plane.advice
+    assert "2 of 2 components stand out of sampling noise" in plane.advice
     assert "nearly equal" not in plane.advice
     assert "2 of 3 components stand out" in noise.advice
 
@@ -611,3 +613,15 @@ def test_the_rank_of_rows_with_a_dominant_feature_is_certified(seed):
     model = LinearAutoencoder().fit(X)
     assert model.n_components_ == 2
     assert model.certificate_.holds is True
+
+
+@pytest.mark.parametrize("kind", [np.asarray, scipy.sparse.csr_array], ids=["dense", "sparse"])
+def test_a_wild_cell_outside_of_the_components_is_named(kind):
+    rng = np.random.default_rng(0)
+    factors = np.repeat(rng.standard_normal((1000, 2)), 4, axis=1)
+    X = np.column_stack([factors + 0.5 * rng.standard_normal((1000, 8)), rng.standard_normal(1000)])
+    X[7, 8] = 1e6
+    X = (X - X.mean(axis=0)) / X.std(axis=0)
+    claim = LinearAutoencoder(2).fit(kind(X)).certificate_["leverage"]
+    assert claim.value == pytest.approx((X[7] ** 2).sum() / (X**2).sum(), rel=1e-9)
+    assert "row 7 has 11.2 % of the total variance" in claim.advice

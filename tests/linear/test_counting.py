@@ -15,12 +15,13 @@ import lucidae
 from lucidae import LinearAutoencoder, SecondMoment
 from lucidae.counting import (
     CRITERIA,
+    WishartSpectra,
     component_levels,
     hard_threshold,
     log_evidence,
+    marchenko_pastur_median,
 )
 from lucidae.linear import count_components
-from lucidae.sampling import WishartSpectra, marchenko_pastur_median
 
 KNOWN = ("hard_threshold", 1.0)
 

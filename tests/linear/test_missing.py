@@ -104,7 +104,7 @@ def test_history_is_the_negative_likelihood_per_row():
 
 @pytest.mark.parametrize(
     ("constant", "value"),
-    [("observed_gaussian.BLOCK_ENTRIES", 60), ("missing.PAIRWISE_FEATURES", 3)],
+    [("missing.BLOCK_ENTRIES", 60), ("missing.PAIRWISE_FEATURES", 3)],
     ids=["blocks of patterns", "start for many features"],
 )
 def test_large_problems_reach_the_same_maximum(constant, value, monkeypatch):
@@ -249,7 +249,7 @@ def test_blocks_of_rows_give_the_same_predictions(monkeypatch):
     X, _ = make_incomplete(seed=16)
     model = em().fit(X)
     expected = model.transform(X), model.score_samples(X), model.posterior_covariance(X)
-    monkeypatch.setattr("lucidae.linear.observed_gaussian.BLOCK_ENTRIES", 50)
+    monkeypatch.setattr("lucidae.linear.missing.BLOCK_ENTRIES", 50)
     found = model.transform(X), model.score_samples(X), model.posterior_covariance(X)
     for one, other in zip(found, expected, strict=True):
         assert_allclose(one, other, atol=1e-12)

@@ -12,8 +12,9 @@ from numpy.testing import assert_allclose
 from sklearn.datasets import load_breast_cancer
 
 from linear.problems import spectra
-from lucidae.linear.penalties import (
+from lucidae.linear.theory import (
     COARSE,
+    AlignedPoint,
     _descending,
     _equal_ratio_penalties,
     _highest_floor,
@@ -22,16 +23,13 @@ from lucidae.linear.penalties import (
     _pair_excess,
     _strictly_inside,
     best_penalties,
-    nonuniform_penalties,
-    paper_penalties,
-    rotation_bound,
-    uniform_penalties,
-)
-from lucidae.linear.theory import (
-    AlignedPoint,
     condition_number,
     hessian_eigenvalues,
+    nonuniform_penalties,
+    paper_penalties,
     rotation_blocks,
+    rotation_bound,
+    uniform_penalties,
     zero_latents,
 )
 

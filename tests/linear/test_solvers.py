@@ -18,8 +18,8 @@ from linear.problems import centred_rows, covariance_from, spectrum_from
 from lucidae import LinearAutoencoder
 from lucidae.linear import METHODS, MethodSettings, best_penalties, geometric_prior, make_method
 from lucidae.linear.methods import Options
-from lucidae.linear.optimizers import OPTIMIZERS, DescentSettings
 from lucidae.linear.solvers import ReducedVariance, known_excess, random_start
+from lucidae.linear.weights import OPTIMIZERS, DescentSettings
 from lucidae.metrics import axis_alignment_distance, subspace_distance
 from lucidae.rows.operator import RowOperator
 

@@ -26,7 +26,7 @@ from lucidae.linear import (
     VariationalWeights,
     geometric_prior,
 )
-from lucidae.linear.observed_gaussian import ObservedRows
+from lucidae.linear.missing import ObservedRows
 from lucidae.linear.rules import brockett_ranks, keep_probabilities, rotation_generator
 
 seeds = st.integers(0, 2**32 - 1)

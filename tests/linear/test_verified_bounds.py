@@ -14,12 +14,12 @@ from numpy.testing import assert_allclose
 from known_spectra import rows_with
 from linear.problems import orthogonal
 from lucidae import LinearAutoencoder, certify
-from lucidae.certificates import complement as krylov_bounds
+from lucidae.certificates import sketch as krylov_bounds
 from lucidae.certificates.bounds import Ball
-from lucidae.certificates.complement import STARTS, Complement, eigenvalue_bound, start_share
-from lucidae.certificates.sketch import Sketch
+from lucidae.certificates.rows import Data, GivenRows
+from lucidae.certificates.sketch import STARTS, Complement, Sketch, eigenvalue_bound, start_share
 from lucidae.linear import verify
-from lucidae.linear.verify import Data, GivenRows, find_leading
+from lucidae.linear.verify import find_leading
 from lucidae.metrics import axis_alignment_distance, subspace_distance
 
 seeds = st.integers(0, 2**32 - 1)
@@ -29,7 +29,7 @@ def test_the_verifier_imports_no_solver_no_moments_and_no_reader():
     tree = ast.parse(Path(verify.__file__).read_text(encoding="utf-8"))
     modules = {node.module for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)}
     own = {name for name in modules if name.startswith("lucidae")}
-    names = ("bounds", "complement", "sketch")
+    names = ("bounds", "rows", "sketch")
     # `arrays` converts between libraries, so that rows stay on their device.
     assert own <= {"lucidae.arrays", *(f"lucidae.certificates.{name}" for name in names)}
 
@@ -166,14 +166,12 @@ def products_only(values, vectors=None):
     def product(rows):
         return (rows @ vectors) * values @ vectors.T
 
-    mean = Ball(np.zeros(len(values)), np.zeros(len(values)))
-    return Data(mean, trace, own, product, 1e-15 * len(values) * trace)
+    zero = np.zeros(len(values))
+    return Data(zero, Ball(zero, zero), own, product, 1e-15 * len(values) * trace)
 
 
 def diagonal(values):
-    mean = Ball(0 * values, 0 * values)
-    trace = float(np.sum(values))
-    return Data(mean, trace, values, lambda rows: rows * values, 1e-15 * len(values) * trace)
+    return products_only(values)
 
 
 def leading(data, atoms):

@@ -122,7 +122,7 @@ def test_derivatives_are_those_of_fields_at_shifted_places():
     from scipy.spatial import cKDTree
 
     source = int(np.argmin(np.linalg.norm(points - CENTRE - [0.04, 0.0, 0.03], axis=1)))
-    found = derivatives(problem, source, cKDTree(points))
+    (found,) = derivatives(problem, np.array([source]), cKDTree(points))
     for axis, step in enumerate(1e-4 * np.eye(3)):
         high, low = (
             solution(info, points[[source]] + sign * step)["sol"]["data"] for sign in (1, -1)

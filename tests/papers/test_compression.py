@@ -104,11 +104,3 @@ def judged(changes):
 )
 def test_verdicts_can_fail(changes, failing):
     assert {name for name, holds in judged(changes).items() if not holds} == failing
-
-
-def test_a_pretrained_model_is_one_more_run(monkeypatch):
-    count = len(TINY.cells())
-    monkeypatch.setenv("LUCIDAE_MODEL", "/models/some")
-    (extra,) = TINY.cells()[count:]
-    assert extra.settings["network"] == "pretrained"
-    assert extra.settings["path"] == "/models/some"

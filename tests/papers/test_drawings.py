@@ -73,8 +73,9 @@ def test_a_diverged_run_of_the_learning_rates_counts_as_one():
     (method, optimizer), rates = next(iter(outcome.setting.search.items()))
     curve = outcome.curves[f"alignment/{method}/{optimizer}"]
     assert_allclose(curve.x, rates)
-    assert curve.y[0] == 1.0
-    assert_allclose(curve.y[1:], 0.2)
+    assert curve.seeds[0][0] == 1.0
+    assert_allclose(curve.seeds[0][1:], 0.2)
+    assert_allclose(curve.seeds[1:], 0.2)
     (plot,) = training.learning_rates(outcome)
     check_numbers(plot, outcome.curves, f"alignment/{method}/{optimizer}")
 

@@ -289,17 +289,6 @@ def test_a_run_out_of_time_is_not_complete_and_can_go_on(claimed, command):
     assert command()[0] == 0
 
 
-def test_cells_can_be_packed_and_taken_in_elsewhere(claimed, tmp_path):
-    experiment = claimed(2.0)
-    there, here = Store(tmp_path / "there" / "cells"), Store(tmp_path / "here" / "cells")
-    reproduce(out=tmp_path / "there", jobs=1, page=False)
-    cells = experiment.at("smoke").setting.cells()
-    assert there.pack(tmp_path / "packed.zip", cells) == here.unpack(tmp_path / "packed.zip") == 4
-    tally = reproduce(out=tmp_path / "here", jobs=1, page=False).tally
-    assert (tally.measured, tally.reused) == (0, 4)
-    assert len((tmp_path / "log").read_text().split()) == 4
-
-
 def test_numbers_and_settings_lie_beside_the_verdicts(claimed, tmp_path):
     claimed(2.0)
     done = reproduce(out=tmp_path / "out", jobs=1, page=False)

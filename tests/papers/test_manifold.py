@@ -184,29 +184,17 @@ def test_images_come_from_the_decoders_that_were_trained():
 def made_up(setting, cost=0.5, low=0.3, high=0.8):
     """Return results in which every pair measures the given cost and gaps (in nats)."""
     arms = {"diagonal": {"loss": cost, "gap": low}, "full": {"loss": 0.0, "gap": high}}
-    best = {
-        "diagonal": {"encoded": 9.0, "best_diagonal": cost, "best_full": cost - low},
-        "full": {"encoded": 9.0, "best_diagonal": high, "best_full": 0.0},
-    }
     names = ("mse", "sampled_mse", "kl", "active", "active_directions", "noise_variance")
     cells = []
     for cell in setting.cells():
         chosen = cell.settings
-        if "arm" in chosen:
-            arm = arms[chosen["arm"]]
-            arrays = {"loss": np.array([arm["loss"]]), "gap": np.array(arm["gap"])}
-            arrays["gap_error"] = np.array(0.0)
-            for name, value in best[chosen["arm"]].items():
-                arrays[name] = np.full(3, value)
-        else:
-            arrays = {"images": np.zeros((8, 64))}
-            for arm in chosen["arms"]:
-                measured = dict.fromkeys(names, 2.0 if arm == "diagonal" else 1.0)
-                measured |= {"loss": 1.0, "gap": 0.0, "gap_error": 0.0} | arms.get(arm, {})
-                measured |= best.get(arm, {})
-                measured["active_directions"] = chosen.get("dimension", 1) + (arm == "diagonal")
-                arrays |= {f"{name}/{arm}": np.array(value) for name, value in measured.items()}
-                arrays[f"course/{arm}"] = np.linspace(2.0, 1.0, 16)
+        arrays = {"images": np.zeros((8, 64))}
+        for arm in chosen["arms"]:
+            measured = dict.fromkeys(names, 2.0 if arm == "diagonal" else 1.0)
+            measured |= {"loss": 1.0, "gap": 0.0, "gap_error": 0.0} | arms.get(arm, {})
+            measured["active_directions"] = chosen.get("dimension", 1) + (arm == "diagonal")
+            arrays |= {f"{name}/{arm}": np.array(value) for name, value in measured.items()}
+            arrays[f"course/{arm}"] = np.linspace(2.0, 1.0, 16)
         cells.append(Measured(chosen, arrays, {"seconds": 0.0}))
     return Results(tuple(cells))
 
@@ -225,7 +213,7 @@ def judged(setting, results):
 def test_every_verdict_holds_where_the_theory_does_and_fails_where_it_does_not():
     right = judged(PAPER, made_up(PAPER))
     assert all(right.values())
-    bounds = {"bounds", "bounds_wide", "bounds_learned", "images", "deep", "tuned", "best"}
+    bounds = {"bounds", "bounds_wide", "bounds_learned", "images"}
     for wrong in (made_up(PAPER, low=0.6), made_up(PAPER, high=0.4)):
         assert {name for name, holds in judged(PAPER, wrong).items() if not holds} == bounds
     worse = judged(PAPER, Results(swapped(made_up(PAPER))))
@@ -275,7 +263,7 @@ def test_the_figures_show_the_curves():
     curves = SMOKE.curves(results)
     outcome = Outcome(experiment("vae-manifold"), "smoke", results, curves, ())
     plots = costs(outcome)
-    assert len({plot.name for plot in plots}) == len(plots) == 6
+    assert len({plot.name for plot in plots}) == len(plots) == 5
     first = plots[0]
     place = first.numbers["series"].index("difference/random/1/0.01")
     assert first.numbers["y"][place] == pytest.approx(0.5)
@@ -296,8 +284,7 @@ def test_paper_runs_that_are_trained_together_share_their_design():
     for cell in PAPER.cells():
         if cell.together:
             labels.setdefault(cell.together, []).append(cell.settings)
-    tuned = {f"tuned {rate:g}" for rate in PAPER.tuned.rates}
-    assert set(labels) == {"random small", "random large", "images", "parts"} | tuned
+    assert set(labels) == {"random small", "random large", "images", "parts"}
     for group in labels.values():
         assert all(one["design"] == group[0]["design"] for one in group)
         assert all(one["source"] == group[0]["source"] for one in group)

@@ -1,6 +1,4 @@
 import json
-import tracemalloc
-import zipfile
 
 import numpy as np
 import pytest
@@ -114,38 +112,6 @@ def test_a_save_that_fails_leaves_nothing(store):
     assert not list(store.folder.rglob("*.npz"))
 
 
-def test_a_packed_store_travels(store, tmp_path):
-    cells = [cell(seed) for seed in range(3)]
-    for one in cells[:2]:
-        store.save(one, {"a": np.full(2, one.settings["seed"])}, ABOUT)
-    assert store.pack(tmp_path / "packed.zip", cells) == 2
-    other = Store(tmp_path / "other")
-    assert other.unpack(tmp_path / "packed.zip") == 2
-    assert other.missing(cells) == cells[2:]
-    assert np.array_equal(other.load(cells[1]).arrays["a"], [1, 1])
-
-
-def test_no_path_in_a_packed_file_is_followed(store, tmp_path):
-    store.save(cell(), {"a": np.zeros(1)}, ABOUT)
-    content = store.path(cell()).read_bytes()
-    with zipfile.ZipFile(tmp_path / "evil.zip", "w") as archive:
-        archive.writestr("../../escaped.npz", content)
-    other = Store(tmp_path / "deep" / "other")
-    other.unpack(tmp_path / "evil.zip")
-    assert not list(tmp_path.rglob("escaped*"))
-    assert other.load(cell()) is not None
-
-
-def test_junk_is_no_packed_store(store, tmp_path):
-    (tmp_path / "junk.zip").write_bytes(b"junk")
-    with pytest.raises(ValueError, match="was not written by `pack`"):
-        store.unpack(tmp_path / "junk.zip")
-    with zipfile.ZipFile(tmp_path / "foreign.zip", "w") as archive:
-        archive.writestr("a.npz", b"junk")
-    with pytest.raises(ValueError, match="not a stored result of an experiment"):
-        store.unpack(tmp_path / "foreign.zip")
-
-
 def deep(text):
     return "[" * 100_000 + text
 
@@ -163,46 +129,7 @@ def deep(text):
     ],
     ids=["deep", "no seconds", "work", "list", "nan", "text", "long number"],
 )
-def test_any_foreign_text_is_not_done_for_the_store_and_one_error_for_the_user(
-    store, tmp_path, about
-):
+def test_any_foreign_text_is_not_done_for_the_store(store, about):
     store.path(cell()).parent.mkdir(parents=True)
     np.savez(store.path(cell()), a=np.zeros(1), about=np.array(about))
     assert store.missing([cell()]) == [cell()]
-    with zipfile.ZipFile(tmp_path / "packed.zip", "w") as archive:
-        archive.writestr("a.npz", store.path(cell()).read_bytes())
-    with pytest.raises(ValueError, match="is damaged, or it was not written by `pack`"):
-        Store(tmp_path / "other").unpack(tmp_path / "packed.zip")
-
-
-def test_a_pack_with_one_damaged_member_stores_nothing(store, tmp_path):
-    store.save(cell(0), {"a": np.zeros(1)}, ABOUT)
-    content = store.path(cell(0)).read_bytes()
-    with zipfile.ZipFile(tmp_path / "packed.zip", "w") as archive:
-        archive.writestr("a.npz", content)
-        archive.writestr("b.npz", content[:-10])
-    other = Store(tmp_path / "other")
-    with pytest.raises(ValueError, match="is damaged, or it was not written by `pack`"):
-        other.unpack(tmp_path / "packed.zip")
-    assert not other.folder.exists()
-
-
-def test_a_pack_that_claims_too_much_is_refused_before_it_is_read(store, tmp_path):
-    bombs = {
-        "zeros.zip": (zipfile.ZIP_DEFLATED, bytes(40_000_000), "states that it contains 40 MB"),
-        "lzma.zip": (zipfile.ZIP_LZMA, bytes(4000), "a method other than deflate"),
-    }
-    for name, (method, content, words) in bombs.items():
-        with zipfile.ZipFile(tmp_path / name, "w", method) as archive:
-            archive.writestr("a.npz", content)
-        tracemalloc.start()
-        with pytest.raises(ValueError, match=words):
-            store.unpack(tmp_path / name)
-        _, peak = tracemalloc.get_traced_memory()
-        tracemalloc.stop()
-        assert peak < 1e6
-
-
-def test_an_absent_pack_is_named_as_such(store, tmp_path):
-    with pytest.raises(FileNotFoundError):
-        store.unpack(tmp_path / "absent.zip")

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.testing import assert_allclose
 
-from lucidae import SparseVAE, certify
+from lucidae import DropoutRegressor, SparseVAE, certify
 from lucidae.datasets import make_sparse_regression
 from lucidae.sparsity import certify_coefficients, solve_joint
 
@@ -268,3 +268,43 @@ def test_every_claim_is_described_on_the_page_of_certificates():
     headings = [line for line in page.read_text().splitlines() if line.startswith("## ")]
     described = {word.strip(",") for line in headings for word in line.split()}
     assert {claim.name for fit in fits for claim in fit.certificate_} <= described
+
+
+@pytest.mark.parametrize("convert", [np.array, np.float32, scipy.sparse.csr_array])
+@pytest.mark.parametrize(
+    "options", [{}, {"noise_cov": np.linspace(0.5, 2.0, 30)}, {"sample_weight": np.arange(30.0)}]
+)
+def test_a_certificate_that_is_read_later_is_that_of_the_fit(monkeypatch, convert, options):
+    p = make_sparse_regression(30, 60, 2, 4, snr_db=20, random_state=0)
+    X = convert(p.dictionary)
+    if scipy.sparse.issparse(X) and "noise_cov" in options:
+        X = X.toarray()
+    later = SparseVAE(noise_variance=0.1).fit(X, p.responses, **options)
+    monkeypatch.setattr("lucidae.rows.operator.REFERENCED_BYTES", 0)
+    at_once = SparseVAE(noise_variance=0.1).fit(X, p.responses, **options)
+    later.set_params(tol=1e3)  # the certificate is about the parameters of the fit
+    assert later.certificate_ == at_once.certificate_
+    assert later.certificate_["stationarity"].holds
+    with pytest.raises(ValueError, match="not stored"):
+        at_once.energy(at_once.relevance_)
+
+
+@pytest.mark.parametrize("name", ["X", "y"])
+def test_data_that_were_changed_after_fit_are_not_judged(name):
+    p = make_sparse_regression(30, 60, 2, 4, snr_db=20, random_state=0)
+    data = {"X": p.dictionary.copy(), "y": p.responses.copy()}
+    model = SparseVAE(noise_variance=0.1).fit(**data)
+    data[name][3, 2] *= 1.001
+    (claim,) = model.certificate_
+    assert claim.undecided
+    assert "changed in place after fit" in claim.advice
+    assert certify(model, p.dictionary, p.responses).holds
+
+
+@pytest.mark.parametrize("model", [SparseVAE(noise_variance=0.1), DropoutRegressor(1)], ids=repr)
+def test_a_column_of_large_numbers_does_not_hide_that_others_were_changed(model):
+    rng = np.random.default_rng(0)
+    X = np.column_stack([1.7e18 + 6e10 * np.arange(300.0), rng.standard_normal((300, 3))])
+    model.fit(X, X[:, 1:2] + 0.3 * rng.standard_normal((300, 1)))
+    X[:, 1:] = 0.0
+    assert model.certificate_.holds is None

@@ -10,7 +10,7 @@ from sklearn.linear_model import MultiTaskLasso
 
 from extras import require
 from lucidae.datasets import make_sparse_regression
-from lucidae.sparsity import group_lasso, noise_free_group_lasso
+from lucidae.sparsity import group_lasso, noise_free_group_lasso, solve
 
 
 class GroupLasso:
@@ -54,9 +54,6 @@ def test_the_subgradient_conditions_hold_at_the_square_root_of_the_noise(n):
         assert lasso.value(p.dictionary, p.responses, moved) >= best - 1e-9
 
 
-MODULE = sys.modules["lucidae.sparsity.group_lasso"]  # the function has taken its name
-
-
 class StandIn(MultiTaskLasso):
     """What skglm's solver looks like, and what it was asked."""
 
@@ -69,7 +66,7 @@ class StandIn(MultiTaskLasso):
 
 def with_skglm(monkeypatch):
     monkeypatch.setitem(sys.modules, "skglm", SimpleNamespace(MultiTaskLasso=StandIn))
-    monkeypatch.setattr(MODULE, "find_spec", lambda name: name)
+    monkeypatch.setattr(solve, "find_spec", lambda name: name)
 
 
 def test_skglm_is_asked_for_the_same_problem(monkeypatch):
@@ -88,14 +85,14 @@ def test_skglm_is_taken_for_large_dictionaries_alone(monkeypatch):
     p = make_sparse_regression(20, 30, 3, 4, snr_db=10, random_state=0)
     with_skglm(monkeypatch)
     for large, taken in ((601, False), (600, True)):
-        monkeypatch.setattr(MODULE, "LARGE", large)
+        monkeypatch.setattr(solve, "LARGE", large)
         monkeypatch.setattr(StandIn, "asked", None)
         group_lasso(p.dictionary, p.responses, noise_variance=p.noise_variance)
         assert (StandIn.asked is not None) is taken
 
 
 def test_a_solver_that_cannot_be_had_is_refused(monkeypatch):
-    monkeypatch.setattr(MODULE, "find_spec", lambda name: None)
+    monkeypatch.setattr(solve, "find_spec", lambda name: None)
     with pytest.raises(ValueError, match="pip install skglm"):
         group_lasso(np.eye(2), np.eye(2), noise_variance=1.0, solver="skglm")
     with pytest.raises(ValueError, match="solver='lars' was given"):

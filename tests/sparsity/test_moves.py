@@ -148,20 +148,6 @@ def test_a_group_that_is_zero_gains_exactly_if_its_largest_ratio_exceeds_one(siz
         assert_allclose(change_of_energy(change, s, q), -gain, rtol=1e-8, atol=1e-10)
 
 
-@KINDS
-@pytest.mark.parametrize(("size", "rank"), [(1, 1), (2, 1), (2, 2), (3, 1), (3, 3), (5, 2)])
-def test_fast_moves_are_those_by_eigenvalues(size, rank, kind):
-    given = stacks(0, size, rank, kind)
-    moved, gains = moves._by_eigenvalues(*given)
-    for rule in (full_moves, moves._by_triangles):
-        found, gained = rule(*given)
-        assert_allclose(found, moved, atol=1e-10 * np.abs(moved).max())
-        assert_allclose(gained, gains, rtol=1e-9, atol=1e-10)
-        # What the best covariance leaves out is left out exactly: no axis has a variance of
-        # rounding errors.
-        assert_array_equal(np.linalg.matrix_rank(found), np.linalg.matrix_rank(moved))
-
-
 @pytest.mark.parametrize("size", [2, 3])
 def test_singular_metrics_lose_no_digits_and_change_no_other_group(size):
     covariance, S, Q = stacks(1, size, size)
@@ -172,30 +158,11 @@ def test_singular_metrics_lose_no_digits_and_change_no_other_group(size):
     others = np.arange(len(S)) != 7
     assert_allclose(moved[others], alone[others], rtol=1e-10, atol=1e-12)
     assert_allclose(gains[others], gained[others], rtol=1e-10, atol=1e-12)
-    expected, gain = moves._by_eigenvalues(covariance[7:8], S[7:8], Q[7:8])
+    expected, gain = full_moves(covariance[7:8], S[7:8], Q[7:8])
     assert_allclose(moved[7], expected[0])
     assert_allclose(gains[7], gain[0])
     for each in (covariance, S, Q):  # columns of zeros get no variance
         each[:, 1] = each[:, :, 1] = 0.0
     moved, gains = full_moves(covariance, S, Q)
-    expected = moves._by_eigenvalues(covariance, S, Q)
     assert not moved[:, 1].any()
-    assert_allclose(moved, expected[0], atol=1e-10)
-    assert_allclose(gains, expected[1], atol=1e-10)
-
-
-@pytest.mark.parametrize("most", [5, 20])
-def test_a_ranking_of_the_best_groups_has_the_largest_gains_of_all(most):
-    rng = np.random.default_rng(0)
-    half, other = rng.standard_normal((2, 400, 3, 6))
-    other = other * rng.uniform(0.2, 3.0, (400, 1, 1))
-    S, Q = half @ half.mT, other @ other.mT
-    weights = np.where(rng.random(400) < 0.05, 0.1 / np.linalg.eigvalsh(S)[:, -1], 0.0)
-    present = multiples_of_identity(weights, 3)
-    _, every = spherical_moves(present, S, Q)
-    _, best = spherical_moves(present, S, Q, most)
-    active = weights > 0
-    assert_allclose(best[active], every[active])
-    order = np.argsort(-np.where(active, 0.0, every))[:most]
-    assert_allclose(best[order], every[order])
-    assert (best <= every + 1e-12).all()
+    assert np.isfinite(gains).all()

@@ -374,7 +374,7 @@ def test_update_rules_of_groups_by_their_formulas():
 
 def test_learned_noise_by_its_formula_and_its_floor():
     now = state()
-    expected = (now.residual + now.noise * 1.7) / now.dimension
+    expected = (now.residual + now.noise * 1.7) / (now.spare + now.problem.rows)
     assert_allclose(learned_noise(now, 1.7), expected, rtol=1e-12)
     assert learned_noise(now, -1e9) == SMALLEST_LEARNED
 

@@ -59,12 +59,7 @@ def device(x: Array) -> Any:
 
 def on_host(x: Array) -> bool:
     """Tell whether the array `x` is on the CPU, so that reading a value does not wait for a GPU."""
-    return "cpu" in str(device(x)).lower()
-
-
-def is_host_tensor(x: Any) -> bool:
-    """Tell whether `x` is a tensor of torch on the CPU, which NumPy reads without a copy."""
-    return bool(compat.is_torch_array(x)) and on_host(x)
+    return type(x) is np.ndarray or "cpu" in str(device(x)).lower()
 
 
 def like(x: Any, ref: Array) -> Array:
@@ -77,7 +72,7 @@ def like(x: Any, ref: Array) -> Array:
     if is_array(x) and namespace(x) is namespace(ref):
         moved = compat.to_device(x, device(ref)) if device(x) != device(ref) else x
         return moved if moved.dtype == ref.dtype else namespace(ref).astype(moved, ref.dtype)
-    return namespace(ref).asarray(np.array(to_numpy(x)), dtype=ref.dtype, device=device(ref))
+    return namespace(ref).asarray(np.array(to_numpy(x)), dtype=ref.dtype, device=ref.device)
 
 
 def beside(x: Array, ref: Array) -> Array:
@@ -122,6 +117,8 @@ def as_float(x: Array) -> Array:
 
 def as_double(x: Array) -> Array:
     """Return `x` in double precision: as complex128 if it is complex, otherwise as float64."""
+    if type(x) is np.ndarray and x.dtype == np.float64:
+        return x
     xp = namespace(x)
     wide = xp.complex128 if is_complex(x) else xp.float64
     return x if x.dtype == wide else xp.astype(x, wide)
@@ -182,18 +179,18 @@ def squared_moduli(A: Array) -> Array:
 
 def zeros_like_shape(shape: tuple[int, ...], ref: Array) -> Array:
     """Return an array of zeros of the given shape, with the dtype and on the device of `ref`."""
-    return namespace(ref).zeros(shape, dtype=ref.dtype, device=device(ref))
+    return namespace(ref).zeros(shape, dtype=ref.dtype, device=ref.device)
 
 
 def eye_like(size: int, ref: Array) -> Array:
     """Return the identity matrix (size, size) with the dtype and on the device of `ref`."""
-    return namespace(ref).eye(size, dtype=ref.dtype, device=device(ref))
+    return namespace(ref).eye(size, dtype=ref.dtype, device=ref.device)
 
 
 def arange_like(ref: Array, start: int = 0) -> Array:
     """Return the vector start, start + 1, … with as many entries as the last axis of `ref`."""
     xp = namespace(ref)
-    return xp.arange(start, start + ref.shape[-1], dtype=ref.dtype, device=device(ref))
+    return xp.arange(start, start + ref.shape[-1], dtype=ref.dtype, device=ref.device)
 
 
 def add_diagonal(A: Array, values: Any, *, overwrite: bool = False) -> Array:
@@ -240,6 +237,18 @@ def svd_thin(A: Array) -> tuple[Array, Array, Array]:
     """Return the thin singular value decomposition (U, s, Vᵀ), with s descending."""
     U, s, Vt = namespace(A).linalg.svd(A, full_matrices=False)
     return U, s, Vt
+
+
+def column_signs(vectors: Array) -> Array:
+    """Return, for each column, the sign of its entry of largest magnitude; 1 for a zero column."""
+    xp = namespace(vectors)
+    rows = xp.argmax(xp.abs(vectors), axis=0)
+    if is_numpy(vectors):
+        peaks = vectors[rows, np.arange(vectors.shape[1])]
+        return np.where(peaks < 0, vectors.dtype.type(-1), vectors.dtype.type(1))
+    at_peak = xp.arange(vectors.shape[0], device=vectors.device)[:, None] == rows
+    peaks = xp.sum(xp.where(at_peak, vectors, 0.0 * vectors), axis=0)
+    return xp.where(peaks < 0, -xp.ones_like(peaks), xp.ones_like(peaks))
 
 
 def add_gram_(A: Array | None, rows: Array) -> Array:
@@ -390,7 +399,8 @@ def squared_norms(A: Array, axis: int) -> Array:
 
 def where_set(A: Array, mask: Array, value: Any) -> Array:
     """Return a copy of `A`, in the same dtype, with `value` in all entries where `mask` is true."""
-    return namespace(A).where(mask, _unpromoting(value, A), A)
+    value = value if type(value) is float else _unpromoting(value, A)
+    return namespace(A).where(mask, value, A)
 
 
 def put(A: Array, positions: Any, part: Array) -> Array:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import contextmanager
 from functools import cache
 from pathlib import PurePath
 from threading import Lock
@@ -27,15 +27,7 @@ __all__ = [
     "in_threads",
     "one_scipy_thread",
     "one_thread",
-    "threads_for",
 ]
-
-FEWEST_PRODUCTS = 10**5
-"""Number of multiplications in a product of rows with themselves above which BLAS may use several
-threads."""
-
-FEW_PRODUCTS = 10**8
-"""Largest number of such multiplications for which one thread is used; they take about 2 ms."""
 
 
 def fork_safe(lock: Any) -> Any:
@@ -84,17 +76,6 @@ def one_thread() -> Iterator[None]:
     """
     with _limited(_controller()):
         yield
-
-
-def threads_for(shape: tuple[int, ...]) -> AbstractContextManager[None]:
-    """Return a context manager in which BLAS uses one thread if rows of shape (n, m) are few.
-
-    BLAS would start several threads for products of rows that take less time than waking up a
-    thread. For tiny rows nothing is changed: BLAS uses one thread for them anyway.
-    """
-    n, m = shape
-    few = FEWEST_PRODUCTS < n * m * min(n, m) <= FEW_PRODUCTS
-    return one_thread() if few else nullcontext()
 
 
 @contextmanager

@@ -1,7 +1,7 @@
 """Certificates: claims about a fit, and what their verdicts are computed with.
 
-`claims` has the classes, `certify` the function `lucidae.certify`, and `bounds`, `sketch` and
-`complement` are the only modules of this package that a family's verifier imports.
+`claims` has the classes and the function `lucidae.certify`; `bounds`, `rows` and `sketch` are the
+only modules of this package that a family's verifier imports.
 """
 
 from lucidae.certificates.claims import (

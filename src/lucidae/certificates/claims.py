@@ -1,26 +1,28 @@
-"""Claims about a fit: a theorem, a measured value and a verdict each."""
+"""Claims about a fit: a theorem, a measured value and a verdict each; and `certify`.
+
+Each family (linear, dropout, sparsity) registers the function that certifies its weights with the
+decorator `certifies`. This module therefore does not import the families.
+"""
 
 from __future__ import annotations
 
 import html
+import inspect
 import math
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from importlib import import_module
 from typing import Any
 
-from lucidae.cards import Html, card
-from lucidae.io.atomic import json_safe
+import numpy as np
 
-__all__ = [
-    "Certificate",
-    "Claim",
-    "at_least",
-    "at_most",
-    "does_not_apply",
-    "reported",
-    "undecided",
-]
+from lucidae.cards import Html, card
+from lucidae.certificates.bounds import Ball
+from lucidae.io import json_safe
+from lucidae.iteration.progress import elapsed_on
+
+Numbers = Sequence[float] | np.ndarray[Any, Any]
 
 _MARKS = {
     "holds": "✓",
@@ -43,6 +45,12 @@ _ANSWERS = {
     "reported": "",
     "does not apply": ": does not apply",
 }
+
+# Largest relative change of a fitted attribute after fit that no claim notices.
+CHANGED = 1e-9
+
+# Number of rows of large influence that an advice names.
+NAMED_ROWS = 5
 
 _LEGEND = {
     "✓": "holds",
@@ -142,15 +150,15 @@ class Claim:
         return f"{self.value:.3g} {relation} {self.threshold:.3g}"
 
     def judged(
-        self,
-        value: float,
-        threshold: float,
-        advice: str = "",
-        *,
-        error: float = 0.0,
-        least: bool = False,
+        self, figure: float | Ball, threshold: float, advice: str = "", *, least: bool = False
     ) -> Claim:
-        """Return the claim with the verdict whether `value` is at most (at least) `threshold`."""
+        """Return the claim with the verdict whether a figure is at most (at least) `threshold`.
+
+        It is undecided if the figure differs from the threshold by no more than its error, fails if
+        the figure is NaN or infinite, and has the advice only if it fails.
+        """
+        value, error = (figure.value, figure.error) if isinstance(figure, Ball) else (figure, 0.0)
+        value, error = float(value), float(error)
         excess, finite = (threshold - value if least else value - threshold), math.isfinite(value)
         found: Any = {"value": value, "threshold": threshold, "error": error}
         if finite and error > 0.0 and abs(excess) <= error:
@@ -161,6 +169,28 @@ class Claim:
             return replace(self, **found, advice=why, undecided=True)
         holds = finite and bool(excess <= 0.0)
         return replace(self, **found, holds=holds, advice="" if holds else advice)
+
+    def influenced(
+        self, rows: Numbers, shares: Numbers, most: float, parts: Sequence[str] = ()
+    ) -> Claim:
+        """Return the claim, which is not judged, with the rows that carry more than their share.
+
+        `most` is the largest share of any row, and `parts` says what the rows have a share of.
+        """
+        if not len(rows):
+            return replace(self, value=most)
+        of = parts or [""] * len(rows)
+        told = ", ".join(
+            f"row {row} has {100 * share:.3g} %{part}"
+            for row, share, part in list(zip(rows, shares, of, strict=True))[:NAMED_ROWS]
+        )
+        more = f" and {len(rows) - NAMED_ROWS} more" if len(rows) > NAMED_ROWS else ""
+        advice = (
+            f"Counted from 0, {told}{more}: look at such rows, and fit without them to see what "
+            "they change."
+        )
+        headline = f"influence: {listed('row', rows[:NAMED_ROWS])}{more}"
+        return replace(self, value=most, advice=advice, headline=headline)
 
     def to_dict(self) -> dict[str, Any]:
         """Return the fields of the claim as a dict for JSON; infinities and NaN become strings."""
@@ -183,7 +213,7 @@ def at_most(
     its rounding error. It fails if `value` is NaN or infinite. `advice` is included only if the
     claim fails.
     """
-    return Claim(name, statement, reference).judged(value, threshold, advice, error=error)
+    return Claim(name, statement, reference).judged(Ball(value, error), threshold, advice)
 
 
 def at_least(
@@ -203,7 +233,7 @@ def at_least(
     claim fails.
     """
     claim = Claim(name, statement, reference)
-    return claim.judged(value, threshold, advice, error=error, least=True)
+    return claim.judged(Ball(value, error), threshold, advice, least=True)
 
 
 def reported(name: str, statement: str, reference: str, value: float, advice: str = "") -> Claim:
@@ -236,6 +266,30 @@ def undecided(
     `Claim`.
     """
     return Claim(name, statement, reference, value, threshold, None, why, error, undecided=True)
+
+
+def listed(noun: str, numbers: Numbers) -> str:
+    """Return numbers as text with runs abbreviated, such as “rows 3–5, 9” for 3, 4, 5 and 9."""
+    runs: list[list[int]] = []
+    for number in map(int, numbers):
+        if runs and number == runs[-1][1] + 1:
+            runs[-1][1] = number
+        else:
+            runs.append([number, number])
+    text = ", ".join(str(a) if a == b else f"{a}–{b}" for a, b in runs)
+    return f"{noun}{'s' * (len(numbers) != 1)} {text}"
+
+
+def with_changes(found: Certificate, changed: Mapping[str, float], advice: str) -> Certificate:
+    """Return a certificate whose claim `attributes` judges changes of fitted attributes."""
+    if not changed:
+        return found
+    names = f"{', '.join(changed)} {'was' if len(changed) == 1 else 'were'} changed after fit"
+    statement = "no fitted attribute was changed after fit (largest relative change)"
+    text = Claim("attributes", statement, "definition of the attributes")
+    judged = text.judged(max(changed.values()), CHANGED, f"{names}, {advice}")
+    others = (claim for claim in found if claim.name != "attributes")
+    return Certificate(found.title, (*others, judged), found.evidence)
 
 
 @dataclass(frozen=True, slots=True)
@@ -400,3 +454,163 @@ def _html_row(claim: Claim) -> str:
         f"<td>{html.escape(claim.statement)} <cite>{html.escape(claim.reference)}</cite>"
         f"{advice}</td></tr>"
     )
+
+
+Certifier = Callable[..., Certificate]
+
+# The registered functions that certify weights, by name of the family: see `certifies`.
+_CERTIFIERS: dict[str, Certifier] = {}
+
+
+def certifies(family: str) -> Callable[[Certifier], Certifier]:
+    """Return a decorator that registers the function by which `certify` judges a family of models.
+
+    Parameters
+    ----------
+    family : str
+        ``"linear"`` or ``"dropout"`` for pairs of weights, ``"sparsity"`` for coefficients, or
+        ``"components"`` for fitted objects of other libraries that have ``components_``.
+
+    Returns
+    -------
+    callable
+        Decorator that stores its function under `family` and returns it unchanged.
+    """
+
+    def register(certifier: Certifier) -> Certifier:
+        _CERTIFIERS[family] = certifier
+        return certifier
+
+    return register
+
+
+def certify(subject: Any, X: Any = None, y: Any = None, **settings: Any) -> Certificate:
+    """Judge how close fitted weights are to the optimum that theory gives for the data.
+
+    The result lists claims, such as "the loss is its global minimum", each with the theorem, the
+    measured value and the verdict.
+
+    Parameters
+    ----------
+    subject : estimator, pair of arrays, or array
+        A fitted estimator of this package, or a result of `lucidae.sparsity.solve_joint`; any
+        fitted object with ``components_`` and optionally ``mean_`` and ``explained_variance_``,
+        such as scikit-learn's ``PCA``, ``IncrementalPCA`` and ``TruncatedSVD``; a pair of weights,
+        ``(encoder, decoder)`` with ``family="linear"`` or ``(U, V)`` with ``family="dropout"``; or
+        the coefficients of a sparse regression, shaped as ``coef_``.
+    X : array-like, optional
+        The rows of data on which the fit is judged. For the coefficients of a sparse regression,
+        the dictionary: d rows, and one column per coefficient. If X is None, an estimator is judged
+        on the statistics of the training rows that `fit` stored.
+    y : array-like, optional
+        The targets, one row per row of X. Required for coefficients; not used by the linear family.
+    **settings
+        For an estimator or an object with ``components_``: `sample_weight`. For a pair of weights:
+        `family`, and the settings with which the weights were trained, which are arguments of
+        `LinearAutoencoder` for ``family="linear"``, and `dropout`, `tied` and `matrix` for
+        ``family="dropout"``. For coefficients: `noise_variance`.
+
+    Returns
+    -------
+    Certificate
+        The claims with their verdicts; `holds` is the overall verdict.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from lucidae import LinearAutoencoder, certify
+    >>> X = np.random.default_rng(0).standard_normal((200, 4)) * [4, 3, 2, 1]
+    >>> certify(LinearAutoencoder(2).fit(X), X).holds
+    True
+    >>> mixed = np.array([[0.6, 0.8, 0.0, 0.0], [-0.8, 0.6, 0.0, 0.0]])
+    >>> certificate = certify((mixed, mixed.T), X, family="linear", method="rag")
+    >>> certificate["subspace"].value < 0.01, certificate["alignment"].holds
+    (True, False)
+    """
+    if X is None:
+        return _certified(subject, X, y, settings)
+    with elapsed_on(X, "certificate", getattr(subject, "verbose", "auto")):
+        return _certified(subject, X, y, settings)
+
+
+def _certified(subject: Any, X: Any, y: Any, settings: dict[str, Any]) -> Certificate:
+    """Return the certificate of `subject` on the rows X and the targets y, as `certify` does."""
+    name = type(subject).__name__
+    if hasattr(type(subject), "_certify_on"):
+        check_settings(settings, _keywords(subject._certify_on), name)
+        _check_rows_given(X, {"y": y} | settings)
+        if X is None:
+            return subject.certificate_  # type: ignore[no-any-return]
+        certificate: Certificate = subject._certify_on(X, y, **settings)
+        return certificate._named(getattr(subject, "feature_names_in_", None))
+    for family in ("linear", "dropout", "sparsity"):  # importing one registers its certifier
+        import_module(f"lucidae.{family}")
+    if isinstance(subject, tuple | list) and len(subject) == 2 and "family" in settings:
+        return _certify_pair(subject[0], subject[1], X, y, **settings)
+    if hasattr(subject, "components_"):
+        check_settings(settings, _keywords(_CERTIFIERS["components"]), name)
+        return _CERTIFIERS["components"](subject, X, **settings)
+    if hasattr(subject, "shape"):
+        check_settings(settings, _keywords(_CERTIFIERS["sparsity"]), "coefficients")
+        if X is None or y is None:
+            raise ValueError(
+                "certify was called with coefficients but without the dictionary (X) or the "
+                "responses (y): give both."
+            )
+        return _CERTIFIERS["sparsity"](subject, X, y, **settings)
+    raise ValueError(
+        f"certify got an object of type {name}, expected a fitted estimator of lucidae, a fitted "
+        "object with components_, a pair of weights with family='linear' or family='dropout', or "
+        "an array of coefficients."
+    )
+
+
+def check_settings(given: Iterable[str], allowed: Iterable[str], subject: str) -> None:
+    """Raise a ValueError if `certify` was called with a keyword that it does not take.
+
+    `subject` describes what is certified.
+    """
+    names, unknown = list(allowed), [name for name in given if name not in set(allowed)]
+    if unknown:
+        known = ", ".join(names) if names else "none"
+        raise ValueError(
+            f"certify was called with {', '.join(unknown)}, but the keywords for {subject} are: "
+            f"{known}."
+        )
+
+
+def _check_rows_given(X: Any, others: dict[str, Any]) -> None:
+    """Raise an error if targets or weights of rows were given without the rows X themselves."""
+    given = [name for name, value in others.items() if value is not None]
+    if X is None and given:
+        raise ValueError(
+            f"certify was called with {' and '.join(given)} but without X: an estimator is then "
+            "certified on what fit stored of its training rows, which cannot be combined with "
+            f"other data. Give X too, or leave out {' and '.join(given)}."
+        )
+
+
+def _keywords(function: Callable[..., Any]) -> list[str]:
+    """Return the names of a certifying function's optional arguments, apart from X, Y and y."""
+    parameters = inspect.signature(function).parameters.values()
+    return [
+        given.name
+        for given in parameters
+        if given.kind is given.KEYWORD_ONLY
+        or (given.default is not given.empty and given.name not in ("X", "Y", "y"))
+    ]
+
+
+def _certify_pair(first: Any, second: Any, X: Any, y: Any, **settings: Any) -> Certificate:
+    family = settings.pop("family")
+    if not isinstance(family, str) or family not in ("linear", "dropout"):
+        raise ValueError(f"family={family!r} was given, expected 'linear' or 'dropout'.")
+    if family == "linear" and X is None:
+        raise ValueError(
+            "certify was called with weights but without data: give the rows X, or their "
+            "SecondMoment."
+        )
+    if family == "dropout":
+        check_settings(settings, ["family", *_keywords(_CERTIFIERS[family])], "a pair of weights")
+    data = (X,) if family == "linear" else (X, y)
+    return _CERTIFIERS[family](first, second, *data, **settings)

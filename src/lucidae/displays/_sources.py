@@ -10,7 +10,6 @@ from scipy.spatial import ConvexHull, QhullError
 
 from lucidae.displays._fits import Display
 from lucidae.displays._paths import NoisePathDisplay
-from lucidae.source_names import source_names
 from lucidae.validation import install_command
 
 Floats = np.ndarray[Any, Any]
@@ -33,6 +32,10 @@ MOST_NUMBERS = 20
 
 NAMES_IN_A_ROW = 5
 """Number of names in a row of the list of names below the projections."""
+
+
+HEMISPHERES = {101: "lh", 102: "rh"}
+"""Identifiers of the two surfaces in files of MNE, and the names of the hemispheres."""
 
 
 class SourceDisplay(Display):
@@ -505,3 +508,29 @@ def _path_of_sources(result: Any, path: Any, max_sources: int) -> NoisePathDispl
         noun="source",
         omitted=listed.size - len(chosen),
     )
+
+
+def source_names(spaces: Any, vertices: Any) -> list[str]:
+    """Return the names of sources: hemisphere or source space, and number of the vertex.
+
+    The names are such as "lh 258" for surfaces and "vertex 1133" for a single volume. Further
+    volumes have the name of their segment, or the index of their source space, from 0.
+    """
+    prefixes = [_space_name(space, index, len(spaces)) for index, space in enumerate(spaces)]
+    for index, prefix in enumerate(prefixes):
+        if prefixes.count(prefix) > 1:  # two source spaces of one segment
+            prefixes[index] = f"space {index} {prefix}"
+    return [
+        f"{prefix} {vertex}"
+        for prefix, numbers in zip(prefixes, vertices, strict=True)
+        for vertex in numbers
+    ]
+
+
+def _space_name(space: Any, index: int, count: int) -> str:
+    """Return the name that precedes the vertex numbers of source space `index` of `count`."""
+    if space.get("type") == "surf" and int(space.get("id", -1)) in HEMISPHERES:
+        return HEMISPHERES[int(space["id"])]
+    if count == 1:
+        return "vertex"
+    return str(space.get("seg_name") or f"space {index} vertex")

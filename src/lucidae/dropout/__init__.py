@@ -9,7 +9,6 @@ Mianjy et al. 2018, but allow inputs of any covariance.
 from lucidae.dropout.autoencoder import DropoutAutoencoder
 from lucidae.dropout.claims import certify_weights
 from lucidae.dropout.completion import CompletionPath, completion_path
-from lucidae.dropout.equalize import equalize, equalize_pair
 from lucidae.dropout.factorization import DropoutFactorization
 from lucidae.dropout.landscape import (
     classify,
@@ -27,7 +26,7 @@ from lucidae.dropout.path import (
 from lucidae.dropout.problem import DropoutObjective, LinearProblem, Weights
 from lucidae.dropout.regressor import DropoutRegressor
 from lucidae.dropout.sgd import GaussianSource, SampleSource, descend
-from lucidae.dropout.solvers import ExactSolution, solve, solve_tied
+from lucidae.dropout.solvers import ExactSolution, equalize, equalize_pair, solve, solve_tied
 
 __all__ = [
     "CompletionPath",

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
 from typing import Any, Self
 
 import numpy as np
@@ -14,7 +12,7 @@ from sklearn.utils import Tags
 from sklearn.utils.metaestimators import available_if
 from sklearn.utils.validation import check_is_fitted
 
-from lucidae.arrays import Array, beside, like, machine_epsilon
+from lucidae.arrays import Array, beside, like, machine_epsilon, namespace, scalar
 from lucidae.base import (
     Fitted,
     checked_codes,
@@ -23,31 +21,20 @@ from lucidae.base import (
     validated_rows,
 )
 from lucidae.certificates.claims import Certificate
-from lucidae.certificates.sketch import Sketch
 from lucidae.dropout.claims import given_rows
 from lucidae.dropout.network import (
+    Matrix,
     NetworkMixin,
     NetworkState,
     SgdSettings,
-    TrainedNetwork,
+    allowed_gap,
     beside_rows,
-    exact_network,
     finite_output,
-    hidden_width,
     merges_moments,
-    representable,
 )
-from lucidae.dropout.problem import (
-    LinearProblem,
-    host,
-)
-from lucidae.dropout.rows import RowMean, mean_of, read_passed
-from lucidae.dropout.solvers import (
-    autoencoder_loss,
-    solve_autoencoder,
-)
+from lucidae.dropout.problem import RowMean, host, read_passed
+from lucidae.dropout.solvers import hidden_width
 from lucidae.dropout.theory import strength_of
-from lucidae.dropout.verify import FittedArrays
 from lucidae.iteration.progress import timed_fit
 from lucidae.moments import SecondMoment
 from lucidae.rows.kinds import check_batch, in_memory
@@ -55,75 +42,6 @@ from lucidae.rows.operator import STORED_FEATURES, BlockRows, MomentRows, RowOpe
 from lucidae.rows.passes import Passes, ReadTwiceMixin, by_blocks, check_start, given_moment
 from lucidae.spectrum import scatter_is_cheapest
 from lucidae.validation import check_weights
-
-
-@dataclass(eq=False)
-class AutoencoderState(NetworkState):
-    """Fitted state of `DropoutAutoencoder`: second moment of the rows, settings and weights."""
-
-    # whether the optimum was computed from the rows, because their moment hides components
-    refined: bool = field(default=False, kw_only=True)
-
-    @property
-    def needs_rows(self) -> bool:
-        """Whether the certificate needs the rows, because their second moment does not suffice."""
-        return super().needs_rows or self.refined
-
-    @property
-    def problem(self) -> LinearProblem:
-        """The second moments of inputs and targets, both of which are the rows."""
-        if isinstance(self.moment, RowMean):
-            raise ValueError(
-                f"fit does not store the second moment of as many as {self.moment.n_features} "
-                "features, which the certificate needs: call lucidae.certify(estimator, X) with "
-                "the rows X."
-            )
-        return LinearProblem.autoencoder(self.moment)
-
-    def centers(self) -> tuple[Array, Array]:
-        """Return the mean of the rows twice: as inputs, and as outputs."""
-        return self.moment.mean, self.moment.mean
-
-    def solve(self) -> TrainedNetwork:
-        """Return the network at the global minimum of the expected dropout loss."""
-        return self.from_rows(MomentRows(self.moment))
-
-    def from_rows(self, rows: RowOperator) -> TrainedNetwork:
-        """Return the same network from rows, whose moment may hide components."""
-        return exact_network(solve_autoencoder(rows, self.strength, self.width))
-
-    def compute_attributes(self) -> dict[str, Any]:
-        """Return the fitted attributes (such as ``left_`` and ``mean_``) by name."""
-        return super().compute_attributes() | {
-            "mean_": representable(self.moment.mean, self.ref, "mean_", factor=False),
-            "n_components_": self.width,
-        }
-
-    def fitted_arrays(self, attributes: Mapping[str, Any]) -> FittedArrays:
-        """Return the attributes that the certificate compares with data."""
-        mean, expected = host(attributes["mean_"]), self.moment.center.shape
-        if mean.shape != tuple(expected):
-            raise ValueError(
-                f"mean_ has shape {mean.shape}, expected {tuple(expected)}: one entry per feature."
-            )
-        return replace(
-            super().fitted_arrays(attributes),
-            mean=mean,
-            settings=((float(attributes["n_components_"]), float(self.width)),),
-        )
-
-    def remainder(self, mean: Any, subtracted: Array) -> np.ndarray[Any, Any]:
-        """Return the mean of the training rows minus `subtracted`, a rounded copy of that mean.
-
-        `subtracted` has the dtype of new rows, and `mean` is the attribute ``mean_``. If the
-        attribute is the rounded stored mean, the stored mean is used, which has more digits; if a
-        user has assigned another value to the attribute, that value is used.
-        """
-        mean, done = host(mean), host(subtracted)
-        center, offset = host(self.moment.center), host(self.moment.offset)
-        difference = (mean - center) - offset
-        fitted = np.abs(difference) <= machine_epsilon(self.ref) * np.abs(mean)
-        return np.asarray(np.where(fitted, (center - done) + offset, mean - done))
 
 
 class DropoutAutoencoder(
@@ -211,7 +129,7 @@ class DropoutAutoencoder(
 
     mean_ = Fitted()
 
-    _state: AutoencoderState
+    _state: NetworkState
 
     def __init__(
         self,
@@ -269,12 +187,12 @@ class DropoutAutoencoder(
         rows = RowOperator.of(X, weights)
         stored = trains or X.shape[1] <= STORED_FEATURES
         stored = stored or scatter_is_cheapest(rows, width)
-        moment = rows.scatter() if stored else mean_of(rows)
+        moment = rows.scatter() if stored else RowMean(rows.weight, rows.mean, 0.0 * rows.mean)
         state = self._unsolved(moment, reference_array(X))
         if trains:
-            state.train(X, X, weights, settings)
+            state.train(X, X, weights, settings, state.problem)
         else:
-            state.trained = state.from_rows(rows)
+            state.solve(rows)
             state.refined = stored and rows.factor is not None
         state.refer(X, None, weights, type(self).__name__)
         self._keep(state)
@@ -322,7 +240,7 @@ class DropoutAutoencoder(
         state = self._unsolved(moment, data.rows.reference)
         state.sketch = passed.sketch
         if data.repeatable and start is None:
-            state.trained = state.from_rows(BlockRows(Passes(data, verbose), moment))
+            state.solve(BlockRows(Passes(data, verbose), moment))
         return state
 
     @available_if(merges_moments)
@@ -347,19 +265,10 @@ class DropoutAutoencoder(
         """
         SgdSettings.of(self)  # refuses wrong settings, which this solver does not use
         check_batch(X)
-        first = not self.__sklearn_is_fitted__()
-        X = validated_rows(self, X, reset=first)
+        X = validated_rows(self, X, reset=not self.__sklearn_is_fitted__())
         weights = check_weights(sample_weight, X)
-        moment, ref, doubt = SecondMoment.of(X, weights), reference_array(X), None
-        sketch: Sketch | None = Sketch.empty(X.shape[1])
-        if not first:
-            seen = self._state
-            moment, ref, doubt = seen.moment.merge(moment), seen.ref, seen.doubt
-            seen.sketch_referred()
-            sketch = seen.sketch
-        state = self._unsolved(moment, ref)
-        state.doubt, state.sketch = doubt, None if sketch is None else sketch.update(X, weights)
-        self._keep_unsolved(state)
+        state = self._unsolved(SecondMoment.of(X, weights), reference_array(X))
+        self._keep_batch(state, X, None, weights)
         return self
 
     @by_blocks
@@ -381,12 +290,23 @@ class DropoutAutoencoder(
         check_is_fitted(self)
         X = validated_rows(self, X, reset=False)
         encoder, mean = beside_rows(self.right_, X), beside_rows(self.mean_, X)
-        rest = like(self._state.remainder(self.mean_, mean), encoder)
+        rest = like(self._rounded_off(host(mean)), encoder)
         with np.errstate(over="ignore", invalid="ignore"):
             # Sparse rows are centred after the product, so that they stay sparse.
             sparse = scipy.sparse.issparse(X)
             codes = X @ encoder - mean @ encoder if sparse else (X - mean) @ encoder
             return finite_output(codes - rest @ encoder, "codes")
+
+    def _rounded_off(self, subtracted: Matrix) -> Matrix:
+        """Return the mean of the training rows minus `subtracted`, that mean in another dtype.
+
+        If ``mean_`` is the rounded stored mean, the stored mean is used, which has more digits; if
+        a user has assigned another value, that value is used.
+        """
+        mean, (center, offset) = host(self.mean_), self._state.mean_parts
+        rounding = machine_epsilon(self._state.ref) * np.abs(mean)
+        fitted = np.abs((mean - center) - offset) <= rounding
+        return np.where(fitted, (center - subtracted) + offset, mean - subtracted)
 
     @by_blocks
     def inverse_transform(self, X: Any) -> Array:
@@ -437,26 +357,34 @@ class DropoutAutoencoder(
         return 1.0 - loss / energy if energy > 0 else 1.0
 
     def _loss_on(self, X: Any) -> tuple[float, float]:
-        """Return the mean squared error of the reconstructed rows x of X, and E‖x − mean‖²."""
+        """Return the mean squared error of the reconstructed rows x of X, and E‖x − mean‖².
+
+        With C = E[(x − mean)(x − mean)ᵀ], which is not formed, they are tr C − 2 tr UᵀCV +
+        tr(UᵀU VᵀCV) and tr C.
+        """
         source = RowOperator.of(X) if in_memory(X) else MomentRows(SecondMoment.of(X))
         left, right, mean = (
             like(part, source.mean) for part in (self.left_, self.right_, self.mean_)
         )
-        return autoencoder_loss(source, left, right, 0.0, mean)
+        xp, shift = namespace(left), source.mean - mean
+        inward = source.apply(right.mT).mT + shift[:, None] * (shift @ right)
+        total = source.trace + scalar(xp.sum(shift * shift))
+        fitted = scalar(xp.sum((left.mT @ left) * (right.mT @ inward)))
+        return total + fitted - 2 * scalar(xp.sum(left * inward)), total
 
     @property
     def _n_features_out(self) -> int:
         return int(self.left_.shape[1])
 
-    def _unsolved(self, moment: SecondMoment | RowMean, ref: Array) -> AutoencoderState:
+    def _unsolved(self, moment: SecondMoment | RowMean, ref: Array) -> NetworkState:
         """Return a fitted state with the given second moment, or mean, of the rows.
 
         The fitted attributes are computed when they are first read.
         """
         width = hidden_width(self.n_components, moment.n_features)
         strength = strength_of(self.dropout)
-        tolerance = self._allowed_gap
-        return AutoencoderState(moment, strength, width, ref, tolerance, None)
+        tolerance = allowed_gap(self.tol, self._trains)
+        return NetworkState(moment, strength, width, ref, tolerance)
 
     def _certify_on(self, X: Any, _y: Any, sample_weight: Any = None) -> Certificate:
         """Return the certificate of the fitted weights on given rows, for `lucidae.certify`."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -12,40 +11,41 @@ import scipy.linalg
 import scipy.sparse
 from scipy.stats import chi2
 
-from lucidae.arrays import as_double, is_array, to_numpy
+from lucidae.arrays import as_double, is_array, largest, to_numpy
 from lucidae.certificates.bounds import Ball
-from lucidae.certificates.certify import certifies
-from lucidae.certificates.claims import (
-    Certificate,
-    Claim,
-    at_least,
-    at_most,
-    does_not_apply,
-    reported,
-    undecided,
+from lucidae.certificates.claims import Certificate, Claim, certifies, undecided
+from lucidae.certificates.rows import OVERFLOW, SMALL_ROWS, Data, GivenRows, RereadRows
+from lucidae.certificates.sketch import column_scales, sketch_pairs
+from lucidae.counting import separated_components
+from lucidae.dropout.problem import (
+    LARGEST_ENTRY,
+    Passed,
+    check_hidden_units,
+    checked_columns,
+    joint_moment,
+    read_passed,
 )
-from lucidae.dropout.problem import check_hidden_units
-from lucidae.dropout.rows import as_columns, checked_columns
 from lucidae.dropout.theory import strength_of
 from lucidae.dropout.verify import (
     ATTRIBUTES,
     SINGLE,
+    SMALL,
     UNKNOWN,
-    Data,
     DropoutFigures,
     FittedArrays,
     GivenMatrix,
     Judged,
     JudgedRows,
     Matrix,
+    Subject,
     UnprojectedError,
     measure,
     paper_bound,
 )
 from lucidae.dropout.verify_completion import CompletionFigures
+from lucidae.moments import SecondMoment
 from lucidae.rows.kinds import aligned_blocks, in_memory
-from lucidae.rows.passes import load_rows
-from lucidae.sampling import separated_components
+from lucidae.rows.passes import Passes, load_rows
 from lucidae.validation import check_flag, check_number, check_rows, check_weights
 
 CERTIFIED = 1e-6
@@ -77,6 +77,8 @@ INFLUENTIAL = 0.1
 
 _EXACT = "solver='exact' computes the optimum from one decomposition."
 
+_EQUALIZE = "lucidae.equalize_pair makes the units equal without changing the product U Vᵀ."
+
 _REMEDY = (
     "Call lucidae.certify with all rows at once: the rows lose fewer digits to rounding than their "
     "second moment."
@@ -95,15 +97,17 @@ _COARSE = (
 _NOT_KNOWN = "For tied weights and inputs that are not white no formula of the optimum is known."
 
 _OTHER_WEIGHTS = (
-    "These are not the optimal weights for these rows: they belong to other rows or settings, or "
+    "These are not the optimal {weights} for these rows: they belong to other rows or settings, or "
     "were changed. Call fit again."
 )
-
-_BELOW = "The loss is below its lower bound, so one of them was computed wrongly."
 
 _PART = "the part of E‖y‖² that least squares explains"
 
 _THEOREM = "Mianjy et al. 2018, Theorem 3.6"
+
+_LOW_RANK = "Eckart & Young 1936; Izenman 1975"
+
+_LANDSCAPE = "Baldi & Hornik 1989"
 
 STATEMENTS = {
     "gap": ("the expected dropout loss equals its global minimum", _THEOREM),
@@ -140,6 +144,10 @@ STATEMENTS = {
         "rounding errors of the loss minus its minimum are below the tolerance",
         "Higham 2002, sections 10.3 and 19.4",
     ),
+    "small_dropout": (
+        "dropout/(1 − dropout) below which the optimal product U Uᵀ of tied weights has full rank",
+        "Mianjy et al. 2018, Theorem 4.3",
+    ),
     "sampling": (
         "number of leading singular directions of the data that exceed sampling noise",
         "Bunea, She & Wegkamp 2011 (regression); Johnstone 2001 (autoencoder)",
@@ -151,13 +159,9 @@ STATEMENTS = {
 }
 """Statement and reference of the claims about a network with dropout."""
 
-_LOW_RANK = "Eckart & Young 1936; Izenman 1975"
-
-_LANDSCAPE = "Baldi & Hornik 1989"
-
 REDUCED_RANK = STATEMENTS | {
     "gap": ("no coefficients of rank at most {width} have a smaller squared error", _LOW_RANK),
-    "subgradient": (
+    "orthogonality": (
         "least squares minus fit is orthogonal to the fit, whose singular values are larger",
         "Eckart & Young 1936",
     ),
@@ -187,52 +191,61 @@ class Context:
     shrink: bool = True  # whether they are those of dropout, not of reduced-rank regression
     alpha: float = 0.0  # ridge penalty
 
-    def named(self, name: str, width: int = 0) -> tuple[str, str, str]:
-        """Return name, statement and reference of a claim."""
-        statement, reference = (STATEMENTS if self.shrink else REDUCED_RANK)[name]
-        if self.alpha and name == "gap":
+    def texts(self, figures: DropoutFigures) -> dict[str, Claim]:
+        """Return the claims by name, as yet without verdicts."""
+        changed = {}
+        if self.alpha:
+            statement, reference = (STATEMENTS if self.shrink else REDUCED_RANK)["gap"]
             statement += f", with the ridge penalty alpha={self.alpha:g} included"
-            reference += "; Mukherjee & Zhu 2011"
-        shown = "orthogonality" if name == "subgradient" and not self.shrink else name
-        return shown, statement.format(width=width), reference
+            changed["gap"] = statement, f"{reference}; Mukherjee & Zhu 2011"
+        if figures.tied:
+            known = "Mianjy et al. 2018, Theorem 2.4"
+            reference = known if figures.known else f"{_THEOREM}, as a bound for tied layers"
+            changed["gap"] = STATEMENTS["gap"][0], reference
+            changed["curvature"] = STATEMENTS["curvature"][0], "Mianjy et al. 2018, Theorem 4.3"
+        found = (STATEMENTS if self.shrink else REDUCED_RANK) | changed
+        width = figures.judged.width
+        return {
+            name: Claim(name, statement.format(width=width), reference)
+            for name, (statement, reference) in found.items()
+        }
 
 
 def claims(
     figures: DropoutFigures, tolerance: float, context: Context = Context()
 ) -> tuple[Claim, ...]:
     """Return the claims that the measured values support, most important first."""
-    level = math.sqrt(tolerance)
-    gap = _gap(figures, tolerance, context)
+    level, texts = math.sqrt(tolerance), context.texts(figures)
+    advice = _advice(figures, level, context)
+    gap = _gap(figures, tolerance, texts["gap"], advice)
 
-    def compare(name: str, ball: Ball | None, limit: float, advice: str, why: str) -> Claim:
-        described = context.named(name, figures.judged.width)
+    def compare(name: str, ball: Ball | None, limit: float, advice: str, why: str = "") -> Claim:
         if why or ball is None:
-            return does_not_apply(*described, why or _NOT_KNOWN)
-        advice = advice if context.shrink else _OTHER
-        return at_most(*described, ball.value, limit, advice, error=ball.error)
+            return replace(texts[name], advice=why or _NOT_KNOWN)
+        return texts[name].judged(ball, limit, advice)
 
     # The thresholds are implied by the tolerance of the gap: see `lucidae.dropout.verify`.
     far, uneven = level * max(figures.far, 1.0), tolerance * max(figures.unequal, 1.0)
-    tie = (_NOT_UNIQUE if context.shrink else _TIED_VALUES) if far >= 1.0 else ""
-    why = _NO_DROPOUT if figures.judged.strength == 0 else _WEAK if uneven >= 1.0 else ""
-    why = _CORRELATED if figures.judged.strength > 0 and figures.tied and not figures.known else why
-    same = "without changing the product U Vᵀ."
-    spectrum = f"Some singular value of the product U Vᵀ differs from the optimal one. {_EXACT}"
-    differs = f"The product U Vᵀ differs from the optimal one. {_EXACT}"
-    scores = f"lucidae.equalize_pair makes the scores equal {same}"
-    shorter = f"lucidae.equalize_pair minimises the path norm {same}"
-    longer = _OTHER_WEIGHTS if context.exact else f"Training has not converged. {_EXACT}"
+    tie = _NOT_UNIQUE if far >= 1.0 and figures.known else ""
     compared = [
-        compare("subgradient", figures.subgradient, level, spectrum, ""),
-        compare("product", figures.product, far, differs, tie if figures.known else ""),
-        compare("equalized", figures.equalized, uneven, scores, why),
-        compare("path_norm", figures.path, uneven, shorter, why),
-        _rank(figures, level, context),
-        compare("stationarity", figures.stationarity, level, longer, ""),
-        _curvature(figures, level, context, decided=gap.holds is not None),
-        *_attributes(figures, context),
+        compare(
+            "subgradient" if context.shrink else "orthogonality", figures.subgradient, level, advice
+        ),
+        compare("product", figures.product, far, advice, tie),
+        _rank(figures, level, texts["rank"], advice),
+        compare("stationarity", figures.stationarity, level, advice),
+        _curvature(figures, level, texts["curvature"], advice, decided=gap.holds is not None),
     ]
-    compared = [claim for claim in compared if context.shrink or claim.name not in _OF_DROPOUT]
+    if context.shrink:
+        why = _NO_DROPOUT if figures.judged.strength == 0 else _WEAK if uneven >= 1.0 else ""
+        if figures.judged.strength > 0 and figures.tied and not figures.known:
+            why = _CORRELATED
+        compared[2:2] = [
+            compare("equalized", figures.equalized, uneven, _EQUALIZE, why),
+            compare("path_norm", figures.path, uneven, _EQUALIZE, why),
+        ]
+    if figures.attributes is not None:
+        compared.append(_attributes(figures, figures.attributes, texts["attributes"]))
     if figures.missed + figures.lost > tolerance or (figures.known and gap.holds is None):
         # Neither the optimum nor the distance to it is known, so nothing can be compared with it.
         compared = [
@@ -243,23 +256,19 @@ def claims(
         ]
     elif gap.holds:
         # These follow from a minimal loss, and their own figures may have larger errors.
+        own = ("equalized", "path_norm", "rank", "attributes")
         compared = [
-            does_not_apply(claim.name, claim.statement, claim.reference, _COARSE)
-            if claim.undecided and claim.name not in (*_OF_DROPOUT, "rank", "attributes")
+            replace(texts[claim.name], advice=_COARSE)
+            if claim.undecided and claim.name not in own
             else claim
             for claim in compared
         ]
-    return (
-        gap,
-        *compared,
-        _conditioning(figures, tolerance),
-        *_small_dropout(figures),
-        _sampling(figures, context),
-        _leverage(figures),
-    )
+    found = [gap, *compared, _conditioning(figures, tolerance, texts["conditioning"])]
+    if figures.tied and figures.known:
+        found.append(_small_dropout(figures, texts["small_dropout"]))
+    sampling = _sampling(figures, texts["sampling"], context.alpha)
+    return (*found, sampling, _leverage(figures, texts["leverage"]))
 
-
-_OF_DROPOUT = ("equalized", "path_norm")
 
 _NO_DROPOUT = (
     "Without dropout the loss depends on the product U Vᵀ alone, not on the norms of single units."
@@ -277,38 +286,23 @@ _WEAK = (
 )
 
 _NOT_UNIQUE = (
-    "The optimal function is not unique: the last singular value of the least-squares map that the "
-    "hidden units can represent equals the next one within the tolerance."
-)
-
-_TIED_VALUES = (
-    "The optimal coefficients are not unique: the last singular value of the least-squares map "
-    "that the rank allows equals the next one within the tolerance."
-)
-
-_OTHER = (
-    "These are not the coefficients of reduced-rank least squares for these rows: they belong to "
-    "other rows or another rank, or were changed. Call fit again."
+    "The optimal product is not unique: the last singular value of the least-squares map that the "
+    "rank allows equals the next one within the tolerance."
 )
 
 
-def _gap(figures: DropoutFigures, tolerance: float, context: Context) -> Claim:
+def _gap(figures: DropoutFigures, tolerance: float, text: Claim, advice: str) -> Claim:
     """Return the claim that the loss equals its global minimum.
 
     A loss below it by more than the tolerance is refuted too: one of them was computed wrongly. If
     its error exceeds the tolerance, a smaller loss is possible, however small the gap is. For tied
     weights and inputs that are not white, the minimum for separate layers is a lower bound.
     """
-    name, statement, reference = context.named("gap", figures.judged.width)
     ball, holds, why = figures.gap, None, ""
-    if figures.tied:
-        reference = "Mianjy et al. 2018, Theorem 2.4"
-    if not figures.known:
-        reference = f"{_THEOREM}, as a bound for tied layers"
     # Singular values that were not computed can only make the minimum smaller.
     low = ball.low + figures.missed + figures.lost
     if ball.high < -tolerance:
-        holds, why = False, _BELOW
+        holds, why = False, "The loss is below its lower bound: one of them was computed wrongly."
     elif abs(ball.value) <= tolerance and max(ball.high, ball.error) <= tolerance:
         holds = True
     elif not figures.known:
@@ -317,29 +311,30 @@ def _gap(figures: DropoutFigures, tolerance: float, context: Context) -> Claim:
             "because the optimum of separate layers is smaller by that much."
         )
     elif low > tolerance:
-        holds, why = False, _advice(figures, math.sqrt(tolerance), context)
+        holds, why = False, advice
     else:
         why = _lost(figures)
+    found: Any = {"value": ball.value, "threshold": tolerance, "error": ball.error}
     headline = "global minimum of the loss" if figures.known else ""
-    described = (name, statement, reference, ball.value, tolerance, holds, why, ball.error)
-    return Claim(*described, undecided=holds is None, headline=headline)
+    verdict: Any = {"holds": holds, "undecided": holds is None, "headline": headline}
+    return replace(text, **found, **verdict, advice=why)
 
 
 def _advice(figures: DropoutFigures, level: float, context: Context) -> str:
     """Return the advice for weights that are not optimal."""
     if not context.shrink:
-        return _OTHER
+        return _OTHER_WEIGHTS.format(weights="coefficients of reduced rank")
     if figures.curvature is not None and figures.curvature < -level:
         return f"The weights are at a strict saddle. {figures.reason}"
     rounded = figures.precision > SINGLE
     hint = " The weights are rounded to float32: give the rows as float64." if rounded else ""
     longer = f"Train longer with a decreasing learning rate; {_EXACT}"
-    return (_OTHER_WEIGHTS if context.exact else longer) + hint
+    return (_OTHER_WEIGHTS.format(weights="weights") if context.exact else longer) + hint
 
 
 def _lost(figures: DropoutFigures) -> str:
     """Return why it could not be decided whether the loss is minimal."""
-    error, dropped = figures.gap.error, figures.white.dropped
+    error, white = figures.gap.error, figures.white
     if error > math.sqrt(UNKNOWN):
         return (
             "The second moment that fit computed could not be confirmed by the sketch of the rows "
@@ -353,134 +348,100 @@ def _lost(figures: DropoutFigures) -> str:
             "units can represent are too close to each other. More dropout, or another number of "
             "hidden units, separates them."
         )
-    directions = (
-        f" Number of directions in which the inputs are constant up to rounding errors: {dropped}."
-    )
-    remedy = f" {_REMEDY}" if figures.white.squared else ""
-    if dropped and figures.precision > SINGLE:
-        remedy = (
-            " The inputs were rounded to float32, which gives them a spurious variance in these "
-            "directions: give the rows as float64."
-        )
-    unexplained = figures.white.energy / figures.white.explained
+    remedy = _REMEDY if white.squared else ""
+    if white.dropped and figures.precision > SINGLE:
+        remedy = "The inputs were rounded to float32: give the rows as float64."
+    unexplained = white.energy / white.explained
     if unexplained > UNEXPLAINED:
-        remedy = " Subtract the means of inputs and outputs first, or use fit_intercept=True."
+        remedy = "Subtract the means of inputs and outputs first, or use fit_intercept=True."
     return (
         f"float64 is not precise enough: rounding errors may change the loss minus its minimum by "
-        f"{error:.1g} times {_PART} ({unexplained:.1g} times smaller "
-        "than E‖y‖² itself), and the second moment of the standardised inputs has the condition "
-        f"number {figures.white.condition:.1g}.{directions if dropped else ''}{remedy}"
-    )
+        f"{error:.1g} times {_PART} ({unexplained:.1g} times smaller than E‖y‖² itself), and the "
+        "second moment of the standardised inputs has the condition number "
+        f"{white.condition:.1g}. {_constant(white.dropped)} {remedy}"
+    ).strip()
 
 
-def _rank(figures: DropoutFigures, level: float, context: Context) -> Claim:
+def _constant(dropped: int) -> str:
+    """Return how many directions of the inputs have no variance beyond rounding, if any."""
+    known = "Number of directions in which the inputs are constant up to rounding errors"
+    return f"{known}: {dropped}." if dropped else ""
+
+
+def _rank(figures: DropoutFigures, level: float, text: Claim, advice: str) -> Claim:
     """Return the claim that the product U Vᵀ of the weights has the rank of the optimal product."""
-    described = context.named("rank", figures.judged.width)
     rank, optimal, (lowest, highest) = figures.rank, figures.optimal_rank, figures.rank_band
     if optimal is None:
-        return does_not_apply(*described, _NOT_KNOWN)
+        return replace(text, advice=_NOT_KNOWN)
     if rank != optimal and lowest <= rank <= highest:
         why = (
             "The rank is not defined at this tolerance: a singular value of the optimal product is "
             f"so close to {level:.1g} times the largest, the limit below which it "
             "counts as zero, that weights whose loss is minimal may have either rank."
         )
-        return does_not_apply(*described, why)
-    has = "has singular directions that the optimum does not have"
-    words = has if rank > optimal else "lacks singular directions that the optimum has"
-    advice = f"The product U Vᵀ {words}. {_EXACT}" if context.shrink else _OTHER
+        return replace(text, advice=why)
     same = rank == optimal
-    return Claim(*described, float(rank), float(optimal), same, "" if same else advice)
+    found: Any = {"value": rank, "threshold": optimal, "holds": same}
+    return replace(text, **found, advice="" if same else advice)
 
 
-def _curvature(figures: DropoutFigures, level: float, context: Context, *, decided: bool) -> Claim:
+def _curvature(
+    figures: DropoutFigures, level: float, text: Claim, advice: str, *, decided: bool
+) -> Claim:
     """Return the claim that the Hessian of the loss has no negative eigenvalue.
 
     If it was not measured, it does not apply where the gap is `decided`, and is undecided
     otherwise.
     """
-    name, statement, reference = context.named("curvature")
-    reference = "Mianjy et al. 2018, Theorem 4.3" if figures.tied else reference
     if figures.curvature is None:
-        state = does_not_apply if decided else undecided
-        return state(name, statement, reference, figures.reason)
-    advice = f"The weights are at a strict saddle. {figures.reason}"
+        return replace(text, advice=figures.reason, undecided=not decided)
     error = UNCERTAIN_CURVATURE * figures.stationarity.value + figures.stationarity.error
-    return at_least(
-        name,
-        statement,
-        reference,
-        figures.curvature,
-        -level,
-        advice if context.shrink else _OTHER,
-        error=error,
-    )
+    return text.judged(Ball(figures.curvature, error), -level, advice, least=True)
 
 
-def _attributes(figures: DropoutFigures, context: Context) -> tuple[Claim, ...]:
-    """Return the claim that the fitted attributes agree with weights and data, if compared."""
-    if figures.attributes is None:
-        return ()
-    value, error = figures.attributes.value, figures.attributes.error
-    described = context.named("attributes")
+def _attributes(figures: DropoutFigures, found: Ball, text: Claim) -> Claim:
+    """Return the claim that the fitted attributes agree with weights and data."""
+    if math.isfinite(found.value) and found.error > 1.0:
+        why = f"Rounding errors are too large to judge {figures.attribute}. {_REMEDY}"
+        known: Any = {"value": found.value, "threshold": ATTRIBUTES}
+        return replace(text, **known, advice=why, undecided=True)
     why = (
         f"{figures.attribute} belongs to other weights or data, or was assigned after the fit. "
         "Call fit again."
     )
-    if math.isfinite(value) and error > 1.0:
-        why = f"Rounding errors are too large to judge {figures.attribute}. {_REMEDY}"
-        return (undecided(*described, why, value, ATTRIBUTES),)
-    claim = at_most(*described, value, ATTRIBUTES, why, error=error)
-    advice = f"{figures.attribute}: {claim.advice}"
-    return (replace(claim, advice=advice) if claim.undecided else claim,)
+    return text.judged(found, ATTRIBUTES, why)
 
 
-def _conditioning(figures: DropoutFigures, tolerance: float) -> Claim:
+def _conditioning(figures: DropoutFigures, tolerance: float, text: Claim) -> Claim:
     """Return the claim that rounding errors change the gap by less than the tolerance."""
-    described, share = Context().named("conditioning"), figures.gap.error
-    dropped = figures.white.dropped
-    if share > tolerance:
-        return undecided(*described, _lost(figures), share, tolerance)
-    note = (
-        f"Number of directions in which the inputs count as constant: {dropped}. Their "
-        "standard deviation in these directions is as small as rounding errors."
-    )
-    return Claim(*described, share, tolerance, True, note if dropped else "")
+    text = replace(text, value=figures.gap.error, threshold=tolerance)
+    if figures.gap.error > tolerance:
+        return replace(text, advice=_lost(figures), undecided=True)
+    return replace(text, holds=True, advice=_constant(figures.white.dropped))
 
 
-def _small_dropout(figures: DropoutFigures) -> tuple[Claim, ...]:
-    """Return up to which strength of dropout tied weights have full rank, if they are tied."""
-    if not (figures.tied and figures.known):
-        return ()
+def _small_dropout(figures: DropoutFigures, text: Claim) -> Claim:
+    """Return up to which strength of dropout tied weights have full rank."""
     strength = figures.judged.strength
     bound = paper_bound(figures.best.values, figures.judged.width)
-    inside = strength < bound
     advice = (
         f"The strength of this dropout, {strength:.3g}, is "
-        f"{'below' if inside else 'above'} this limit. In both cases every local minimum of the "
-        "loss is global (proof in the docstring of lucidae.dropout.theory)."
+        f"{'below' if strength < bound else 'above'} this limit. In both cases every local minimum "
+        "of the loss is global (proof in the docstring of lucidae.dropout.theory)."
     )
-    statement = (
-        "value of dropout/(1 − dropout) below which the optimal product U Uᵀ of tied weights U has "
-        "full rank"
-    )
-    reference = "Mianjy et al. 2018, Theorem 4.3"
-    return (reported("small_dropout", statement, reference, bound, advice),)
+    return replace(text, value=bound, advice=advice)
 
 
-def _sampling(figures: DropoutFigures, context: Context) -> Claim:
+def _sampling(figures: DropoutFigures, text: Claim, alpha: float) -> Claim:
     """Return a claim that reports how many singular values of the data exceed sampling noise."""
-    described, white, spectrum = context.named("sampling"), figures.white, figures.best.values
+    white, spectrum = figures.white, figures.best.values
     n_rows, n_inputs = white.n_rows, len(white.inner)
     # With a ridge penalty the level of the noise is that without.
     fewer = " With a ridge penalty the number of components above the noise may be larger."
-    fewer = fewer if context.alpha else ""
+    fewer = fewer if alpha else ""
     why = ""
     if n_rows is None:
-        why = (
-            "The matrix itself is given, not rows that were drawn from a population, so there is "
-            "no sampling noise to compare with."
-        )
+        why = "A matrix is given, not rows that were drawn from a population."
     elif white.rest > 0:
         why = "Only the leading singular values of the data were computed."
     elif white.residual is not None and n_rows <= n_inputs:
@@ -489,7 +450,7 @@ def _sampling(figures: DropoutFigures, context: Context) -> Claim:
             f"estimate the effects of {n_inputs} inputs and the variance of the noise."
         )
     if why or n_rows is None:
-        return does_not_apply(*described, why + fewer)
+        return replace(text, advice=why + fewer)
     judged = min(figures.judged.width, len(spectrum))
     if white.residual is None:
         count = int(separated_components(spectrum**2, n_rows, judged).sum())
@@ -499,8 +460,8 @@ def _sampling(figures: DropoutFigures, context: Context) -> Claim:
     sentence = (
         f"{count} of the {judged} leading components exceed the sampling noise of {n_rows:g} rows."
     )
-    claim = reported(*described, float(count), sentence + fewer)
-    return replace(claim, headline=f"sampling: {count} of {judged}")
+    headline = f"sampling: {count} of {judged}"
+    return replace(text, value=count, advice=sentence + fewer, headline=headline)
 
 
 def noise_level(residual: Matrix, n_inputs: int, n_rows: float) -> float:
@@ -525,33 +486,20 @@ def noise_level(residual: Matrix, n_inputs: int, n_rows: float) -> float:
     return level * math.sqrt(enlarged / n_rows)
 
 
-def _leverage(figures: DropoutFigures) -> Claim:
+def _leverage(figures: DropoutFigures, text: Claim) -> Claim:
     """Return a claim that names the rows that have more than their share of the energy."""
-    described = Context().named("leverage")
     rows = figures.white.known
     if rows is None or not rows.peaks.size:
-        why = "A matrix is given, not rows: every row counts."
-        return does_not_apply(*described, why)
+        return replace(text, advice="A matrix is given, not rows: every row counts.")
     numbers, shares = rows.peaks
-    most = float(shares[0])
-    limit = max(INFLUENTIAL, min(20.0 / (rows.weight - rows.centered + 1.0), 0.5))
-    named = [f"{int(row)}" for row, share in zip(numbers, shares, strict=True) if share > limit]
-    figures.evidence["leverage_rows"] = [int(row) for row in named]
-    figures.evidence["leverage_shares"] = [float(share) for share in shares if share > limit]
-    if not named:
-        return reported(*described, most)
-    words = f"row{'s' if len(named) > 1 else ''} {', '.join(named)}"
-    advice = (
-        f"{words[0].upper()}{words[1:]} (counted from 0) {'have' if len(named) > 1 else 'has'} up "
-        f"to {most:.0%} of the squared deviations of all rows, so that the fit depends on "
-        f"{'them' if len(named) > 1 else 'it'}: check for errors, and compare with a fit without."
-    )
-    claim = reported(*described, most, advice)
-    return replace(claim, headline=f"influence: {words}")
+    high = shares > max(INFLUENTIAL, min(20.0 / (rows.weight - rows.centered + 1.0), 0.5))
+    named, large = [int(number) for number in numbers[high]], [float(s) for s in shares[high]]
+    figures.evidence.update(leverage_rows=named, leverage_shares=large)
+    return text.influenced(named, large, float(shares[0]))
 
 
 def certificate_of(
-    candidates: Iterable[Data],
+    subject: Subject | None,
     judged: Judged,
     *,
     title: str,
@@ -559,23 +507,16 @@ def certificate_of(
     fitted: FittedArrays | None = None,
     context: Context = Context(),
 ) -> Certificate:
-    """Return the certificate of weights on the first data whose digits suffice to judge them."""
-    figures = None
+    """Return the certificate of weights on data; None if nothing is known of the rows."""
+    why = "Nothing is known of the training rows that fit itself did not compute."
     try:
-        for data in candidates:
-            figures = measure(data, judged, tolerance, fitted)
-            if not figures.vague(tolerance):
-                break
+        if subject is not None:
+            figures = measure(subject, judged, tolerance, fitted)
+            return Certificate(title, claims(figures, tolerance, context), figures.evidence)
     except UnprojectedError as error:
         why = f"The weights were not compared with the optimum: {error}"
-        return Certificate(title, (undecided("optimum", "the weights are optimal", "", why),))
-    if figures is None:
-        why = (
-            "Nothing is known of the training rows that fit itself did not compute, so that "
-            "nothing can be checked: call lucidae.certify with the rows."
-        )
-        return Certificate(title, (undecided("optimum", "the weights are optimal", "", why),))
-    return Certificate(title, claims(figures, tolerance, context), figures.evidence)
+    why = f"{why} Call lucidae.certify with the rows."
+    return Certificate(title, (undecided("optimum", "the weights are optimal", "", why),))
 
 
 @certifies("dropout")
@@ -658,7 +599,7 @@ def certify_weights(
     )
     judged = Judged(left, right, strength, tied=tied)
     check_shapes(data, judged)
-    return certificate_of([data], judged, title="dropout weights", tolerance=tolerance)
+    return certificate_of(data, judged, title="dropout weights", tolerance=tolerance)
 
 
 def given_matrix(matrix: Any) -> GivenMatrix:
@@ -668,37 +609,59 @@ def given_matrix(matrix: Any) -> GivenMatrix:
 
 
 def given_rows(X: Any, Y: Any, sample_weight: Any, *, centered: bool) -> JudgedRows:
-    """Return rows in main memory, or a function that reads them in blocks."""
+    """Return rows, in memory or read in blocks, in the form that the verifier reads."""
     if not (in_memory(X) and in_memory(Y) and in_memory(sample_weight)):
-        data = aligned_blocks(X, Y, sample_weight, with_targets=Y is not None)
-        small = load_rows(data)
+        blocks = aligned_blocks(X, Y, sample_weight, with_targets=Y is not None)
+        small = load_rows(blocks)
         if small is None:
-            return JudgedRows(None, None, None, centered, lambda: _read(data), data.repeatable)
+            passed = read_passed(blocks, pairs=Y is not None, verbose=False)
+            m = None if Y is None else blocks.rows.n_features
+            again = RereadRows(Passes(blocks, False), passed.moment.n_features)
+            return tested_rows(passed, again if blocks.repeatable else None, m, centered)
         X, Y, sample_weight = small
     X = check_rows(X)
     weights = check_weights(sample_weight, X)
     Y = None if Y is None else to_numpy(checked_columns(X, Y))
     X = X if scipy.sparse.issparse(X) else to_numpy(X)
-    return JudgedRows(X, Y, None if weights is None else to_numpy(weights), centered)
+    return judged_rows(X, Y, None if weights is None else to_numpy(weights), centered)
 
 
-def _read(data: Any) -> Iterator[tuple[Any, Any, Any]]:
-    for block in data:
-        rows, targets, weights = block[:3]
-        rows = rows if scipy.sparse.issparse(rows) else to_numpy(rows)
-        targets = None if targets is None else to_numpy(as_columns(targets))
-        yield rows, targets, None if weights is None else to_numpy(weights)
+def judged_rows(X: Any, Y: Any, weights: Any, centered: bool) -> JudgedRows:
+    """Return rows in memory, as arrays of NumPy, in the form that the verifier reads."""
+    if largest(X.data if scipy.sparse.issparse(X) else X) > LARGEST_ENTRY:
+        raise ValueError(OVERFLOW)
+    rows, m = GivenRows(X, weights, Y), None if Y is None else int(X.shape[1])
+    n, p = rows.shape
+    scales = column_scales(X, Y, centered=centered)
+    sketch = sketch_pairs(X, Y, weights, scales)
+    if n * p > SMALL_ROWS and (p <= SMALL if m is None else n >= m):
+        moment = SecondMoment.of(X, weights) if Y is None else joint_moment(X, Y, weights)
+        return tested_rows(Passed(moment, sketch, scales), rows, m, centered)
+    data = Data.of_rows(rows, sketch.mean * scales, scales)
+    data = replace(data, peaks=sketch.shares)
+    return JudgedRows(data.refactored() or data if n * p <= SMALL_ROWS else data, m, centered)
+
+
+def tested_rows(passed: Passed, rows: Any, n_inputs: int | None, centered: bool) -> JudgedRows:
+    """Return the second moment of rows, which a sketch tests, in the form that the verifier reads.
+
+    If `rows` are known, they decide what the moment does not.
+    """
+    moment, sketch, scales = passed
+    scales = np.ones(moment.n_features) if scales is None else np.asarray(scales)
+    covariance = to_numpy(moment.covariance) / np.outer(scales, scales)
+    known = to_numpy(moment.mean) / scales, covariance, float(moment.weight)
+    return JudgedRows(Data.of_moment(*known, sketch, rows, unit=scales), n_inputs, centered)
 
 
 def check_shapes(data: JudgedRows | GivenMatrix, judged: Judged) -> None:
     """Raise an error unless the weights fit the numbers of outputs and inputs of the data."""
     if isinstance(data, GivenMatrix):
         outputs, inputs = data.matrix.shape
-    elif data.X is None:
-        return  # the first block shows it
     else:
-        inputs = data.X.shape[1]
-        outputs = inputs if data.Y is None else data.Y.shape[1]
+        total = data.data.n_features
+        inputs = data.n_inputs or total
+        outputs = total - inputs or total
     given = (judged.left.shape[0], judged.right.shape[0])
     if (outputs, inputs) != given:
         raise ValueError(
@@ -718,42 +681,42 @@ _DUALITY = "Rockafellar 1970, Theorem 31.1 (Fenchel duality)"
 
 _AGAIN = "The iteration has not converged, or the factors belong to other data. Call fit again."
 
-_OBSERVED = "‖P_Ω M‖², the sum of squares of the observed entries"
-
+_ATTRIBUTES = (
+    "An attribute belongs to other factors or data, or was assigned later. Call fit again."
+)
 
 COMPLETION = {
     "gap": (
         "the loss exceeds its smallest value over all matrices by at most the tolerance",
         _DUALITY,
-        _AGAIN,
     ),
     "spectral_norm": (
         "the residual's largest singular value is at most λ/r times the nuclear norm of U Vᵀ",
         _DUALITY,
-        _AGAIN,
     ),
     "complementarity": (
         "the inner product of residual and U Vᵀ is λ/r times the squared nuclear norm of U Vᵀ",
         _DUALITY,
-        _AGAIN,
     ),
     "equalized": (
         "of all factors with the same product U Vᵀ, these have the smallest penalty Σ‖uᵢ‖²‖vᵢ‖²",
         "Srebro, Rennie & Jaakkola 2004, and the Cauchy–Schwarz inequality",
-        "lucidae.equalize_pair makes the norms equal without changing the product U Vᵀ.",
     ),
     "stationarity": (
         "the gradient of the loss on the observed entries is zero",
         "derivatives of the loss with respect to U and V",
-        _AGAIN,
+    ),
+    "rank": ("rank of the completed matrix, which is at most {width}", "singular values of U Vᵀ"),
+    "observed_share": (
+        "share of the entries of the matrix that are observed",
+        "number of observed entries divided by the number of all entries",
     ),
     "attributes": (
         "the fitted attributes agree with the factors and the data",
         "definition of the attributes",
-        "An attribute belongs to other factors or data, or was assigned later. Call fit again.",
     ),
 }
-"""Statement, reference and advice of the claims about a completed matrix, with the strength λ."""
+"""Statement and reference of the claims about a completed matrix, with the strength λ."""
 
 
 def completion_claims(figures: CompletionFigures, tolerance: float) -> tuple[Claim, ...]:
@@ -763,63 +726,54 @@ def completion_claims(figures: CompletionFigures, tolerance: float) -> tuple[Cla
     """
     tolerance = max(tolerance, 64 * figures.precision)
     level, width = math.sqrt(tolerance), figures.width
+    texts = {
+        name: Claim(name, statement.format(width=width), reference)
+        for name, (statement, reference) in COMPLETION.items()
+    }
     # The lower bound on the loss holds for matrices of any rank, so that factors with a limited
     # number of columns may be optimal without attaining it. If a column were zero, the loss could
     # be decreased by this column, unless the bound is attained.
-    limited = figures.rank >= width and figures.stationarity <= level
-    could = f"At most {figures.gap:.2g} times {_OBSERVED}, could be gained."
-    open_gap = open_norm = ""
-    if figures.gap > tolerance >= figures.smallest_gap:
-        open_gap = f"The bound on the spectral norm of the residual is not tight enough. {could}"
-    elif figures.gap > tolerance and limited:
-        open_gap = (
-            f"The factors use all of their {width} columns and are a stationary point, but "
-            "the lower bound, which is that of matrices of any rank, is not attained: its minimum "
-            "has a larger rank, or there are better factors (with a limited rank the problem is "
-            f"not convex). {could} Increase n_components or dropout."
-        )
-    if figures.spectral > level and limited:
-        open_norm = (
-            "All columns of the factors are used. The best factors with this number of columns "
-            "need not meet this condition; it is meant for matrices of any rank."
-        )
-    elif figures.spectral > level >= figures.smallest_spectral:
-        open_norm = "Only a bound on the spectral norm of the residual is known: it is too large."
-    found = []
-    for name, value, limit, unknown in (
-        ("gap", figures.gap, tolerance, open_gap),
-        ("spectral_norm", figures.spectral, level, open_norm),
-        ("complementarity", figures.complementarity, level, ""),
-        ("equalized", figures.excess_penalty, level, ""),
-        ("stationarity", figures.stationarity, level, ""),
-        ("attributes", figures.attributes, max(ATTRIBUTES, 64 * figures.precision), ""),
-    ):
-        error = 0.0 if name in ("spectral_norm", "attributes") else figures.error
-        statement, reference, advice = COMPLETION[name]
-        if unknown:
-            claim = undecided(name, statement, reference, unknown, value, limit)
-        else:
-            claim = at_most(name, statement, reference, value, limit, advice, error=error)
-        found.append(claim)
-    all_used = (
-        f"All {width} columns of the factors are used; matrices of a larger rank are excluded."
+    full = figures.rank >= width
+    limited = full and figures.stationarity <= level
+    used = f"All {width} columns of the factors are used; matrices of a larger rank are excluded."
+    coarse = "Only a bound on the spectral norm of the residual is known: it is too large."
+    gained = (
+        f"At most {figures.gap:.2g} times ‖P_Ω M‖², the sum of squares of the observed entries, "
+        "could be gained: increase n_components or dropout."
     )
+    balls = {
+        "gap": Ball(figures.gap, figures.error),
+        "spectral_norm": Ball(figures.spectral),
+        "complementarity": Ball(figures.complementarity, figures.error),
+        "equalized": Ball(figures.excess_penalty, figures.error),
+        "stationarity": Ball(figures.stationarity, figures.error),
+    }
+    found = {
+        name: texts[name].judged(
+            ball,
+            tolerance if name == "gap" else level,
+            _EQUALIZE if name == "equalized" else _AGAIN,
+        )
+        for name, ball in balls.items()
+    }
+    for name, limit, smallest in (
+        ("gap", tolerance, figures.smallest_gap),
+        ("spectral_norm", level, figures.smallest_spectral),
+    ):
+        value = float(balls[name].value)
+        if value > limit and (limited or smallest <= limit):
+            why = f"{coarse if smallest <= limit else used} {gained}"
+            known: Any = {"value": value, "threshold": limit, "undecided": True}
+            found[name] = replace(texts[name], **known, advice=why)
     empty = (
         f"{figures.empty_rows} rows and {figures.empty_columns} columns have no observed entry: "
         "the completed matrix is zero there."
     )
-    rank = reported(
-        "rank",
-        f"rank of the completed matrix, which is at most {width}",
-        "singular values of U Vᵀ",
-        float(figures.rank),
-        all_used if figures.rank >= width else "",
+    empty = empty if figures.empty_rows or figures.empty_columns else ""
+    limit = max(ATTRIBUTES, 64 * figures.precision)
+    return (
+        *found.values(),
+        replace(texts["rank"], value=figures.rank, advice=used if full else ""),
+        replace(texts["observed_share"], value=figures.share, advice=empty),
+        texts["attributes"].judged(figures.attributes, limit, _ATTRIBUTES),
     )
-    share = reported(
-        "observed_share",
-        "share of the entries of the matrix that are observed",
-        "number of observed entries divided by the number of all entries",
-        figures.share,
-        empty if figures.empty_rows or figures.empty_columns else "",
-    )
-    return (*found[:-1], rank, share, found[-1])

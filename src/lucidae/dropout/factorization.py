@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from abc import abstractmethod
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, Self
 
 import numpy as np
@@ -26,7 +25,6 @@ from lucidae.base import (
 from lucidae.certificates.claims import Certificate, undecided
 from lucidae.dropout.claims import (
     CERTIFIED,
-    LARGEST_GAP,
     Context,
     certificate_of,
     check_shapes,
@@ -43,21 +41,24 @@ from lucidae.dropout.completion import (
     marked,
     observed_codes,
 )
-from lucidae.dropout.equalize import equalized_factors, product_svd
 from lucidae.dropout.network import (
-    WeightsMixin,
+    NetworkMixin,
+    SgdSettings,
+    allowed_gap,
     finite_output,
-    hidden_width,
+    fitted_numbers,
     representable,
     shown,
     weights_of,
 )
 from lucidae.dropout.path import SELECTIONS, CrossValidation
-from lucidae.dropout.problem import DropoutObjective, LinearProblem, Weights, host
-from lucidae.dropout.solvers import ExactSolution, solve
-from lucidae.dropout.theory import checked_dropout, code_map, dropout_of, strength_of
-from lucidae.dropout.verify import FittedArrays, GivenMatrix, Judged
+from lucidae.dropout.problem import DropoutObjective, LinearProblem, Weights, Whitened, host
+from lucidae.dropout.sgd import GaussianSource
+from lucidae.dropout.solvers import equalized_factors, hidden_width, product_svd, solve
+from lucidae.dropout.theory import checked_dropout, code_map, dropout_of, is_auto, strength_of
+from lucidae.dropout.verify import GivenMatrix, Judged
 from lucidae.dropout.verify_completion import ZERO, measure_completion
+from lucidae.iteration import History, Status
 from lucidae.iteration.progress import timed_fit
 from lucidae.rows.operator import CHANGED_ROWS, TrainingRows
 from lucidae.validation import (
@@ -70,19 +71,27 @@ from lucidae.validation import (
 )
 
 
+@dataclass(eq=False)
 class FactorsState(FittedState):
-    """What the fitted states of `DropoutFactorization` share: factors, but not the matrix."""
+    """Fitted state of `DropoutFactorization`: the factors, but not the matrix."""
 
-    ref: Array  # an empty array of the library, dtype and device in which attributes are returned
+    weights: Weights  # the factors U and V, rounded to the dtype of the matrix
+    rank: int  # ``rank_``, ``threshold_``, ``singular_values_`` and ``objective_`` of these factors
+    threshold: float
+    singular_values: Array
+    value: float
     strength: float  # strength λ = dropout / (1 − dropout) of dropout
-    dropout: float | None  # probability of dropping a column; None in files of earlier versions
-    cv: CrossValidation | None  # errors on held-out entries by which it was chosen; None if given
+    ref: Array  # an empty array of the library, dtype and device in which attributes are returned
+    completed: bool  # whether entries of the matrix were missing
+    # largest loss minus its minimum that the certificate allows, relative to the sum of squares of
+    # the (observed) entries
+    tolerance: float = CERTIFIED
+    dropout: float | None = None  # probability of dropping a column; None in files of 0.1
+    cv: CrossValidation | None = None  # errors on held-out entries by which it was chosen
+    n_iter: int = 1  # number of steps
+    status: Status = Status.CONVERGED
+    history: History = field(default_factory=lambda: History(np.empty(0, dtype=int)))
     rows: TrainingRows | None = None  # the matrix, until the certificate was computed; not saved
-
-    @property
-    @abstractmethod
-    def found(self) -> tuple[Weights, int, float, Array, float, int]:
-        """Factors, rank, threshold, singular values, loss and number of steps."""
 
     @property
     def keeps_certificate(self) -> bool:
@@ -91,33 +100,20 @@ class FactorsState(FittedState):
 
     def compute_attributes(self) -> dict[str, Any]:
         """Return the fitted attributes (such as ``left_`` and ``rank_``) by name."""
-        weights, rank, threshold, singular_values, value, n_iter = self.found
         return {
-            "left_": shown(weights.left, self.ref),
-            "right_": shown(weights.right, self.ref),
-            "rank_": rank,
-            "threshold_": threshold,
-            "singular_values_": shown(singular_values, self.ref),
-            "objective_": value,
-            "n_components_": int(weights.right.shape[1]),
+            "left_": shown(self.weights.left, self.ref),
+            "right_": shown(self.weights.right, self.ref),
+            "rank_": self.rank,
+            "threshold_": self.threshold,
+            "singular_values_": shown(self.singular_values, self.ref),
+            "objective_": self.value,
+            "n_components_": int(self.weights.right.shape[1]),
             "dropout_": dropout_of(self.strength) if self.dropout is None else self.dropout,
             "cv_": self.cv,
-            "n_iter_": n_iter,
+            "n_iter_": self.n_iter,
+            "status_": self.status,
+            "history_": self.history,
         }
-
-    def fitted_arrays(self, attributes: Mapping[str, Any]) -> FittedArrays:
-        """Return the attributes that the certificate computes again from factors and matrix."""
-        return FittedArrays(
-            float(attributes["objective_"]),
-            int(attributes["rank_"]),
-            float(attributes["threshold_"]),
-            host(attributes["singular_values_"]),
-            settings=(
-                (float(attributes["n_components_"]), float(attributes["right_"].shape[1])),
-                (float(attributes["dropout_"]), dropout_of(self.strength)),
-            ),
-            precision=machine_epsilon(self.ref),
-        )
 
     def compute_certificate(self, title: str) -> Certificate:
         """Return the certificate of the factors; `title` is its heading."""
@@ -141,150 +137,38 @@ class FactorsState(FittedState):
             self.certificate(self.rows.title)
         return super().__getstate__()
 
-    @abstractmethod
     def judged(
         self, X: Any, weights: Any, attributes: Mapping[str, Any], title: str
     ) -> Certificate:
         """Return the certificate of the factors among attributes for a matrix X."""
-
-
-@dataclass(eq=False)
-class FactorizationState(FactorsState):
-    """Fitted state of `DropoutFactorization` if no entry was missing."""
-
-    solution: ExactSolution  # the factors U and V, rounded to the dtype of the matrix
-    strength: float
-    ref: Array
-    dropout: float | None = None
-    cv: CrossValidation | None = None
-
-    @classmethod
-    def of(
-        cls,
-        X: Array,
-        weights: Array | None,
-        width: int,
-        dropout: float,
-        cv: CrossValidation | None,
-        title: str,
-    ) -> FactorizationState:
-        """Return the fitted state for a matrix X without missing entries, from its singular values.
-
-        The rows of the factor U are the codes of the rows of X, without their weights.
-        """
-        strength, rows, ref = strength_of(dropout), as_double(X), reference_array(X)
-        roots = None if weights is None else like(namespace(weights).sqrt(weights), rows)
-        problem = LinearProblem.from_matrix(rows if roots is None else rows * roots[:, None])
-        # Of the transposed matrix, so that the signs depend on V alone, which weights do not scale.
-        solution = solve(replace(problem, cross=problem.cross.mT), strength, width)
-        right, left = solution.weights
-        right = like(representable(right, ref, "right_"), rows)
-        left = left if roots is None else rows @ code_map(right, strength)
-        left = like(representable(left, ref, "left_"), rows)
-        representable(solution.singular_values, ref, "singular_values_")
-        scaled = Weights(left if roots is None else left * roots[:, None], right)
-        value = float(DropoutObjective(problem, strength).value(scaled))
-        solution = replace(solution, weights=Weights(left, right), value=value)
-        state = cls(solution, strength, ref, dropout, cv)
-        state.rows = TrainingRows.referenced(X, weights, title)
-        if state.rows is None:
-            state._certificate = state.judged(X, weights, state.attributes, title)
-        return state
-
-    @property
-    def found(self) -> tuple[Weights, int, float, Array, float, int]:
-        """Factors, rank, threshold, singular values, loss and number of steps."""
-        known = self.solution
-        return known.weights, known.rank, known.threshold, known.singular_values, known.value, 1
-
-    def judged(
-        self, X: Any, weights: Any, attributes: Mapping[str, Any], title: str
-    ) -> Certificate:
-        """Return the certificate of the factors among attributes for a matrix X."""
-        left, right = (host(part) for part in weights_of(attributes))
+        left, right = weights_of(attributes)
+        settings = {"n_components_": len(right.T), "dropout_": dropout_of(self.strength)}
+        fitted = fitted_numbers(attributes, self.ref, **settings)
+        if self.completed:
+            expected = (len(left), len(right))
+            if tuple(X.shape) != expected:
+                raise ValueError(
+                    f"X has the shape {tuple(X.shape)}, expected {expected}: give the matrix to "
+                    "which the model was fitted."
+                )
+            figures = measure_completion(
+                X, left, right, self.strength, sample_weight=weights, fitted=fitted
+            )
+            return Certificate(title, completion_claims(figures, self.tolerance), figures.evidence)
         matrix, factors = given_matrix(X), Judged(left, right, self.strength)
         check_shapes(matrix, factors)
         if weights is not None:
             roots = np.sqrt(np.asarray(to_numpy(weights), dtype=float))[:, None]
             matrix = GivenMatrix(matrix.matrix * roots)
             factors = factors._replace(left=left * roots)
-        fitted, context = self.fitted_arrays(attributes), Context(exact=True)
-        return certificate_of([matrix], factors, title=title, fitted=fitted, context=context)
-
-
-@dataclass(eq=False)
-class CompletionState(FactorsState):
-    """Fitted state of `DropoutFactorization` if entries of the matrix were missing."""
-
-    weights: Weights  # the factors U and V, rounded to the dtype of the matrix
-    rank: int  # ``rank_``, ``threshold_``, ``singular_values_`` and ``objective_`` of these factors
-    threshold: float
-    singular_values: Array
-    value: float
-    n_iter: int  # number of Newton steps
-    # largest duality gap that the certificate allows, relative to the sum of squares of the
-    # observed entries
-    tolerance: float
-    strength: float
-    dropout: float
-    ref: Array
-    cv: CrossValidation | None = None
-
-    @classmethod
-    def of(
-        cls,
-        completed: Completion,
-        entries: ObservedEntries,
-        roots: Array | None,
-        width: int,
-        *,
-        strength: float,
-        ref: Array,
-        **settings: Any,
-    ) -> CompletionState:
-        """Return the fitted state of a completed matrix: factors U and V, columns of equal norm.
-
-        V, with `width` columns, is rounded to the dtype of `ref`. The rows of U are the codes that
-        `transform` computes with this V from the observed entries.
-        """
-        _, V = equalized_factors(completed.left, completed.values, completed.right, width)
-        V = host(representable(V, ref, "right_"))
-        U = host(representable(observed_codes(entries, V, strength), ref, "left_"))
-        scale = np.ones(entries.shape[0]) if roots is None else roots
-        scaled = U * scale[:, None]
-        values = product_svd(scaled, V)[1]
-        level = max(ZERO, 64 * machine_epsilon(ref))
-        rank = int(np.count_nonzero(values > level * values.max(initial=0.0)))
-        missed = (entries.values - entries.product(U, V)) * scale[entries.rows]
-        penalty = float(np.sum(scaled * scaled, axis=0) @ np.sum(V * V, axis=0))
-        threshold = strength / width * float(values.sum())
-        kept = representable(values[:rank] + threshold, ref, "singular_values_")
-        value = float(missed @ missed) + strength * penalty
-        found = (Weights(U, V), rank, threshold, kept, value)
-        return cls(*found, strength=strength, ref=ref, **settings)
-
-    @property
-    def found(self) -> tuple[Weights, int, float, Array, float, int]:
-        """Factors, rank, threshold, singular values, loss and number of steps."""
-        known = (self.weights, self.rank, self.threshold, self.singular_values)
-        return *known, self.value, self.n_iter
-
-    def judged(
-        self, X: Any, weights: Any, attributes: Mapping[str, Any], title: str
-    ) -> Certificate:
-        """Return the certificate of the factors among attributes for a matrix X."""
-        left, right = (host(part) for part in weights_of(attributes))
-        fitted, expected = self.fitted_arrays(attributes), (len(left), len(right))
-        if tuple(X.shape) != expected:
-            raise ValueError(
-                f"X has the shape {tuple(X.shape)}, expected {expected}: give the matrix to which "
-                "the model was fitted."
-            )
-        figures = measure_completion(
-            X, left, right, self.strength, sample_weight=weights, fitted=fitted
+        return certificate_of(
+            matrix,
+            factors,
+            title=title,
+            tolerance=self.tolerance,
+            fitted=fitted,
+            context=Context(exact=self.tolerance <= CERTIFIED),
         )
-        claims = completion_claims(figures, self.tolerance)
-        return Certificate(title, claims, figures.evidence)
 
 
 HANDLE_MISSING = ("error", "complete")
@@ -292,14 +176,15 @@ HANDLE_MISSING = ("error", "complete")
 
 
 class DropoutFactorization(
-    WeightsMixin, ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator
+    NetworkMixin, ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator
 ):
     """Factorise a matrix as M ≈ U Vᵀ with dropout on the columns of the factors, exactly.
 
     Minimises E‖M − U diag(b) Vᵀ/θ‖², where the random mask b keeps each column with probability θ =
     1 − dropout. This expectation is ‖M − UVᵀ‖² + λΣ‖uᵢ‖²‖vᵢ‖² with λ = dropout/(1 − dropout) and
     the columns uᵢ and vᵢ of U and V. Its minimum is computed from one singular value decomposition
-    (Mianjy et al. 2018, Algorithm 3). Rows are not centred.
+    (Mianjy et al. 2018, Algorithm 3), or approached by stochastic gradient descent (Algorithm 1).
+    Rows are not centred.
 
     With ``handle_missing="complete"`` entries of M may be missing. The loss is then
     ‖P_Ω(M − UVᵀ)‖² + λΣ‖uᵢ‖²‖vᵢ‖², where P_Ω selects the observed entries. The smallest penalty of
@@ -318,6 +203,10 @@ class DropoutFactorization(
         decomposition, and is not allowed if entries are missing. "cv" tries rates from the largest
         one on and takes the one with the smallest mean squared error on held-out entries, "cv_1se"
         the largest one whose error is within one standard error of the smallest.
+    solver : {"exact", "sgd"}, default="exact"
+        ``"exact"`` computes the minimum; ``"sgd"`` trains the network x ↦ U Vᵀx with dropout on
+        examples y = Mx with Gaussian inputs x of identity covariance, whose expected loss is the
+        one above (SGD, Mianjy et al. 2018, Algorithm 1). It needs a matrix without missing entries.
     handle_missing : {"error", "complete"}, default="error"
         ``"error"`` refuses missing entries in `fit` and `transform`; ``"complete"`` allows them in
         both. A matrix in which nothing is missing gives the same factors in both cases.
@@ -332,17 +221,21 @@ class DropoutFactorization(
     cv : int, splitter or iterable, default=5
         Folds of ``dropout="cv"``, as in scikit-learn, but of observed entries, numbered row by
         row. For a number of folds the entries are shuffled with a fixed seed.
-    tol : float, default=1e-6
+    tol : float or "auto", default="auto"
         The iteration for a matrix with missing entries ends when the duality gap is at most `tol`
-        times the sum of squares of the observed entries. The certificate allows this gap, but at
-        least 1e-6 and at most 0.02.
-    max_iter : int, default=500
-        Largest number of Newton steps of this iteration.
+        times the sum of squares of the observed entries; SGD ends when the norm of the gradient of
+        the expected loss is at most tol · 2‖M‖ ‖(U, V)‖. "auto" means 1e-6, and 1e-2 for SGD. The
+        certificate allows a gap of `tol`, but at least of 1e-6 and at most of 0.02.
+    max_iter : int or "auto", default="auto"
+        Largest number of Newton steps of this iteration, or of steps of SGD. "auto" means 500, and
+        5000 for SGD.
+    learning_rate, schedule, batch_size, random_state
+        Settings of SGD, as in `DropoutRegressor`.
 
     Attributes
     ----------
     left_ : array of shape (n_samples, r)
-        The factor U: codes of the training rows.
+        The factor U: codes of the training rows, which are optimal for V, also if V was trained.
     right_ : array of shape (n_features, r)
         The factor V: one column per component.
     n_components_ : int
@@ -355,14 +248,15 @@ class DropoutFactorization(
         Leading singular values of M, before they are reduced. If entries are missing, these are
         the first ``rank_`` singular values of M with the missing entries filled in by U Vᵀ.
     objective_ : float
-        The minimum of the loss.
+        The loss of the factors.
     dropout_ : float
         Probability of dropping a column, given or chosen by cross-validation.
     cv_ : CrossValidation or None
         Errors on held-out entries by which `dropout_` was chosen; None if `dropout` was given as a
         number.
-    n_iter_ : int
-        Number of Newton steps; 1 if nothing is missing.
+    n_iter_, status_, history_
+        Number of steps (1 for the closed form), `lucidae.iteration.Status` at the end, and recorded
+        losses of the solver.
     certificate_ : Certificate
         Claims about the factors: distance to the global minimum, equal norms of their columns,
         rank, zero gradient.
@@ -397,19 +291,29 @@ class DropoutFactorization(
         n_components: int | None = None,
         *,
         dropout: float | str = 0.5,
+        solver: str = "exact",
         handle_missing: str = "error",
         missing_values: float | str = np.nan,
         cv: Any = 5,
-        tol: float = 1e-6,
-        max_iter: int = 500,
+        tol: float | str = "auto",
+        max_iter: int | str = "auto",
+        learning_rate: float | str = "auto",
+        schedule: str = "linear",
+        batch_size: int = 32,
+        random_state: Any = None,
     ) -> None:
         self.n_components = n_components
         self.dropout = dropout
+        self.solver = solver
         self.handle_missing = handle_missing
         self.missing_values = missing_values
         self.cv = cv
         self.tol = tol
         self.max_iter = max_iter
+        self.learning_rate = learning_rate
+        self.schedule = schedule
+        self.batch_size = batch_size
+        self.random_state = random_state
 
     @restored_on_failure
     @timed_fit
@@ -431,11 +335,11 @@ class DropoutFactorization(
         self
             The fitted estimator itself.
         """
-        rule = self._checked_settings()
+        rule, settings = self._checked_settings()
         X = self._validated(X, reset=True)
         weights = check_weights(sample_weight, X)
         width = hidden_width(self.n_components, X.shape[1])
-        rows, title = self._marked(X), type(self).__name__
+        rows = marked(X, self.missing_values)
         whole = not scipy.sparse.issparse(rows) and not np.isnan(rows).any()
         dropout, cv = self.dropout, None
         starts: dict[float, Completion] = {}
@@ -451,65 +355,137 @@ class DropoutFactorization(
         if whole:
             if scipy.sparse.issparse(X):
                 X = np.asarray(rows.toarray() if scipy.sparse.issparse(rows) else rows)
-            self._state = FactorizationState.of(X, weights, width, dropout, cv, title)
+            state = self._factored(X, weights, width, dropout, settings)
+            state.rows = TrainingRows.referenced(X, weights, type(self).__name__)
         else:
             ref, start = reference_array(X), starts.get(dropout)
             with observed.limited_threads():
-                self._state = self._completed(rows, observed, roots, width, dropout, cv, ref, start)
+                state = self._completed(observed, roots, width, dropout, settings, ref, start)
+            X = rows  # judged at once, because its copy would be as large as the factors
+        state.cv = cv
+        if state.rows is None:
+            state._certificate = state.judged(X, weights, state.attributes, type(self).__name__)
+        self._state = state
         return self
+
+    def _factored(
+        self, X: Array, weights: Array | None, width: int, dropout: float, settings: SgdSettings
+    ) -> FactorsState:
+        """Return the fitted state for a matrix without missing entries.
+
+        The rows of the factor U are the codes of the rows of X, without their weights.
+        """
+        strength, rows, ref = strength_of(dropout), as_double(X), reference_array(X)
+        roots = None if weights is None else like(namespace(weights).sqrt(weights), rows)
+        problem = LinearProblem.from_matrix(rows if roots is None else rows * roots[:, None])
+        ended: dict[str, Any] = {}
+        if self._trains:
+            M = problem.cross
+            found, _ = settings.train(
+                GaussianSource(M), Whitened(M, None, 0.0), strength, width, None
+            )
+            optimum, right = found.optimum, found.weights.right
+            ended = {"n_iter": found.n_iter, "status": found.status, "history": found.history}
+            ended["tolerance"] = allowed_gap(settings.tol, True)
+        else:
+            # Of the transposed matrix, so that the signs depend on V, which weights do not scale.
+            optimum = solve(replace(problem, cross=problem.cross.mT), strength, width)
+            right, left = optimum.weights
+        right = like(representable(right, ref, "right_"), rows)
+        if self._trains or roots is not None:
+            left = rows @ code_map(right, strength)
+        left = like(representable(left, ref, "left_"), rows)
+        representable(optimum.singular_values, ref, "singular_values_")
+        scaled = Weights(left if roots is None else left * roots[:, None], right)
+        value = float(DropoutObjective(problem, strength).value(scaled))
+        return FactorsState(
+            Weights(left, right),
+            optimum.rank,
+            optimum.threshold,
+            optimum.singular_values,
+            value,
+            strength,
+            ref,
+            completed=False,
+            dropout=dropout,
+            **ended,
+        )
 
     def _completed(
         self,
-        rows: Any,
         observed: ObservedEntries,
         roots: Any,
         width: int,
         dropout: float,
-        cv: CrossValidation | None,
+        settings: SgdSettings,
         ref: Array,
         start: Completion | None,
-    ) -> CompletionState:
-        """Return the fitted state for a matrix with missing entries, solved from `start`."""
-        strength, title = strength_of(dropout), type(self).__name__
+    ) -> FactorsState:
+        """Return the fitted state for a matrix with missing entries, solved from `start`.
+
+        V is rounded to the dtype of `ref`. The rows of U are the codes that `transform` computes
+        with this V from the observed entries.
+        """
+        strength = strength_of(dropout)
         if not observed.count:
             raise ValueError("X has no observed entry: all entries are missing.")
+        if self._trains:
+            raise ValueError(
+                "solver='sgd' was given, but entries of X are missing: use solver='exact'."
+            )
         if strength == 0.0:
             raise ValueError(
                 "dropout=0 was given, but entries of X are missing: without dropout there is no "
                 "penalty, and the completed matrix is not determined. Give a positive dropout."
             )
         weighted = observed if roots is None else observed.weighted(roots)
-        solution = complete(
-            weighted, strength, width, start=start, tolerance=self.tol, limit=self.max_iter
-        )
+        tol, limit = settings.tol, settings.max_iter
+        solution = complete(weighted, strength, width, start=start, tolerance=tol, limit=limit)
         if not solution.status.ok:
             warn_user(solution.advice, ConvergenceWarning)
-        state = CompletionState.of(
-            solution.value,
-            observed,
-            roots,
-            width,
-            strength=strength,
-            ref=ref,
-            n_iter=max(solution.n_iter, 1),
-            tolerance=min(max(self.tol, CERTIFIED), LARGEST_GAP),
+        found = solution.value
+        _, V = equalized_factors(found.left, found.values, found.right, width)
+        V = host(representable(V, ref, "right_"))
+        U = host(representable(observed_codes(observed, V, strength), ref, "left_"))
+        scale = np.ones(observed.shape[0]) if roots is None else roots
+        scaled = U * scale[:, None]
+        values = product_svd(scaled, V)[1]
+        level = max(ZERO, 64 * machine_epsilon(ref))
+        rank = int(np.count_nonzero(values > level * values.max(initial=0.0)))
+        missed = (observed.values - observed.product(U, V)) * scale[observed.rows]
+        penalty = float(np.sum(scaled * scaled, axis=0) @ np.sum(V * V, axis=0))
+        threshold = strength / width * float(values.sum())
+        return FactorsState(
+            Weights(U, V),
+            rank,
+            threshold,
+            representable(values[:rank] + threshold, ref, "singular_values_"),
+            float(missed @ missed) + strength * penalty,
+            strength,
+            ref,
+            completed=True,
+            tolerance=allowed_gap(tol, True),
             dropout=dropout,
-            cv=cv,
+            n_iter=max(solution.n_iter, 1),
+            status=solution.status,
+            history=solution.history,
         )
-        weights = None if roots is None else roots * roots
-        state._certificate = state.judged(rows, weights, state.attributes, title)
-        return state
 
-    def _checked_settings(self) -> Any:
-        """Return the rule that chooses `dropout`; None if it is a number. Check all parameters."""
+    def _checked_settings(self) -> tuple[Any, SgdSettings]:
+        """Return the rule that chooses `dropout`, if it is no number, and the other settings."""
         check_choice(self.handle_missing, "handle_missing", HANDLE_MISSING)
         check_missing_values(self.missing_values)
-        check_number(self.tol, "tol", low=0.0, open_low=True)
-        check_integer(self.max_iter, "max_iter", low=1)
+        tol, max_iter = (1e-2, 5000) if self._trains else (1e-6, 500)
+        if not is_auto(self.tol):
+            others = " or 'auto'"
+            tol = check_number(self.tol, "tol", low=0.0, open_low=True, others=others)
+        if not is_auto(self.max_iter):
+            max_iter = check_integer(self.max_iter, "max_iter", low=1, others=" or 'auto'")
+        settings = SgdSettings.of(self, tol=tol, max_iter=max_iter)
         if isinstance(self.dropout, str) and self.dropout in SELECTIONS:
-            return SELECTIONS[self.dropout]
+            return SELECTIONS[self.dropout], settings
         checked_dropout(self.dropout, ", 'cv' or 'cv_1se'")
-        return None
+        return None, settings
 
     @property
     def _completes(self) -> bool:
@@ -520,33 +496,24 @@ class DropoutFactorization(
 
         If `reset`, the number of features is stored; otherwise it is compared with the stored one.
         """
-        if not self._completes:
-            if scipy.sparse.issparse(X):
-                raise ValueError(
-                    "a sparse X was given, but handle_missing='error' needs a dense one. If the "
-                    "entries that X does not store are missing, as in a table of ratings, use "
-                    "handle_missing='complete' and missing_values='absent'; if they are zeros, "
-                    "give X.toarray()."
-                )
-            return self._complete(validated_rows(self, X, reset=reset, finite=False))
-        return validated_rows(self, X, reset=reset, accept_sparse=True, finite=False)
-
-    @staticmethod
-    def _complete(X: Any) -> Any:
-        """Return validated rows, or raise an error if they contain NaN or infinity."""
+        if self._completes:
+            return validated_rows(self, X, reset=reset, accept_sparse=True, finite=False)
+        if scipy.sparse.issparse(X):
+            raise ValueError(
+                "a sparse X was given, but handle_missing='error' needs a dense one. If the "
+                "entries that X does not store are missing, as in a table of ratings, use "
+                "handle_missing='complete' and missing_values='absent'; if they are zeros, "
+                "give X.toarray()."
+            )
+        X = validated_rows(self, X, reset=reset, finite=False)
         xp = namespace(X)
         if not bool(xp.all(xp.isfinite(X))):
-            unknown = bool(xp.any(xp.isnan(X)))
-            raise ValueError(
-                f"X contains {'NaN' if unknown else 'infinity'}. "
-                + ("If entries are missing, use handle_missing='complete'." if unknown
-                   else "Give finite numbers.")
-            )  # fmt: skip
+            if bool(xp.any(xp.isnan(X))):
+                raise ValueError(
+                    "X contains NaN. If entries are missing, use handle_missing='complete'."
+                )
+            raise ValueError("X contains infinity. Give finite numbers.")
         return X
-
-    def _marked(self, X: Any) -> Any:
-        """Return a validated matrix in main memory: sparse, or dense with NaN where missing."""
-        return marked(X, absent=check_missing_values(self.missing_values))
 
     def fit_transform(self, X: Any, y: Any = None, sample_weight: Any = None) -> Array:  # noqa: ARG002
         """Factorise a matrix M as U Vᵀ and return U, the codes of its rows.
@@ -588,7 +555,7 @@ class DropoutFactorization(
         check_is_fitted(self)
         X, strength = self._validated(X, reset=False), self._state.strength
         if self._completes:
-            rows = self._marked(X)
+            rows = marked(X, self.missing_values)
             observed = ObservedEntries.of(rows)
             if not observed.complete:
                 if strength == 0.0:
@@ -631,8 +598,8 @@ class DropoutFactorization(
         """Return the certificate of the factors on a given matrix, for `lucidae.certify`."""
         check_is_fitted(self)
         state, attributes, title = self._state, self._attributes_now(), type(self).__name__
-        if isinstance(state, CompletionState):
-            X = self._marked(check_rows(X, finite=False))
+        if state.completed:
+            X = marked(check_rows(X, finite=False), self.missing_values)
         else:
             X = check_rows(X, accept_sparse=False, name="matrix")
         found: Certificate = state.judged(X, check_weights(sample_weight, X), attributes, title)

@@ -34,9 +34,8 @@ from lucidae.arrays import (
     trace,
     zeros_like_shape,
 )
-from lucidae.dropout.equalize import equalized_factors
 from lucidae.dropout.problem import DropoutObjective, LinearProblem, Weights
-from lucidae.dropout.solvers import solve_tied
+from lucidae.dropout.solvers import equalized_factors, solve_tied
 from lucidae.dropout.theory import rank_tolerance
 from lucidae.validation import check_integer, check_number, check_rows
 
@@ -381,13 +380,6 @@ def smallest_curvature(
     >>> round(curvature, 6)
     -2.0
     """
-    operator = _hessian(objective, weights, tied)
-    value, vector = _lowest_eigenpair(operator)
-    return value, _unpack(vector, weights, tied)
-
-
-def _hessian(objective: DropoutObjective, weights: Weights, tied: bool) -> LinearOperator:
-    """Return the Hessian of `objective` at `weights` as an operator on vectors of all weights."""
     size = sum(int(np.prod(part.shape)) for part in (weights[:1] if tied else weights))
 
     def product(vector: Matrix) -> Matrix:
@@ -399,7 +391,9 @@ def _hessian(objective: DropoutObjective, weights: Weights, tied: bool) -> Linea
         )
         return np.concatenate([to_numpy(part).reshape(-1) for part in parts])
 
-    return LinearOperator((size, size), matvec=product, dtype=np.float64)
+    hessian = LinearOperator((size, size), matvec=product, dtype=np.float64)
+    value, vector = _lowest_eigenpair(hessian)
+    return value, _unpack(vector, weights, tied)
 
 
 def _unpack(vector: Matrix, weights: Weights, tied: bool) -> Weights:

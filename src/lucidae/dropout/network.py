@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import math
-from abc import abstractmethod
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from threading import RLock
 from typing import Any, NamedTuple, Self
 
@@ -18,16 +17,20 @@ from lucidae.arrays import (
     Array,
     beside,
     diagonal,
+    eye_like,
     is_array,
     largest,
     like,
     machine_epsilon,
     namespace,
+    scalar,
+    squared_norm,
     to_numpy,
 )
 from lucidae.arrays.threads import fork_safe
 from lucidae.base import CertifiedMixin, Fitted, FittedState, changed_attributes
-from lucidae.certificates.claims import Certificate, Claim, undecided
+from lucidae.certificates.claims import Certificate, undecided, with_changes
+from lucidae.certificates.rows import SMALL_ROWS, GivenRows
 from lucidae.certificates.sketch import Sketch, column_scales, sketch_pairs
 from lucidae.dropout.claims import (
     CERTIFIED,
@@ -36,18 +39,36 @@ from lucidae.dropout.claims import (
     certificate_of,
     check_shapes,
     given_rows,
+    judged_rows,
+    tested_rows,
 )
-from lucidae.dropout.equalize import check_width
-from lucidae.dropout.path import SELECTIONS
-from lucidae.dropout.problem import DropoutObjective, LinearProblem, Weights, Whitened, host, whiten
+from lucidae.dropout.path import SELECTIONS, CrossValidation
+from lucidae.dropout.problem import (
+    DropoutObjective,
+    LinearProblem,
+    Passed,
+    RowMean,
+    Weights,
+    Whitened,
+    host,
+    ridged,
+    whiten,
+)
 from lucidae.dropout.sgd import SCHEDULES, SampleSource, descend
-from lucidae.dropout.solvers import ExactSolution, assemble, leading_svd
+from lucidae.dropout.solvers import (
+    ExactSolution,
+    assemble,
+    leading_svd,
+    solve,
+    solve_autoencoder,
+    solve_reduced_rank,
+)
 from lucidae.dropout.theory import checked_rate, dropout_of
-from lucidae.dropout.verify import Data, FittedArrays, Judged, JudgedRows, TestedMoment
+from lucidae.dropout.verify import FittedArrays, Judged, JudgedRows
 from lucidae.iteration import History, Status, progress_bars
 from lucidae.moments import SecondMoment
 from lucidae.rows.kinds import aligned_blocks
-from lucidae.rows.operator import CHANGED_ROWS, TrainingRows
+from lucidae.rows.operator import CHANGED_ROWS, MomentRows, TrainingRows
 from lucidae.rows.passes import check_start, load_rows, store_features
 from lucidae.validation import (
     check_choice,
@@ -59,6 +80,8 @@ from lucidae.validation import (
     check_verbose,
     warn_user,
 )
+
+Matrix = np.ndarray[Any, Any]
 
 _READING = fork_safe(RLock())
 """Lock that is held while a certificate is computed: another thread that reads it must wait."""
@@ -98,12 +121,26 @@ def shown(values: Array, ref: Array) -> Array:
 
 
 def weights_of(attributes: Mapping[str, Any]) -> Weights:
-    """Return the weights U (``left_``) and V (``right_``) among attributes, after checking them.
+    """Return the weights U (``left_``) and V (``right_``) among attributes as NumPy arrays.
 
-    A user may have assigned them.
+    They are checked, because a user may have assigned them.
     """
-    return Weights(
-        *(check_rows(attributes[name], name=name) for name in ("left_", "right_")),
+    names = ("left_", "right_")
+    return Weights(*(host(check_rows(attributes[name], name=name)) for name in names))
+
+
+def fitted_numbers(attributes: Mapping[str, Any], ref: Array, **settings: float) -> FittedArrays:
+    """Return the numbers among attributes that a certificate compares with data.
+
+    `settings` are the values that attributes such as ``n_components_`` must have.
+    """
+    return FittedArrays(
+        float(attributes["objective_"]),
+        int(attributes["rank_"]),
+        float(attributes["threshold_"]),
+        host(attributes["singular_values_"]),
+        settings=tuple((float(attributes[name]), float(settings[name])) for name in settings),
+        precision=machine_epsilon(ref),
     )
 
 
@@ -143,13 +180,6 @@ class TrainedNetwork(NamedTuple):
     history: History
 
 
-def exact_network(optimum: ExactSolution) -> TrainedNetwork:
-    """Return a closed-form optimum as a `TrainedNetwork` that converged after one step."""
-    return TrainedNetwork(
-        optimum.weights, optimum, 1, Status.CONVERGED, History(np.empty(0, dtype=int))
-    )
-
-
 @dataclass(frozen=True, slots=True)
 class SgdSettings:
     """Settings of stochastic gradient descent (SGD), after they have been checked."""
@@ -165,59 +195,93 @@ class SgdSettings:
     start: Weights | None
 
     @classmethod
-    def of(cls, estimator: Any) -> SgdSettings:
-        """Return the SGD settings of an estimator; an invalid setting is an error."""
+    def of(cls, estimator: Any, **given: Any) -> SgdSettings:
+        """Return the SGD settings of an estimator; an invalid setting is an error.
+
+        `given` are values of `tol` and `max_iter` in place of those of the estimator.
+        """
         checked_rate(estimator.learning_rate)
+        warm = check_flag(estimator.warm_start, "warm_start") and estimator._trains
+        warm = warm and estimator.__sklearn_is_fitted__()
         return cls(
             estimator.learning_rate,
             check_choice(estimator.schedule, "schedule", SCHEDULES),
             check_integer(estimator.batch_size, "batch_size", low=1),
-            check_integer(estimator.max_iter, "max_iter", low=1),
-            check_number(estimator.tol, "tol", low=0.0),
+            check_integer(given.get("max_iter", estimator.max_iter), "max_iter", low=1),
+            check_number(given.get("tol", estimator.tol), "tol", low=0.0),
             check_seed(estimator.random_state),
             check_verbose(estimator.verbose),
-            estimator._warm_start(),
+            estimator._state.network.weights if warm else None,
         )
 
+    def start_for(self, shape: tuple[int, int], width: int) -> Weights | None:
+        """Return the weights from which the training starts, None for random weights.
 
-def _whitened_start(
-    start: Weights | None, problem: LinearProblem, white: Whitened, width: int
-) -> Weights | None:
-    """Return the weights from which SGD starts, for white inputs; None means random weights.
-
-    The weights `start` of the last fit are transformed to them. If their shapes do not fit the
-    second moments of the new data (`problem`) and the number of hidden units (`width`), a warning
-    is given.
-    """
-    if start is None:
-        return None
-    outputs, features = problem.cross.shape
-    expected = ((outputs, width), (features, width))
-    given = tuple(tuple(part.shape) for part in start)
-    if given != expected:
+        If the shapes of those of the last fit do not fit, a warning is given.
+        """
+        if self.start is None:
+            return None
+        expected = ((shape[0], width), (shape[1], width))
+        given = tuple(tuple(part.shape) for part in self.start)
+        if given == expected:
+            return self.start
         warn_user(
             f"warm_start=True was given, but the weights of the last fit have shapes {given[0]} "
             f"and {given[1]}, while this fit needs {expected[0]} and {expected[1]}. Training "
             "starts from random weights."
         )
         return None
-    assert white.lower is not None, "SGD works on a moment or a factor of the rows"
-    left, right = (like(part, problem.cross) for part in start)
-    return Weights(left[None, :, :], (white.lower.mT @ right)[None, :, :])
+
+    def train(
+        self, source: Any, white: Whitened, strength: float, width: int, start: Weights | None
+    ) -> tuple[TrainedNetwork, float]:
+        """Return a network trained on white examples of `source`, and its dropout loss.
+
+        `start` are weights for white inputs, or None for random ones.
+        """
+        solution = descend(
+            source,
+            white.matrix,
+            [dropout_of(strength)],
+            width,
+            rng=check_random_state(self.random_state),
+            noise=white.floor**0.5,
+            learning_rate=self.learning_rate,
+            schedule=self.schedule,
+            start=None if start is None else Weights(*(part[None, :, :] for part in start)),
+            batch_size=self.batch_size,
+            limit=self.max_iter,
+            tolerance=self.tol,
+            callbacks=progress_bars("dropout SGD", self.verbose),
+        )
+        if not solution.status.ok:
+            given = self.learning_rate != "auto"
+            hint = " Use learning_rate='auto', or a smaller learning rate." if given else ""
+            warn_user(solution.advice + hint, ConvergenceWarning)
+        runs, M = solution.value, white.matrix
+        weights = Weights(runs.left[0, :, :], runs.right[0, :, :])
+        problem = LinearProblem(M, None, white.floor + scalar(squared_norm(M)))
+        value = float(DropoutObjective(problem, strength).value(weights))
+        optimum = assemble(white, leading_svd(M, width + 1, strength), strength, width)
+        # scikit-learn requires n_iter_ ≥ 1, also if the start was optimal.
+        ended = max(solution.n_iter, 1), solution.status, solution.history
+        return TrainedNetwork(white.raise_weights(weights), optimum, *ended), value
 
 
-def hidden_width(n_components: Any, default: int, others: str = " or None") -> int:
-    """Return the number of hidden units, which is `default` if `n_components` is None."""
-    if n_components is None:
-        return default
-    return check_width(n_components, "n_components", default, others=others)
+def allowed_gap(tol: float, iterates: bool) -> float:
+    """Return the largest gap that the certificate allows: for rounding, or where a solver stops.
+
+    The gap is the loss minus its minimum, divided by the part of the mean squared output that
+    least squares explains.
+    """
+    return min(max(float(tol), CERTIFIED), LARGEST_GAP) if iterates else CERTIFIED
 
 
 @dataclass(eq=False)
 class NetworkState(FittedState):
     """Fitted state of a dropout estimator with a hidden layer."""
 
-    moment: Any  # second moment of the training rows; the targets, if any, follow the features
+    moment: Any  # second moment, or mean, of the training rows; the targets follow the features
     strength: float  # strength λ = dropout / (1 − dropout) of dropout
     width: int  # number r of hidden units
     ref: Array  # an empty array of the library, dtype and device in which attributes are returned
@@ -225,92 +289,133 @@ class NetworkState(FittedState):
     # least squares explains
     tolerance: float
     # the network that SGD found, or the exact optimum; None before it has been computed
-    trained: TrainedNetwork | None
+    trained: TrainedNetwork | None = None
+    n_features: int | None = None  # number of features of a regression; None if y is x itself
+    centered: bool = True  # whether the means are subtracted, so that there is an intercept
+    flat: bool = False  # whether y was one-dimensional
+    dropout: float = 0.0  # probability of dropping a hidden unit
+    # errors on held-out rows by which that probability, or the number of hidden units, was chosen;
+    # None if both were given
+    cv: CrossValidation | None = None
+    root: Array | None = None  # triangular factor of rows whose moment is ill-conditioned
+    # whether the network is that of dropout; otherwise it is the least-squares map of rank at most
+    # `width`, and `dropout` is zero
+    shrink: bool = True
+    # ridge penalty: alpha times the squared norm of the coefficients is added to the sum of squared
+    # errors over the rows
+    alpha: float = 0.0
+    # whether an autoencoder was computed from the rows, because their moment hides components
+    refined: bool = False
     # sketch of the training rows, divided by `scales`, with which the certificate tests `moment`;
     # None if the second moment is not stored or not all rows were seen
-    sketch: Sketch | None = field(default=None, kw_only=True)
-    scales: Any = field(default=None, kw_only=True)
+    sketch: Sketch | None = None
+    scales: Any = None
     # the training rows and their targets, until the certificate was computed; not saved
-    rows: TrainingRows | None = field(default=None, kw_only=True)
-    targets: TrainingRows | None = field(default=None, kw_only=True)
+    rows: TrainingRows | None = None
+    targets: TrainingRows | None = None
     # the dropout loss of weights that were trained by SGD; None for the optimum, which knows it
-    objective: float | None = field(default=None, kw_only=True)
+    objective: float | None = None
 
     @property
-    @abstractmethod
     def problem(self) -> LinearProblem:
-        """The second moments of inputs and outputs on which the expected dropout loss depends."""
+        """The second moments of inputs and outputs, without the ridge penalty."""
+        if isinstance(self.moment, RowMean):
+            raise ValueError(
+                f"fit does not store the second moment of as many as {self.moment.n_features} "
+                "features: call lucidae.certify(estimator, X) with the rows X."
+            )
+        if self.n_features is None:
+            return LinearProblem.autoencoder(self.moment)
+        return LinearProblem.from_moment(
+            self.moment,
+            self.n_features,
+            centered=self.centered,
+            root=self.root,
+            precision=machine_epsilon(self.ref),
+        )
 
-    @abstractmethod
-    def centers(self) -> tuple[Array, Array]:
-        """Return the vectors that are subtracted from inputs and outputs: their means, or zeros."""
-
-    @abstractmethod
-    def solve(self) -> TrainedNetwork:
-        """Return the network at the global minimum of the expected dropout loss."""
-
-    @property
-    def penalty(self) -> float:
-        """Factor of ‖coefficients‖² in the ridge penalty on the sum of squared errors."""
-        return 0.0
-
-    @property
-    def context(self) -> Context:
-        """What the words of the certificate depend on."""
-        return Context(exact=self.tolerance <= CERTIFIED)
+    def solve(self, problem: Any = None) -> None:
+        """Compute the network at the global minimum of its loss, from its problem or from rows."""
+        if self.n_features is None:
+            rows = MomentRows(self.moment) if problem is None else problem
+            optimum = solve_autoencoder(rows, self.strength, self.width)
+        else:
+            penalized = ridged(problem or self.problem, self.alpha / self.moment.weight)
+            optimum = (
+                solve(penalized, self.strength, self.width)
+                if self.shrink
+                else solve_reduced_rank(penalized, self.width)
+            )
+        history = History(np.empty(0, dtype=int))
+        self.trained = TrainedNetwork(optimum.weights, optimum, 1, Status.CONVERGED, history)
 
     @property
     def needs_rows(self) -> bool:
         """Whether the certificate needs the rows, because their second moment does not suffice."""
-        return not isinstance(self.moment, SecondMoment)
+        stored = isinstance(self.moment, SecondMoment)
+        return not stored or self.refined or self.root is not None
 
     @property
     def network(self) -> TrainedNetwork:
         """The trained network; the exact optimum is computed when it is first needed."""
         if self.trained is None:
-            self.trained = self.solve()
+            self.solve()
+        assert self.trained is not None
         return self.trained
 
-    def train(self, X: Any, Y: Any, sample_weight: Array | None, settings: SgdSettings) -> None:
+    @property
+    def mean_parts(self) -> tuple[Matrix, Matrix]:
+        """The mean of the training rows [x | y] as two vectors, whose sum has more digits than one.
+
+        Both are zero without an intercept.
+        """
+        center, offset = host(self.moment.center), host(self.moment.offset)
+        return (center, offset) if self.centered else (0.0 * center, 0.0 * offset)
+
+    def centers(self) -> tuple[Array, Array]:
+        """Return the vectors that are subtracted from inputs and outputs: their means, or zeros."""
+        mean = self.moment.mean if self.centered else 0.0 * self.moment.mean
+        return mean[: self.n_features], mean[self.n_features or 0 :]
+
+    def function(self, coef: Any, intercept: Any) -> tuple[Matrix, Matrix]:
+        """Return the coefficients as a (targets × features) matrix, and the prediction at mean x.
+
+        That prediction is the mean target. It is computed from `intercept` only if a user has
+        assigned another value than the fitted one, because an intercept loses digits if the means
+        are much larger than the deviations.
+        """
+        center, output_center = (host(part) for part in self.centers())
+        coef = host(coef).reshape(len(output_center), len(center))
+        intercept = np.broadcast_to(host(intercept).reshape(-1), output_center.shape)
+        through = coef @ center
+        sizes = np.abs(output_center) + np.abs(coef) @ np.abs(center)
+        rounding = (len(center) + 8) * machine_epsilon(self.ref) * sizes
+        fitted = np.abs(intercept - (output_center - through)) <= rounding
+        return coef, np.where(fitted, output_center, intercept + through)
+
+    def train(
+        self, X: Any, Y: Any, sample_weight: Array | None, settings: SgdSettings, problem: Any
+    ) -> None:
         """Train the network by SGD as in Mianjy et al. 2018, Algorithm 1.
 
         The inputs are whitened: transformed so that their second moment is the identity.
         """
-        problem, strength, width = self.problem, self.strength, self.width
-        white = whiten(problem)
-        center, output_center = self.centers()
+        penalty = self.alpha / self.moment.weight
+        white = whiten(ridged(problem, penalty))
         cumulative = None if sample_weight is None else np.cumsum(to_numpy(sample_weight))
-        noise = (self.penalty / self.moment.weight) ** 0.5
-        source = SampleSource(X, Y, center, white.lift, output_center, cumulative, noise)
-        solution = descend(
-            source,
-            white.matrix,
-            [dropout_of(strength)],
-            width,
-            rng=check_random_state(settings.random_state),
-            noise=white.floor**0.5,
-            learning_rate=settings.learning_rate,
-            schedule=settings.schedule,
-            start=_whitened_start(settings.start, problem, white, width),
-            batch_size=settings.batch_size,
-            limit=settings.max_iter,
-            tolerance=settings.tol,
-            callbacks=progress_bars("dropout SGD", settings.verbose),
+        center, output_center = self.centers()
+        lift = white.lift @ eye_like(white.matrix.shape[1], white.matrix)
+        source = SampleSource(X, Y, center, lift, output_center, cumulative, penalty**0.5)
+        start = settings.start_for(problem.shape, self.width)
+        if start is not None:  # in white coordinates V = BV', with the whitening matrix B
+            right = np.linalg.lstsq(host(lift), host(start.right))[0]
+            start = Weights(like(start.left, lift), like(right, lift))
+        self.trained, self.objective = settings.train(
+            source, white, self.strength, self.width, start
         )
-        if not solution.status.ok:
-            given = settings.learning_rate != "auto"
-            hint = " Use learning_rate='auto', or a smaller learning rate." if given else ""
-            warn_user(solution.advice + hint, ConvergenceWarning)
-        runs = solution.value
-        weights = white.raise_weights(Weights(runs.left[0, :, :], runs.right[0, :, :]))
-        optimum = assemble(white, leading_svd(white.matrix, width + 1, strength), strength, width)
-        # scikit-learn requires n_iter_ ≥ 1, also if the start was optimal.
-        n_iter = max(solution.n_iter, 1)
-        self.trained = TrainedNetwork(weights, optimum, n_iter, solution.status, solution.history)
-        self.objective = float(DropoutObjective(problem, strength).value(weights))
 
     def compute_attributes(self) -> dict[str, Any]:
-        """Return the fitted attributes that all dropout networks have, by name."""
+        """Return the fitted attributes (such as ``left_`` and ``coef_``) by name."""
         network, optimum = self.network, self.network.optimum
         # Where there is nothing to learn, training ends with tiny weights, which may become zero.
         learned = largest(optimum.singular_values) > 0
@@ -324,7 +429,7 @@ class NetworkState(FittedState):
                 "the dropout loss overflows double precision. Divide X or y by a constant, so that "
                 "both have entries of similar size."
             )
-        return {
+        shared = {
             "left_": left,
             "right_": right,
             "rank_": optimum.rank,
@@ -333,9 +438,23 @@ class NetworkState(FittedState):
                 optimum.singular_values, self.ref, "singular_values_"
             ),
             "objective_": value,
+            "n_components_": self.width,
             "n_iter_": network.n_iter,
             "status_": network.status,
             "history_": network.history,
+        }
+        center, output_center = self.centers()
+        if self.n_features is None:
+            return shared | {"mean_": representable(center, self.ref, "mean_", factor=False)}
+        coef = representable(like(left, center) @ like(right, center).mT, self.ref, "coef_")
+        intercept = output_center - like(coef, center) @ center
+        intercept = representable(intercept, self.ref, "intercept_", factor=False)
+        return shared | {
+            "dropout_": self.dropout,
+            "cv_": self.cv,
+            "cv_results_": None if self.cv is None else self.cv.results(),
+            "coef_": coef[0, :] if self.flat else coef,
+            "intercept_": float(intercept[0]) if self.flat else intercept,
         }
 
     def refer(self, X: Any, Y: Any, sample_weight: Array | None, title: str) -> None:
@@ -351,18 +470,25 @@ class NetworkState(FittedState):
         if self.rows is None:
             self.sketch_rows(X, Y, sample_weight)
         if self.rows is None and self.needs_rows:
-            data = given_rows(X, Y, sample_weight, centered=self.has_intercept)
-            self._certificate = self.certificate_on([data], title, self.compute_attributes())
+            data = given_rows(X, Y, sample_weight, centered=self.centered)
+            self._certificate = self.certificate_on(data, title, self.compute_attributes())
 
-    def sketch_rows(self, X: Any, Y: Any, sample_weight: Array | None) -> None:
-        """Make the sketch with which the certificate tests the moment of the rows."""
+    def sketch_rows(
+        self, X: Any, Y: Any, sample_weight: Array | None, before: Sketch | None = None
+    ) -> None:
+        """Make the sketch with which the certificate tests the moment of the rows.
+
+        `before` is the sketch of earlier rows. Rows with targets are divided by `scales`.
+        """
         if not isinstance(self.moment, SecondMoment):
             return
         if Y is None:
-            self.sketch = Sketch.of(X, sample_weight)
-        else:
-            self.scales = column_scales(X, Y, centered=self.has_intercept)
-            self.sketch = sketch_pairs(X, Y, sample_weight, self.scales)
+            before = before or Sketch.empty(self.moment.n_features)
+            self.sketch = before.update(X, sample_weight)
+            return
+        if self.scales is None:
+            self.scales = column_scales(X, Y, centered=self.centered)
+        self.sketch = sketch_pairs(X, Y, sample_weight, self.scales, before)
 
     def sketch_referred(self) -> None:
         """Make the sketch of the rows that are referred to, unless there is one or they changed."""
@@ -370,37 +496,20 @@ class NetworkState(FittedState):
             targets = None if self.targets is None else self.targets.rows
             self.sketch_rows(self.rows.rows, targets, self.rows.weights)
 
-    @property
-    def has_intercept(self) -> bool:
-        """Whether the means are subtracted."""
-        return True
-
-    @property
-    def n_inputs(self) -> int | None:
-        """Number of features, which the targets follow in the moment; None without targets."""
-        return None
-
-    def candidates(self) -> Iterator[Data]:
-        """Yield the moment with the sketch that tests it, and the rows if they are referred to."""
-        # Of few rows the factorisation of their moment takes as long as their own.
-        few = self.rows is not None and self.rows.rows.shape[0] <= 2 * self.moment.n_features
-        if self.sketch is not None and isinstance(self.moment, SecondMoment) and not few:
-            covariance, scales = host(self.moment.covariance), self.scales
-            yield TestedMoment(
-                covariance,
-                float(self.moment.weight),
-                self.sketch,
-                np.ones(len(covariance)) if scales is None else np.asarray(scales),
-                self.n_inputs,
-                self.has_intercept,
-            )
-        if self.rows is not None and self.rows_unchanged:
-            yield JudgedRows(
-                self.rows.rows,
-                None if self.targets is None else self.targets.rows,
-                self.rows.weights,
-                self.has_intercept,
-            )
+    def judged_rows(self) -> JudgedRows | None:
+        """Return the moment with the sketch that tests it, and the rows if they are referred to."""
+        known, rows = self.rows if self.rows_unchanged else None, None
+        if known is not None:
+            targets = None if self.targets is None else self.targets.rows
+            rows = GivenRows(known.rows, known.weights, targets)
+            n, p = rows.shape
+            few = n * p <= SMALL_ROWS or n < (self.n_features or 0)
+            if self.sketch is None or self.needs_rows or few:
+                return judged_rows(known.rows, targets, known.weights, self.centered)
+        if self.sketch is None or not isinstance(self.moment, SecondMoment):
+            return None
+        passed = Passed(self.moment, self.sketch, self.scales)
+        return tested_rows(passed, rows, self.n_features, self.centered)
 
     @property
     def rows_unchanged(self) -> bool:
@@ -438,12 +547,12 @@ class NetworkState(FittedState):
                 claim = undecided("optimum", "the fitted weights are optimal", "", CHANGED_ROWS)
                 return Certificate(title, (claim,))
             self.sketch_referred()
-            found = self.certificate_on(self.candidates(), title, self.compute_attributes())
+            found = self.certificate_on(self.judged_rows(), title, self.compute_attributes())
             self.rows = self.targets = None
             return found
 
     def certificate_on(
-        self, data: Iterable[Data], title: str, attributes: Mapping[str, Any]
+        self, data: JudgedRows | None, title: str, attributes: Mapping[str, Any]
     ) -> Certificate:
         """Return the certificate of given attributes, judged on data."""
         return certificate_of(
@@ -452,28 +561,41 @@ class NetworkState(FittedState):
             title=title,
             tolerance=self.tolerance,
             fitted=self.fitted_arrays(attributes),
-            context=self.context,
+            context=Context(
+                exact=self.tolerance <= CERTIFIED, shrink=self.shrink, alpha=self.alpha
+            ),
         )
 
     def judged_weights(self, attributes: Mapping[str, Any]) -> Judged:
         """Return the weights among attributes, and the settings of their loss."""
-        left, right = (host(part) for part in weights_of(attributes))
+        left, right = weights_of(attributes)
         precision = machine_epsilon(self.ref)
-        return Judged(left, right, self.strength, self.penalty, precision=precision)
+        return Judged(left, right, self.strength, self.alpha, precision=precision)
 
     def fitted_arrays(self, attributes: Mapping[str, Any]) -> FittedArrays:
         """Return the attributes that the certificate compares with data."""
-        return FittedArrays(
-            float(attributes["objective_"]),
-            int(attributes["rank_"]),
-            float(attributes["threshold_"]),
-            host(attributes["singular_values_"]),
-            precision=machine_epsilon(self.ref),
+        center, offset = (part[: self.n_features] for part in self.mean_parts)
+        if self.n_features is None:
+            mean = host(attributes["mean_"])
+            if mean.shape != center.shape:
+                raise ValueError(
+                    f"mean_ has shape {mean.shape}, expected {center.shape}: one entry per feature."
+                )
+            found = fitted_numbers(attributes, self.ref, n_components_=self.width)
+            return replace(found, mean=mean)
+        coef, bias = self.function(attributes["coef_"], attributes["intercept_"])
+        settings = {"n_components_": self.width, "dropout_": self.dropout}
+        return replace(
+            fitted_numbers(attributes, self.ref, **settings),
+            coef=coef,
+            intercept=np.broadcast_to(host(attributes["intercept_"]).reshape(-1), bias.shape),
+            center=(center, offset),
+            bias=bias,
         )
 
 
-class WeightsMixin(CertifiedMixin):
-    """Fitted attributes and certificate of all dropout estimators."""
+class NetworkMixin(CertifiedMixin):
+    """Fitted attributes, settings and certificate of all dropout estimators."""
 
     left_ = Fitted()
     right_ = Fitted()
@@ -483,6 +605,17 @@ class WeightsMixin(CertifiedMixin):
     singular_values_ = Fitted()
     objective_ = Fitted()
     n_iter_ = Fitted()
+    status_ = Fitted()
+    history_ = Fitted()
+
+    _state: Any
+    solver: str
+    tol: Any
+    warm_start: bool = False
+    verbose: bool | str = "auto"
+    fit: Any
+    _state_of_blocks: Any
+    _block_moment: Any = None  # function that returns the moment of one block, as in `load_rows`
 
     @property
     def certificate_(self) -> Certificate:
@@ -495,65 +628,55 @@ class WeightsMixin(CertifiedMixin):
         # Records of the fit, such as ``history_``, from which nothing is computed, do not count.
         numbers = {k: v for k, v in fitted.items() if is_array(v) or isinstance(v, int | float)}
         changed = changed_attributes({name: getattr(self, name) for name in numbers}, numbers)
-        if state.doubt is not None or not changed:
+        if state.doubt is not None:
             return certificate
-        why = f"{min(changed)} was changed after the fit: call lucidae.certify(model, X), or fit."
-        statement = "the fitted attributes are those that fit computed"
-        claim = Claim("attributes", statement, "", math.inf, 0.0, False, why)
-        return Certificate(type(self).__name__, (claim,))
+        advice = "and the other claims are about the fit: call lucidae.certify(model, X), or fit."
+        return with_changes(certificate, changed, advice)
 
     def _attributes_now(self) -> dict[str, Any]:
         """Return the present fitted attributes by name, including values assigned by a user."""
         return {name: getattr(self, name) for name in self._state.attributes}
-
-
-class NetworkMixin(WeightsMixin):
-    """Fitted attributes and settings of a dropout estimator with a hidden layer."""
-
-    status_ = Fitted()
-    history_ = Fitted()
-
-    _state: NetworkState
-    solver: str
-    tol: float
-    warm_start: bool
-    fit: Any
-    _state_of_blocks: Any
-    _block_moment: Any = None  # function that returns the moment of one block, as in `load_rows`
 
     @property
     def _trains(self) -> bool:
         """Whether the network is trained by SGD, which needs the rows themselves."""
         return check_choice(self.solver, "solver", SOLVERS) == "sgd"
 
-    @property
-    def _allowed_gap(self) -> float:
-        """Largest gap that the certificate allows: for rounding errors, or where SGD stops.
-
-        The gap is the loss minus its minimum, divided by the part of the mean squared output that
-        least squares explains.
-        """
-        return min(max(float(self.tol), CERTIFIED), LARGEST_GAP) if self._trains else CERTIFIED
-
     def _certificate_on(self, data: JudgedRows) -> Certificate:
         """Return the certificate of the present attributes on given rows."""
         state, attributes = self._state, self._attributes_now()
         check_shapes(data, state.judged_weights(attributes))
-        return state.certificate_on([data], type(self).__name__, attributes)
+        found: Certificate = state.certificate_on(data, type(self).__name__, attributes)
+        return found
 
     def _keep(self, state: NetworkState) -> None:
         """Compute the fitted attributes of `state` and store it as the state of the fit."""
         _ = state.attributes
         self._state = state
 
-    def _keep_unsolved(self, state: NetworkState) -> None:
-        """Store the state of `partial_fit`, whose attributes are computed when they are first read.
+    def _keep_batch(self, state: NetworkState, X: Any, Y: Any, weights: Array | None) -> None:
+        """Add the state of a batch to that of the batches before it, for `partial_fit`.
 
-        They are computed at once if the rows are so large or so small that the attributes may not
-        be representable in their dtype: `partial_fit` then refuses the rows, as `fit` does. They
-        are if products and quotients of a few entries may overflow: the root mean square of a
-        column exceeds the fourth root of the largest number of the dtype, or is below its inverse.
+        The attributes are computed when they are first read. They are computed at once if the rows
+        are so large or so small that the attributes may not be representable in their dtype:
+        `partial_fit` then refuses the rows, as `fit` does. They are if products and quotients of a
+        few entries may overflow: the root mean square of a column exceeds the fourth root of the
+        largest number of the dtype, or is below its inverse.
         """
+        before: Sketch | None = Sketch.empty(state.moment.n_features)
+        if self.__sklearn_is_fitted__():
+            seen = self._state
+            if state.moment.n_features != seen.moment.n_features:
+                raise ValueError(
+                    f"y has {Y.shape[1]} targets, expected "
+                    f"{seen.moment.n_features - X.shape[1]} as in earlier batches."
+                )
+            seen.sketch_referred()
+            state.moment, state.ref = seen.moment.merge(state.moment), seen.ref
+            state.flat, state.doubt = state.flat and seen.flat, seen.doubt
+            before, state.scales = seen.sketch, seen.scales
+        if before is not None:  # otherwise not all rows were seen
+            state.sketch_rows(X, Y, weights, before)
         moment, ref = state.moment, state.ref
         squares = np.clip(host(diagonal(moment.squares)), 0.0, None) / moment.weight
         sizes = np.hypot(np.abs(host(moment.mean)), np.sqrt(squares))
@@ -580,32 +703,13 @@ class NetworkMixin(WeightsMixin):
         self._keep(self._state_of_blocks(data, start, settings.verbose))
         return self
 
-    def _warm_start(self) -> Weights | None:
-        """Return the weights of the last fit if SGD is to start from them, otherwise None."""
-        wanted = check_flag(self.warm_start, "warm_start") and self._trains
-        return self._state.network.weights if wanted and self.__sklearn_is_fitted__() else None
-
 
 def merges_moments(estimator: Any) -> bool:
     """Return True if an estimator has `partial_fit`; otherwise raise an AttributeError.
 
-    scikit-learn calls this function to decide whether the method exists. It does for solvers that
-    need second moments only. It also does for an unknown solver, so that a call of `partial_fit`
-    reports the wrong name.
-    """
-    if isinstance(estimator.solver, str) and estimator.solver == "sgd":
-        raise AttributeError(
-            f"partial_fit is not available for solver={estimator.solver!r}, which needs all rows "
-            "at once: use solver='exact'."
-        )
-    return True
-
-
-def merges_regression(estimator: Any) -> bool:
-    """Return True if a `DropoutRegressor` has `partial_fit`; otherwise raise an AttributeError.
-
     scikit-learn calls this function to decide whether the method exists. It does not if the solver
-    is SGD, or if a setting is chosen by cross-validation.
+    is SGD, or if a setting is chosen by cross-validation. It does for an unknown solver, so that a
+    call of `partial_fit` reports the wrong name.
     """
     for name in ("dropout", "n_components"):
         value = getattr(estimator, name)
@@ -613,7 +717,12 @@ def merges_regression(estimator: Any) -> bool:
             raise AttributeError(
                 f"partial_fit is not available for {name}={value!r}: give {name} as a number."
             )
-    return merges_moments(estimator)
+    if isinstance(estimator.solver, str) and estimator.solver == "sgd":
+        raise AttributeError(
+            f"partial_fit is not available for solver={estimator.solver!r}, which needs all rows "
+            "at once: use solver='exact'."
+        )
+    return True
 
 
 def _check_streamed(estimator: Any, data: Any, start: SecondMoment | None) -> None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import scipy.sparse
@@ -29,19 +29,15 @@ from lucidae.arrays import (
 )
 from lucidae.cards import card, table
 from lucidae.dropout.problem import (
-    DropoutObjective,
     LinearProblem,
-    Weights,
-    host,
-    ridged,
-    whiten,
-)
-from lucidae.dropout.rows import (
     checked_columns,
+    host,
     is_wide,
     joint_moment,
+    ridged,
     rows_problem,
-    take_rows,
+    take,
+    whiten,
 )
 from lucidae.dropout.solvers import leading_svd, solve_reduced_rank
 from lucidae.dropout.theory import breakpoints, dropout_of, optimal_value, shrink, strength_of
@@ -77,10 +73,9 @@ GRID = np.concatenate([[0.0], np.geomspace(1e-4, 1e4, 161)])
 1e-4 to 1e4."""
 
 
+@dataclass(frozen=True, slots=True, eq=False)
 class PathOfRates:
     """Base class of results for several dropout rates, with a plot, and a table for notebooks."""
-
-    __slots__ = ()
 
     dropout: Vector
     rank: Vector
@@ -139,11 +134,6 @@ class RegularizationPath(PathOfRates):
     Notebooks show the path as a table, and `plot` draws it.
     """
 
-    dropout: Vector
-    rank: Vector
-    threshold: Vector
-    error: Vector
-    objective: Vector
     breaks: Vector
 
     def _repr_html_(self) -> str:
@@ -394,24 +384,26 @@ def rank_path(
     validated = None
     with elapsed_on(X, "rank_path", verbose):
         problem, moment = rows_problem(X, Y, weights, centered=centered)
-        found = solve_reduced_rank(ridged(problem, alpha / moment.weight), width)
-        left, right = found.weights
-        plain = DropoutObjective(problem, 0.0)
-        errors = [
-            float(plain.loss(Weights(left[:, :rank], right[:, :rank]))) for rank in range(width + 1)
-        ]
+        penalty = alpha / moment.weight
+        found = solve_reduced_rank(ridged(problem, penalty), width)
+        left, right = (host(part) for part in found.weights)
         if cv is not None:
             validated, _ = cross_validate(X, Y, weights, cv, width, **options)
     values = np.zeros(width)
     values[: found.singular_values.shape[0]] = host(found.singular_values)
+    # Rank k has the smallest loss with the ridge penalty, found.value, plus the squares of the
+    # values that it leaves out; its coefficients have the squared norm Σ_{i≤k} ‖vᵢ‖².
+    left_out = np.append(np.cumsum(values[::-1] ** 2)[::-1], 0.0)
+    norms = np.append(0.0, np.cumsum((right * right).sum(axis=0)))
+    errors = np.maximum(found.value + left_out - penalty * norms, 0.0)
     mean = host(moment.mean) * centered
     return RankPath(
         np.arange(width + 1),
-        np.array(errors),
+        errors,
         values,
         validated,
-        host(left),
-        host(right),
+        left,
+        right,
         mean[: X.shape[1]],
         mean[X.shape[1] :],
     )
@@ -509,13 +501,14 @@ class CrossValidation:
         return self._setting(self._simplest(float(self.mean[index]) + error))
 
     def _repr_html_(self) -> str:
-        ranked = self.n_components is not None
+        name, compared = self._compared
+        name = "rank" if name == "n_components" else name
         columns: dict[str, Any] = {
-            "rank" if ranked else "dropout": self.n_components if ranked else self.dropout,
+            name: compared,
             "held-out error": self.mean,
             "standard error": self.standard_error,
         }
-        best = f"{'Rank' if ranked else 'Dropout'} {self.best:.4g} has the smallest error."
+        best = f"{name.capitalize()} {self.best:.4g} has the smallest error."
         return card(f"Cross-validation with {len(self.weights)} folds", table(columns), best)
 
     def results(self) -> dict[str, Any]:
@@ -526,16 +519,21 @@ class CrossValidation:
         """
         mean = self.mean
         spread = self._root_sum(self.weights / self.weights.sum())
-        name, settings = "dropout", self.dropout
-        if self.n_components is not None:
-            name, settings = "n_components", self.n_components
+        name, compared = self._compared
         found = {
-            f"param_{name}": settings,
-            "params": [{name: setting} for setting in settings.tolist()],
+            f"param_{name}": compared,
+            "params": [{name: setting} for setting in compared.tolist()],
         }
         found |= {f"split{i}_test_score": -errors for i, errors in enumerate(self.errors)}
         found |= {"mean_test_score": -mean, "std_test_score": spread}
         return found | {"rank_test_score": rankdata(mean, method="min").astype(int)}
+
+    @property
+    def _compared(self) -> tuple[str, Vector]:
+        """The name and the values of the setting that was compared: rates, or ranks."""
+        if self.n_components is None:
+            return "dropout", self.dropout
+        return "n_components", self.n_components
 
     @property
     def _best_index(self) -> int:
@@ -555,9 +553,8 @@ class CrossValidation:
 
     def _setting(self, index: int) -> float:
         """Return the rate (a float) or the rank (an int) with the given index."""
-        if self.n_components is None:
-            return float(self.dropout[index])
-        return int(self.n_components[index])
+        found: float = self._compared[1][index].item()
+        return found
 
 
 SELECTIONS: dict[str, Callable[[CrossValidation], float]] = {
@@ -567,18 +564,8 @@ SELECTIONS: dict[str, Callable[[CrossValidation], float]] = {
 """Rules that choose the dropout rate or the rank from the held-out errors, by name."""
 
 
-class FoldRows(NamedTuple):
-    """Inputs, outputs and weights of some rows; the weights are None if all rows count once."""
-
-    inputs: Any
-    outputs: Array
-    weights: Array | None
-
-
-def _taken(X: Any, Y: Array, weights: Array | None, rows: Vector) -> FoldRows:
-    """Return inputs, outputs and weights of the rows with the given indices."""
-    part = None if weights is None else take_rows(weights, rows)
-    return FoldRows(take_rows(X, rows), take_rows(Y, rows), part)
+FoldRows = tuple[Any, Array, Array | None]
+"""Inputs, outputs and weights of some rows; the weights are None if all rows count once."""
 
 
 def cross_validate(
@@ -600,15 +587,19 @@ def cross_validate(
     training rows of a fold is the merge of the other folds' moments; that of all rows is returned
     too. Few rows with many features have no moment.
     """
+
+    def taken(rows: Vector) -> FoldRows:
+        return take(X, rows), take(Y, rows), None if weights is None else take(weights, rows)
+
     splits = checked_splits(cv, X.shape[0], weights)
-    held_out = [_taken(X, Y, weights, test) for _, test in splits]
+    held_out = [taken(test) for _, test in splits]
     total = None
     if not is_wide(X) and _is_partition(splits, X.shape[0]):
         moments = of_each(_moment, held_out, n_jobs=n_jobs, callbacks=callbacks)
         training: list[Any] = _complements(moments)
         total = moments[0].merge(training[0])
     else:
-        training = [_taken(X, Y, weights, train) for train, _ in splits]
+        training = [taken(train) for train, _ in splits]
     items = [
         (*pair, width, centered, shrinks, alpha) for pair in zip(training, held_out, strict=True)
     ]
@@ -639,7 +630,7 @@ def _fold_errors(
     with limited_blas(m if isinstance(training, SecondMoment) else n):
         if isinstance(training, SecondMoment):
             mean: Any = training
-            problem = LinearProblem.from_moment(training, m, centered=centered)
+            problem: Any = LinearProblem.from_moment(training, m, centered=centered)
         else:
             problem, mean = rows_problem(*training, centered=centered)
         white = whiten(ridged(problem, alpha / mean.weight))

@@ -12,7 +12,8 @@ reduction works on its range.
 If M is computed from C, its errors are of the order ε·cond(C). If that is too much and the rows are
 available, they are factorised instead of their moment: `row_root` returns F with FᵀF = E[(x, y)(x,
 y)ᵀ], whose columns are F_x and F_y. From the singular value decomposition F_x = PSWᵀ follow M =
-F_yᵀP and the whitening matrix B = WS⁻¹ (x' = Bᵀx), with errors of the order ε·√cond(C).
+F_yᵀP and the whitening matrix B = WS⁻¹ (x' = Bᵀx), with errors of the order ε·√cond(C). Of fewer
+rows than features (`WideRows`) C is not formed: P and S² are those of their Gram matrix.
 """
 
 from __future__ import annotations
@@ -29,6 +30,9 @@ from lucidae.arrays import (
     Array,
     add_diagonal,
     as_double,
+    as_float,
+    beside,
+    device,
     diagonal,
     eigh_descending,
     eye_like,
@@ -38,15 +42,21 @@ from lucidae.arrays import (
     like,
     machine_epsilon,
     namespace,
+    put,
     scalar,
     squared_norm,
-    squared_norms,
     svd_thin,
     to_numpy,
     trace,
     where_set,
+    zeros_like_shape,
 )
+from lucidae.base import reference_array
+from lucidae.certificates.sketch import Sketch, column_scales, sketch_pairs
 from lucidae.moments import SecondMoment
+from lucidae.rows.kinds import AlignedBlocks
+from lucidae.rows.operator import STORED_FEATURES, RowOperator, centred_block
+from lucidae.rows.passes import fold, nothing_read
 from lucidae.validation import check_rows
 
 
@@ -98,25 +108,21 @@ class LinearProblem:
     cross : array of shape (d1, d2)
         E[y xᵀ], the second moment of outputs and inputs.
     inputs : array of shape (d2, d2) or None
-        C = E[x xᵀ]. None with a `root` means that C is not formed, because there are fewer rows
-        than features; None without one means the identity, the white inputs of Mianjy et al. 2018.
+        C = E[x xᵀ]. None means the identity, the white inputs of Mianjy et al. 2018.
     energy : float
         E‖y‖², the mean squared norm of the outputs.
-    root : array of shape (k, d2 + d1), optional
+    root : array of shape (d2 + d1, d2 + d1), optional
         Triangular factor F of a QR factorisation of the rows, with FᵀF = E[(x, y)(x, y)ᵀ]. Its
         condition number is the square root of that of the moment, so it is given if C is
-        ill-conditioned. It may be the k centred and scaled rows themselves.
+        ill-conditioned.
     outputs : array of shape (d1, d1), optional
         E[y yᵀ]; None if y is x itself or a matrix was given.
     n_rows : float, optional
         Number of rows, minus one if their mean was subtracted; None if a matrix was given.
     resolution : float, default=0.0
         Standard deviation of the standardised inputs below which a direction counts as constant,
-        because the inputs were rounded to single precision (`resolved`). Directions that
-        double precision does not resolve count as constant in any case.
-    rows : WideRows, optional
-        The centred and scaled rows, instead of `inputs` and `root`, if they have very many
-        features; only products with them are computed.
+        because the inputs were rounded to single precision. Directions that double precision does
+        not resolve count as constant in any case.
 
     Examples
     --------
@@ -133,7 +139,6 @@ class LinearProblem:
     outputs: Array | None = None
     n_rows: float | None = None
     resolution: float = 0.0
-    rows: WideRows | None = None
 
     @classmethod
     def from_matrix(cls, matrix: Any) -> Self:
@@ -163,44 +168,28 @@ class LinearProblem:
         *,
         centered: bool = True,
         root: Array | None = None,
+        precision: float = 0.0,
     ) -> Self:
         """Return the problem of rows [x | y] from their `SecondMoment`.
 
         If `centered`, the mean is subtracted: optimal biases of both layers remove the means of the
-        hidden units and of the outputs.
+        hidden units and of the outputs. `precision` is the rounding unit of the inputs' dtype.
         """
         second = _second(moment, centered)
-        outputs = second[n_features:, n_features:]
+        inputs, outputs = second[:n_features, :n_features], second[n_features:, n_features:]
+        resolution = 0.0
+        if precision > SINGLE:
+            mean = moment.mean[:n_features] * float(centered)
+            resolution = rounding_deviation(diagonal(inputs), mean, precision)
         return cls(
             second[n_features:, :n_features],
-            second[:n_features, :n_features],
+            inputs,
             scalar(trace(outputs)),
             root,
             outputs,
             moment.weight - centered,
+            resolution,
         )
-
-    @classmethod
-    def from_root(cls, root: Array, n_features: int, n_rows: float | None = None) -> Self:
-        """Return the problem of few rows [x | y] with many features, without E[xxᵀ].
-
-        `root` is a matrix F with FᵀF = E[(x, y)(x, y)ᵀ], such as the centred rows divided by the
-        square root of their number.
-        """
-        inward, outward = root[:, :n_features], root[:, n_features:]
-        outputs = outward.mT @ outward
-        energy = scalar(trace(outputs))
-        return cls(outward.mT @ inward, None, energy, root, outputs, n_rows)
-
-    @classmethod
-    def from_rows(cls, rows: Any, n_features: int, n_rows: float | None = None) -> Self:
-        """Return the problem of few rows, given as `WideRows` or as a matrix to be factorised."""
-        if not isinstance(rows, WideRows):
-            return cls.from_root(rows, n_features, n_rows)
-        outputs = rows.outputs.mT @ rows.outputs
-        energy = scalar(trace(outputs))
-        cross = rows.back(rows.outputs).mT
-        return cls(cross, None, energy, outputs=outputs, n_rows=n_rows, rows=rows)
 
     @classmethod
     def autoencoder(cls, moment: SecondMoment, *, centered: bool = True) -> Self:
@@ -208,22 +197,14 @@ class LinearProblem:
         second = _second(moment, centered)
         return cls(second, second, scalar(trace(second)), n_rows=moment.weight - centered)
 
+    @property
+    def shape(self) -> tuple[int, int]:
+        """The numbers of outputs and inputs."""
+        return int(self.cross.shape[0]), int(self.cross.shape[1])
+
     def through_inputs(self, right: Array) -> Array:
         """Return C V for incoming weights V."""
-        if self.inputs is not None:
-            return self.inputs @ right
-        factor = self.factor
-        if factor is None:
-            return right
-        return factor.back(factor.times(right)) + factor.ridge * right
-
-    @property
-    def factor(self) -> WideRows | None:
-        """F_x and F_y with FᵀF = E[(x, y)(x, y)ᵀ]: the rows or the `root`, which is not squared."""
-        if self.root is None:
-            return self.rows
-        size = self.cross.shape[1]
-        return WideRows(self.root[:, size:], squares_of_columns(self), self.root[:, :size])
+        return right if self.inputs is None else self.inputs @ right
 
 
 def _checked_energy(matrix: Array) -> float:
@@ -300,9 +281,6 @@ class DropoutObjective:
     def loss(self, weights: Weights) -> Array:
         """Return the mean squared error E‖y − UVᵀx‖² of the network without dropout."""
         left, right = weights
-        factor = self.problem.factor
-        if factor is not None:
-            return factor.loss(left, right)
         # E‖UVᵀx‖² = tr(UᵀU VᵀCV): two r × r matrices instead of one of size d₁ × d₂.
         inward = self.problem.through_inputs(right)
         fitted = trace((left.mT @ left) @ (right.mT @ inward))
@@ -312,12 +290,8 @@ class DropoutObjective:
     def importance(self, weights: Weights) -> Array:
         """Return the importance score ‖uᵢ‖ √(vᵢᵀC vᵢ) of every hidden unit (section 6)."""
         xp = namespace(weights.left)
-        factor = self.problem.factor
-        if factor is not None:
-            incoming = factor.incoming(weights.right)
-        else:
-            inward = self.problem.through_inputs(weights.right)
-            incoming = xp.sum(weights.right * inward, axis=-2)
+        inward = self.problem.through_inputs(weights.right)
+        incoming = xp.sum(weights.right * inward, axis=-2)
         outgoing = xp.sum(weights.left * weights.left, axis=-2)
         return xp.sqrt(xp.clip(incoming, 0.0, None)) * xp.sqrt(outgoing)
 
@@ -450,120 +424,6 @@ def shared_direction(direction: Callable[..., Weights]) -> Callable[..., Weights
     return shared
 
 
-BLOCK = 256
-"""Number of rows whose products with all rows are computed at a time."""
-
-
-@dataclass(frozen=True, eq=False)
-class WideRows:
-    """Centred and weighted rows A (n × m) of inputs, with their outputs.
-
-    Dense rows are stored as they are. Sparse rows are stored before centring; the mean is
-    subtracted from products with them.
-    """
-
-    # (n, d1): the outputs, centred and multiplied by the same square roots as the rows
-    outputs: Array
-    squares: Array  # (m,): mean squares of the centred inputs: the diagonal of AᵀA
-    dense: Array | None = None  # (n, m): the rows A; None if they are sparse
-    # the entries, column numbers and row limits (CSR format) of the sparse rows S; None if the rows
-    # are dense
-    entries: tuple[Array, Array, Array] | None = None
-    # (n,): square roots s of the shares of the rows in the total weight, of sparse rows
-    shares: Array | None = None
-    # (m,): mean μ of sparse rows, so that A = S − sμᵀ; zeros if the rows are not centred
-    mean: Array | None = None
-    centered: bool = True  # whether the mean was subtracted
-    ridge: float = 0.0  # ridge penalty ρ on the mean squared error
-
-    @property
-    def shape(self) -> tuple[int, int]:
-        """The numbers n of rows and m of features."""
-        return int(self.outputs.shape[0]), int(self.squares.shape[0])
-
-    @property
-    def _sparse(self) -> Any:
-        """The sparse rows before centring, which share memory with `entries`."""
-        assert self.entries is not None
-        return scipy.sparse.csr_array(self.entries, shape=self.shape)
-
-    @property
-    def cancelled(self) -> float:
-        """Largest squared norm s² ‖μ‖² that centring subtracts from a sparse row.
-
-        Entries of the Gram matrix have rounding errors relative to it.
-        """
-        if self.dense is not None:
-            return 0.0
-        shares, mean = np.asarray(self.shares), np.asarray(self.mean)
-        return float(shares.max(initial=0.0)) ** 2 * float(mean @ mean)
-
-    def times(self, right: Array) -> Array:
-        """Return AV."""
-        if self.dense is not None:
-            return self.dense @ right
-        return self._sparse @ right - np.multiply.outer(np.asarray(self.shares), self.mean @ right)
-
-    def back(self, codes: Array) -> Array:
-        """Return AᵀZ."""
-        if self.dense is not None:
-            return self.dense.mT @ codes
-        return self._sparse.T @ codes - np.multiply.outer(
-            np.asarray(self.mean), self.shares @ codes
-        )
-
-    def gram(self) -> Array:
-        """Return the Gram matrix AAᵀ, shape (n, n)."""
-        if self.dense is not None:
-            return self.dense @ self.dense.mT
-        rows, n = self._sparse, self.shape[0]
-        turned = scipy.sparse.csc_array(rows.T)
-        found = np.empty((n, n))
-        for start in range(0, n, BLOCK):
-            found[start : start + BLOCK] = (rows[start : start + BLOCK] @ turned).toarray()
-        # (S − sμᵀ)(S − sμᵀ)ᵀ = SSᵀ − (Sμ)sᵀ − s(Sμ)ᵀ + ‖μ‖² ssᵀ
-        shares, mean = np.asarray(self.shares), np.asarray(self.mean)
-        half = rows @ mean - (mean @ mean) / 2 * shares
-        found -= np.multiply.outer(half, shares)
-        found -= np.multiply.outer(shares, half)
-        return found
-
-    def loss(self, left: Array, right: Array) -> Array:
-        """Return E‖y − UVᵀx‖² + ρ‖UVᵀ‖² for weights U (`left`) and V (`right`)."""
-        gram = (left.mT @ left) * (right.mT @ right)
-        penalty = self.ridge * namespace(gram).sum(gram, axis=(-2, -1))
-        return squared_norm(self.outputs - self.times(right) @ left.mT) + penalty
-
-    def incoming(self, right: Array) -> Array:
-        """Return vᵢᵀ(C + ρI)vᵢ for the columns vᵢ of V (`right`)."""
-        return squared_norms(self.times(right), axis=-2) + self.ridge * squared_norms(
-            right, axis=-2
-        )
-
-    def decomposed(self) -> tuple[Array, Array]:
-        """Return P and S² of AAᵀ = PS²Pᵀ on the range of A; a zero column and 1 if A is zero."""
-        squares, P = eigh_descending(self.gram())
-        xp = namespace(squares)
-        top = max(scalar(squares[0]), 0.0) + self.cancelled
-        level = RANGE_FACTOR * self.shape[0] * machine_epsilon(squares) * top
-        count = int(xp.sum(xp.astype(squares > level, xp.int64)))
-        if count == 0:
-            return 0.0 * P[:, :1], xp.ones_like(squares[:1])
-        return P[:, :count], squares[:count]
-
-
-@dataclass(frozen=True, eq=False)
-class RowLift:
-    """The matrix Aᵀ W (m × q), of which only the rows A and the matrix W (n × q) are stored."""
-
-    rows: WideRows
-    codes: Array
-
-    def __matmul__(self, right: Array) -> Array:
-        """Return AᵀWZ for a matrix Z (`right`)."""
-        return self.rows.back(self.codes @ right)
-
-
 RANGE_FACTOR = 10.0
 """Eigenvalues of the second moment C of the d₂ inputs (or of the Gram matrix of d₂ rows) count as
 zero below RANGE_FACTOR · d₂ · ε times the largest: in directions in which the inputs are constant,
@@ -581,54 +441,37 @@ GRAM_CONDITION = 1e4
 matrix of the rows is decomposed instead of the rows; the relative error is then about 1e-12."""
 
 
-def resolved(
-    problem: LinearProblem, moment: Any, precision: float, *, centered: bool
-) -> LinearProblem:
-    """Return a problem with the standard deviation that rounding gives to constant inputs.
+def rounding_deviation(squares: Array, mean: Array, precision: float) -> float:
+    """Return the standard deviation that rounding gives to constant directions of inputs.
 
-    The inputs are standardised. With the rounding unit ε of their dtype, an input of mean square q
-    and standard deviation d has rounding errors of up to ε√q/(2d), so that no direction has more
-    than ε/2 · √(Σ q/d²) by rounding alone; four times this is the `resolution`. It is 0 for double
-    precision, whose rounding errors are those of the computation. `moment` is a `SecondMoment` or a
-    `RowMean`.
+    The inputs are standardised. With the rounding unit ε of their dtype (`precision`), an input of
+    variance d² (`squares`) and mean square q has rounding errors of up to ε√q/(2d), so that no
+    direction has more than ε/2 · √(Σ q/d²) by rounding alone; four times this is returned.
     """
-    if precision <= SINGLE:
-        return problem
-    squares = squares_of_columns(problem)
-    mean = moment.mean[: squares.shape[0]] * float(centered)
     ratios = 1.0 + mean**2 / where_set(squares, squares <= 0, 1.0)
     sizes = where_set(ratios, squares <= 0, 0.0)
-    found = 2.0 * precision * math.sqrt(scalar(namespace(sizes).sum(sizes)))
-    return replace(problem, resolution=found)
+    return 2.0 * precision * math.sqrt(scalar(namespace(sizes).sum(sizes)))
 
 
-def ridged(problem: LinearProblem, penalty: float) -> LinearProblem:
+def ridged(problem: LinearProblem | WideRows, penalty: float) -> LinearProblem | WideRows:
     """Return second moments whose loss contains the ridge penalty ρ‖UVᵀ‖².
 
     ρ‖B‖² is the squared error of coefficients B on the additional inputs √ρ e₁, √ρ e₂, … with the
     outputs zero. C becomes C + ρI, and E[yxᵀ] does not change, so that everything known about least
     squares and dropout holds for the new problem: with dropout the units are dropped for these
-    inputs too. Constant inputs have zero coefficients in any case and get no additional row. If C
-    is not formed, orthonormal directions that span the rows take the place of the unit vectors,
-    because optimal coefficients are zero outside of their span.
+    inputs too. Constant inputs have zero coefficients in any case and get no additional row.
     """
     if penalty == 0.0:
         return problem
-    if problem.rows is not None:
-        return replace(problem, rows=replace(problem.rows, ridge=penalty))
-    root, inputs = problem.root, problem.inputs
-    size = problem.cross.shape[1]
-    xp = namespace(problem.cross)
-    varies = xp.astype(squares_of_columns(problem) > 0, problem.cross.dtype)
+    if isinstance(problem, WideRows):
+        return replace(problem, ridge=penalty)
+    assert problem.inputs is not None, "rows were given"
+    varies = namespace(problem.cross).astype(diagonal(problem.inputs) > 0, problem.cross.dtype)
+    root, size = problem.root, problem.shape[1]
     if root is not None:
-        wide = inputs is None and root.shape[0] < size
-        added = xp.linalg.qr(root[:, :size].mT)[0].mT if wide else eye_like(size, root)
-        added = added * varies  # not even rounding errors, which standardised inputs would magnify
-        outputs = xp.zeros_like(root[:1, size:]) + 0.0 * added[:, :1]
-        root = xp.concat([root, xp.concat([penalty**0.5 * added, outputs], axis=1)], axis=0)
-        root = root if wide else triangle(root)
-    if inputs is not None:
-        inputs = add_diagonal(inputs, penalty * varies)
+        added = eye_like(root.shape[1], root)[:size, :] * (penalty**0.5 * varies)[:, None]
+        root = triangle(namespace(root).concat([root, added], axis=0))
+    inputs = add_diagonal(problem.inputs, penalty * varies)
     return replace(problem, inputs=inputs, root=root)
 
 
@@ -639,24 +482,12 @@ def triangle(rows: Array) -> Array:
     return namespace(rows).linalg.qr(rows)[1]
 
 
-def squares_of_columns(problem: LinearProblem) -> Array:
-    """Return the mean square of each input."""
-    if problem.rows is not None:
-        return problem.rows.squares
-    if problem.inputs is not None:
-        return diagonal(problem.inputs)
-    assert problem.root is not None
-    return squared_norms(problem.root[:, : problem.cross.shape[1]], axis=-2)
-
-
 @dataclass(frozen=True, slots=True, eq=False)
 class Whitened:
-    """A problem for white inputs x', and the maps between weights for x and for x'."""
+    """A problem for white inputs x', and the map from weights for x' to weights for x."""
 
     matrix: Array  # (d1, q): the least-squares map M from x' to y; q is the rank of C
-    # (d2, q): the whitening matrix B, V = BV'; None if x is white already
-    lift: Array | RowLift | None
-    lower: Array | None  # (d2, q): L with C = LLᵀ, V' = LᵀV; None if only products are computed
+    lift: Array | RowLift | None  # (d2, q): whitening matrix B, V = BV'; None if x is white already
     floor: float  # E‖y‖² − ‖M‖², the loss of least squares
 
     def raise_weights(self, weights: Weights) -> Weights:
@@ -666,7 +497,7 @@ class Whitened:
         return Weights(weights.left, self.lift @ weights.right)
 
 
-def whiten(problem: LinearProblem) -> Whitened:
+def whiten(problem: LinearProblem | WideRows) -> Whitened:
     """Return a problem with its inputs transformed so that their second moment is the identity.
 
     An entry cᵢⱼ of C has an error of the order ε√(cᵢᵢcⱼⱼ). For inputs that are divided by their
@@ -674,11 +505,11 @@ def whiten(problem: LinearProblem) -> Whitened:
     accurate as one of large scale. Directions in which the inputs do not vary are removed; a
     constant input has the weight zero.
     """
-    if problem.rows is not None:
-        return _whiten_wide(problem.rows)
-    if problem.inputs is None and problem.root is None:
-        return Whitened(problem.cross, None, None, 0.0)
-    squares, root, size = squares_of_columns(problem), problem.root, problem.cross.shape[1]
+    if isinstance(problem, WideRows):
+        return problem.whiten()
+    if problem.inputs is None:
+        return Whitened(problem.cross, None, 0.0)
+    squares, root, size = diagonal(problem.inputs), problem.root, problem.shape[1]
     xp, varies = namespace(squares), squares > 0
     deviations = where_set(xp.sqrt(xp.clip(squares, 0.0, None)), ~varies, 1.0)
     noise = RANGE_FACTOR * size * machine_epsilon(squares)
@@ -694,12 +525,13 @@ def whiten(problem: LinearProblem) -> Whitened:
     count = max(int(xp.sum(xp.astype(scales > level, xp.int64))), 1)
     scales = where_set(scales, scales <= level, 0.0)[:count]
     W = W[:, :count] * xp.astype(varies, W.dtype)[:, None]
-    # 3) L = DWS and the whitening matrix B = D⁻¹WS⁻¹, for which BᵀCB = I and LᵀB = I. Incoming
-    # weights are products with B and must be zero outside of the range of C, as C is singular.
-    lower = deviations[:, None] * W * scales
+    # 3) the whitening matrix B = D⁻¹WS⁻¹, for which BᵀCB = I. Incoming weights are products with B
+    # and must be zero outside of the range of C, that of DWS, if C is singular.
     lift = W / where_set(scales, scales == 0, 1.0) / deviations[:, None]
     if count < size:
-        basis = xp.linalg.qr(lower)[0] * xp.astype(varies, W.dtype)[:, None]
+        basis = (
+            xp.linalg.qr(deviations[:, None] * W * scales)[0] * xp.astype(varies, W.dtype)[:, None]
+        )
         lift = basis @ (basis.mT @ lift)
     # 4) M = E[yxᵀ]B = F_yᵀP; outside of the range E[yxᵀ] is zero, so that nothing is lost
     if root is None:
@@ -709,21 +541,331 @@ def whiten(problem: LinearProblem) -> Whitened:
         P = P[:, :count] * xp.astype(scales > 0, scales.dtype)
         matrix = root[:, size:].mT @ P
         floor = scalar(squared_norm(root[:, size:] - P @ matrix.mT))
-    return Whitened(matrix, lift, lower, floor)
+    return Whitened(matrix, lift, floor)
 
 
-def _whiten_wide(rows: WideRows) -> Whitened:
-    """Return the problem for white inputs of few rows A with very many features.
+BLOCK_ROWS = 16_384
+"""Number of rows of which X and Y are joined at a time, so that a large X is never copied whole."""
 
-    With AAᵀ = PS²Pᵀ and W = AᵀPS⁻¹, whose columns are orthonormal, C = W(S² + ρ)Wᵀ on the span of
-    the rows, with the ridge penalty ρ. So B = W(S² + ρ)^-½, and the outputs Y give
-    M = YᵀPS(S² + ρ)^-½.
+ROOT_ROWS = 4096
+"""Number of rows that are factorised at a time, or twice the number of columns if that is more."""
+
+LARGEST_ENTRY = 1e150
+"""Largest entry of y that is accepted: the sum of the squares of larger ones may overflow."""
+
+
+def rows_problem(
+    X: Any,
+    Y: Any,
+    weights: Array | None,
+    *,
+    centered: bool,
+    moment: SecondMoment | None = None,
+) -> tuple[LinearProblem | WideRows, SecondMoment | RowMean]:
+    """Return the problem of predicting Y from X, and the moment or mean of rows [x | y].
+
+    With fewer rows than features the second moment is not formed. If that of the inputs is
+    ill-conditioned, the rows are factorised. `moment` is the moment of [X | Y], if it is known.
     """
-    P, squares = rows.decomposed()
-    xp = namespace(squares)
-    loaded = squares + rows.ridge
-    codes = rows.outputs.mT @ P
-    outside = rows.outputs - P @ codes.mT
-    matrix = codes * xp.sqrt(squares / loaded)
-    floor = scalar(squared_norm(outside)) + scalar(xp.sum(codes * codes * (rows.ridge / loaded)))
-    return Whitened(matrix, RowLift(rows, P / xp.sqrt(squares) / xp.sqrt(loaded)), None, floor)
+    if is_wide(X):
+        return WideRows.of(X, Y, weights, centered=centered)
+    moment = joint_moment(X, Y, weights) if moment is None else moment
+    precision = machine_epsilon(reference_array(X))
+    problem = LinearProblem.from_moment(moment, X.shape[1], centered=centered, precision=precision)
+    if is_ill_conditioned(problem):
+        root = row_root(X, as_columns(Y), weights, moment, centered=centered)
+        problem = replace(problem, root=root)
+    return problem, moment
+
+
+def is_ill_conditioned(problem: LinearProblem) -> bool:
+    """Tell whether the condition number of E[xxᵀ] exceeds `CONDITION`."""
+    variances = namespace(problem.inputs).linalg.eigvalsh(problem.inputs)
+    return not scalar(variances[0]) * CONDITION >= scalar(variances[-1])
+
+
+def joint_moment(X: Any, Y: Any, weights: Array | None = None) -> SecondMoment:
+    """Return the second moment of the rows of [X | Y]; a sparse X stays sparse."""
+    Y = checked_columns(X, Y)
+    moment = None
+    for start in range(0, X.shape[0], BLOCK_ROWS):
+        rows = slice(start, start + BLOCK_ROWS)
+        part = None if weights is None else weights[rows]
+        if part is None or bool(namespace(part).any(part > 0)):  # otherwise there is no mean
+            block = SecondMoment._of_rows(_joined(X, Y, rows), part)
+            moment = block if moment is None else moment.merge(block)
+    assert moment is not None
+    # `SecondMoment` itself tests only the sum over all columns, in which one may be negligible.
+    _refuse_underflow(diagonal(moment.squares), moment.mean, X.shape[1])
+    return moment
+
+
+def _joined(X: Any, Y: Array, rows: slice) -> Any:
+    """Return the given rows of [X | Y], sparse if X is, in the wider dtype of the two."""
+    if scipy.sparse.issparse(X):
+        parts = [X[rows].astype(np.float64), scipy.sparse.csr_array(Y[rows])]
+        return scipy.sparse.hstack(parts, format="csr")
+    inputs, outputs = X[rows, :], beside(Y[rows, :], X)
+    if inputs.dtype != outputs.dtype:  # a target in float64 keeps its digits beside float32 inputs
+        inputs, outputs = as_double(inputs), as_double(outputs)
+    return namespace(X).concat([inputs, outputs], axis=1)
+
+
+def checked_columns(X: Any, Y: Any) -> Array:
+    """Return the targets Y as columns; as many rows as X, and no squares that overflow."""
+    Y = as_columns(Y)
+    if Y.shape[0] != X.shape[0]:
+        raise ValueError(
+            f"X has {X.shape[0]} rows and y has {Y.shape[0]}: give one row of y per row of X."
+        )
+    if largest(Y) > LARGEST_ENTRY:
+        check_rows(Y, name="y")  # infinity is not an overflow
+        raise ValueError(
+            f"the squares of y overflow double precision: its largest entry is {largest(Y):.3g}, "
+            f"expected at most {LARGEST_ENTRY:g}. Divide y by a constant first."
+        )
+    return Y
+
+
+def as_columns(Y: Any) -> Array:
+    """Return targets of shape (n,) or (n, d) as a floating matrix with one column per target."""
+    Y = as_float(Y if is_array(Y) else np.asarray(Y))
+    return Y[:, None] if Y.ndim == 1 else Y
+
+
+def _refuse_underflow(squares: Array, mean: Array, n_features: int) -> None:
+    """Raise an error if a column is not constant, but its sum of squares underflows."""
+    sizes, center = np.sqrt(np.clip(to_numpy(squares), 0.0, None)), np.abs(to_numpy(mean))
+    varies = (sizes > 1e-15 * center) | ((center > 0) & (center < SMALLEST_ENERGY**0.5))
+    for column in np.flatnonzero(varies & (sizes**2 < SMALLEST_ENERGY)):
+        name = f"column {column} of X" if column < n_features else "y"
+        raise ValueError(
+            f"the squares of {name} underflow double precision. Multiply it by a constant first."
+        )
+
+
+def row_root(
+    X: Any, Y: Array, weights: Array | None, moment: SecondMoment, *, centered: bool
+) -> Array:
+    """Return the triangular factor F of the rows [x | y], for which FᵀF is their second moment.
+
+    Blocks of rows are joined to the factor of the rows before them and factorised again, so that
+    only one block is dense at a time. The mean is the sum of two vectors, which are subtracted one
+    after the other to preserve deviations that are far smaller than the mean.
+    """
+    size = moment.n_features
+    step = max(ROOT_ROWS, 2 * size)
+    total = None
+    for start in range(0, X.shape[0], step):
+        joined = _joined(X, Y, slice(start, start + step))
+        rows = centred_block(joined, moment.center * float(centered))
+        rows = rows - moment.offset if centered else rows
+        xp = namespace(rows)
+        if weights is not None:
+            rows = rows * xp.sqrt(like(weights[start : start + step], rows))[:, None]
+        rows = rows / moment.weight**0.5
+        total = triangle(rows if total is None else xp.concat([total, rows], axis=0))
+    return total * varying(diagonal(moment.covariance), moment.mean) if centered else total
+
+
+def stacked_root(first: Array, second: Array) -> Array:
+    """Return the triangular factor of rows from those of two parts of them."""
+    return triangle(namespace(first).concat([first, second], axis=0))
+
+
+def take(values: Any, indices: np.ndarray[Any, Any], axis: int = 0) -> Any:
+    """Return the rows, or columns, with the given indices of an array or of a sparse matrix."""
+    if scipy.sparse.issparse(values):
+        return values[indices] if axis == 0 else values[:, indices]
+    xp = namespace(values)
+    return xp.take(values, xp.asarray(indices, device=device(values)), axis=axis)
+
+
+def is_wide(X: Any) -> bool:
+    """Tell whether a regression works on rows instead of on their second moment."""
+    return bool(X.shape[0] < X.shape[1] and X.shape[1] > STORED_FEATURES)
+
+
+@dataclass(frozen=True, eq=False)
+class RowMean:
+    """Mean of rows whose second moment is not stored."""
+
+    weight: float  # sum of the weights of the rows
+    center: Array  # (m,): two vectors whose sum is the mean
+    offset: Array
+
+    @property
+    def mean(self) -> Array:
+        """Weighted mean of the rows, shape (m,)."""
+        return self.center + self.offset
+
+    @property
+    def n_features(self) -> int:
+        """Number m of features, the entries of a row."""
+        return int(self.center.shape[0])
+
+    def merge(self, other: Any) -> Any:
+        """Raise an error: a fit without the second moment cannot continue with other rows."""
+        del other
+        raise ValueError(
+            f"fit does not store the second moment of {self.n_features} features, so partial_fit "
+            "cannot continue from it. Start a new estimator and give all batches to partial_fit."
+        )
+
+
+@dataclass(frozen=True, eq=False)
+class WideRows:
+    """The problem of predicting outputs B from rows A (n × m) with more features than rows.
+
+    Both are centred and multiplied by the square roots of the shares of the rows in the total
+    weight, and AAᵀ = PS²Pᵀ. Neither AᵀA nor A are formed, so that sparse rows stay sparse.
+    """
+
+    rows: Any  # (n, c): the rows, of which only columns that vary are taken
+    mean: Array  # (c,): A = diag(roots)(rows − mean) on these columns
+    roots: Array  # (n,): square roots of the shares
+    columns: Array  # (c,): indices of these columns
+    n_features: int  # m
+    left: Array  # (n, q): P, with the rank q of the rows
+    squares: Array  # (q,): S²
+    outputs: Array  # (n, d1): B
+    ridge: float = 0.0  # ridge penalty ρ on the mean squared error
+
+    @classmethod
+    def of(
+        cls, X: Any, Y: Any, weights: Array | None, *, centered: bool
+    ) -> tuple[WideRows, RowMean]:
+        """Return the problem, and the mean of the rows [x | y]."""
+        m = X.shape[1]
+        Y = as_double(checked_columns(X, Y))
+        Y = to_numpy(Y) if scipy.sparse.issparse(X) else beside(Y, X)
+        if weights is not None:
+            positive = np.flatnonzero(to_numpy(weights) > 0)
+            X, Y, weights = (take(part, positive) for part in (X, Y, weights))
+        rows, targets = RowOperator.of(X, weights), RowOperator.of(Y, weights)
+        xp, weight = namespace(rows.mean), rows.weight
+        mean, variances = (
+            xp.concat(both) for both in zip(rows._statistics, targets._statistics, strict=True)
+        )
+        squares = variances if centered else variances + mean * mean
+        _refuse_underflow(squares * weight, mean, m)
+        # 1) Columns that do not vary have no weight.
+        varies = to_numpy(varying(variances, mean) if centered else squares) > 0
+        columns = np.flatnonzero(varies[:m]) if varies[:m].any() else np.zeros(1, dtype=int)
+        if len(columns) < m:
+            X = take(X, columns, axis=1)
+            rows = RowOperator.of(X, weights)
+        # 2) The Gram matrix of the rows and the outputs, about the mean or about zero, where
+        # ⟨x, z⟩ = ⟨x − μ, z − μ⟩ + ⟨x, μ⟩ + ⟨z, μ⟩ − ⟨μ, μ⟩ for the mean μ.
+        roots, gram = xp.sqrt(rows.shares), rows.gram()
+        (data, center), outputs = rows.products, centred_block(*targets.products)
+        if not centered:
+            along = as_double(X) @ rows.mean - rows.mean @ rows.mean / 2
+            gram = gram + (along[:, None] + along) * (roots[:, None] * roots)
+            data, center, outputs = X, 0.0 * center, Y
+        outputs = outputs * roots[:, None] * like(varies[m:], roots)
+        # 3) P and S², from the rows themselves if their squares have too few digits
+        squares, P = eigh_descending(gram)
+        level = RANGE_FACTOR * len(roots) * machine_epsilon(squares)
+        least = squares > level * squares[0]
+        if rows.can_factor and bool(xp.any(least & (squares < squares[0] / GRAM_CONDITION))):
+            dense = centred_block(data, center) * roots[:, None]
+            P, scales, _ = svd_thin(triangle(dense.mT).mT)
+            squares, level = scales * scales, level * level
+        count = int(xp.sum(xp.astype(squares > level * squares[0], xp.int64)))
+        if not count or not varies[:m].any():
+            P, squares, count = 0.0 * P, xp.ones_like(squares), 1
+        found = cls(data, center, roots, columns, m, P[:, :count], squares[:count], outputs)
+        return found, RowMean(weight, mean, 0.0 * mean)
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """The numbers of outputs and inputs."""
+        return int(self.outputs.shape[1]), self.n_features
+
+    def whiten(self) -> Whitened:
+        """Return the problem for white inputs.
+
+        The columns of W = AᵀPS⁻¹ are orthonormal, and C = W(S² + ρ)Wᵀ on the span of the rows. So
+        the whitening matrix is W(S² + ρ)^-½, and M = BᵀPS(S² + ρ)^-½.
+        """
+        xp, loaded = namespace(self.squares), self.squares + self.ridge
+        codes = self.outputs.mT @ self.left
+        outside = self.outputs - self.left @ codes.mT
+        matrix = codes * xp.sqrt(self.squares / loaded)
+        floor = squared_norm(outside) + xp.sum(codes * codes * (self.ridge / loaded))
+        lift = RowLift(self, self.left / xp.sqrt(self.squares) / xp.sqrt(loaded))
+        return Whitened(matrix, lift, scalar(floor))
+
+
+@dataclass(frozen=True, eq=False)
+class RowLift:
+    """The matrix Aᵀ Z (m × q), of which only the rows A and the matrix Z (n × q) are stored."""
+
+    of: WideRows
+    codes: Array
+
+    def __matmul__(self, right: Array) -> Array:
+        """Return AᵀZ times a matrix."""
+        codes = (self.codes @ right) * self.of.roots[:, None]
+        sums = namespace(codes).sum(codes, axis=0)
+        rows = self.of.rows if scipy.sparse.issparse(self.of.rows) else as_double(self.of.rows)
+        found = rows.T @ codes - self.of.mean[:, None] * sums
+        empty = zeros_like_shape((self.of.n_features, codes.shape[1]), found)
+        return put(empty, self.of.columns, found)
+
+
+class Passed(NamedTuple):
+    """What remains of rows that have passed: their second moment, and a sketch to test it."""
+
+    moment: SecondMoment
+    sketch: Sketch | None  # of the rows divided by `scales`; None if some rows were not seen
+    scales: Any  # (p,): powers of two
+
+    def merge(self, other: Passed) -> Passed:
+        """Return what remains of the rows of both, those of `other` after those of this one."""
+        moment = self.moment.merge(other.moment)
+        if self.sketch is None or other.sketch is None:
+            return Passed(moment, None, other.scales)
+        return Passed(moment, self.sketch.merge(other.sketch), self.scales)
+
+
+@dataclass
+class PassedLeaf:
+    """Function that returns what remains of a block of rows.
+
+    The units of the columns of rows with targets are those of the first block, unless the blocks
+    are summarised in parallel: sketches in different units cannot be joined.
+    """
+
+    pairs: bool  # whether the rows have targets
+    scales: Any = None
+
+    def __call__(self, rows: Any, targets: Any, weights: Any) -> Passed:
+        """Return the moment and the sketch of one block."""
+        if not self.pairs:
+            return Passed(SecondMoment.of(rows, weights), Sketch.of(rows, weights), None)
+        targets = as_columns(targets)
+        if self.scales is None:
+            self.scales = column_scales(rows, targets)
+        sketch = sketch_pairs(rows, targets, weights, self.scales)
+        return Passed(joint_moment(rows, targets, weights), sketch, self.scales)
+
+
+def read_passed(
+    data: AlignedBlocks,
+    *,
+    pairs: bool,
+    start: SecondMoment | None = None,
+    verbose: bool | str = "auto",
+) -> Passed:
+    """Return the second moment of data that are read in blocks, and the sketch of their rows."""
+    scales = None
+    if pairs and hasattr(data, "fold") and data.targets is not None:
+        scales = np.ones(data.rows.n_features + data.targets.n_features)
+    leaf = PassedLeaf(pairs, scales)
+    before = None if start is None else Passed(start, None, None)
+    found: Passed | None = fold(data, leaf, Passed.merge, start=before, verbose=verbose)
+    if found is None:
+        raise nothing_read(data)
+    return found

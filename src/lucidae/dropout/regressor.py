@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Callable
+from functools import partial
 from typing import Any, Self
 
 import numpy as np
@@ -21,7 +21,6 @@ from lucidae.arrays import (
     is_array,
     is_numpy,
     like,
-    machine_epsilon,
     namespace,
     to_numpy,
 )
@@ -34,43 +33,40 @@ from lucidae.base import (
     validated_rows,
 )
 from lucidae.certificates.claims import Certificate
-from lucidae.certificates.sketch import Sketch, column_scales, sketch_pairs
-from lucidae.dropout.claims import Context, given_rows
+from lucidae.dropout.claims import given_rows
 from lucidae.dropout.network import (
     NetworkMixin,
     NetworkState,
     SgdSettings,
-    TrainedNetwork,
+    allowed_gap,
     beside_rows,
-    exact_network,
     finite_output,
-    hidden_width,
-    merges_regression,
-    representable,
+    merges_moments,
 )
 from lucidae.dropout.path import (
     SELECTIONS,
     CrossValidation,
     cross_validate,
 )
-from lucidae.dropout.problem import LinearProblem, WideRows, host, resolved, ridged
-from lucidae.dropout.rows import (
+from lucidae.dropout.problem import (
     RowMean,
-    accurate_root,
     as_columns,
-    few_rows,
+    host,
+    is_ill_conditioned,
     joint_moment,
-    read_problem,
+    read_passed,
+    row_root,
+    rows_problem,
+    stacked_root,
 )
-from lucidae.dropout.solvers import solve, solve_reduced_rank
+from lucidae.dropout.solvers import hidden_width
 from lucidae.dropout.standard_errors import fitted_value_errors
 from lucidae.dropout.theory import checked_dropout, strength_of
-from lucidae.dropout.verify import FittedArrays
 from lucidae.iteration import progress_bars
 from lucidae.iteration.progress import timed_fit
 from lucidae.moments import SecondMoment
 from lucidae.rows.kinds import check_batch, in_memory, loaded
-from lucidae.rows.passes import by_blocks, store_targets
+from lucidae.rows.passes import by_blocks, fold
 from lucidae.validation import (
     check_flag,
     check_jobs,
@@ -83,185 +79,6 @@ from lucidae.validation import (
     numeric_columns,
     real_array,
 )
-
-
-@dataclass(eq=False)
-class RegressionState(NetworkState):
-    """Fitted state of `DropoutRegressor`: second moment of the rows, settings and weights."""
-
-    n_features: int  # number of features of X; in the moment, the targets follow them
-    centered: bool  # whether the means are subtracted, so that there is an intercept
-    flat: bool  # whether y was one-dimensional
-    dropout: float  # probability of dropping a hidden unit
-    # errors on held-out rows by which that probability, or the number of hidden units, was chosen;
-    # None if both were given
-    cv: CrossValidation | None = None
-    # triangular factor of a QR factorisation of the rows
-    root: Array | WideRows | None = None
-    # whether the network is that of dropout; otherwise it is the least-squares map of rank at most
-    # `width`, and `dropout` is zero
-    shrink: bool = True
-    # ridge penalty: alpha times the squared norm of the coefficients is added to the sum of squared
-    # errors over the rows
-    alpha: float = 0.0
-
-    @property
-    def problem(self) -> LinearProblem:
-        """The second moments of inputs and targets that define the loss, with the ridge penalty.
-
-        Inputs of data type float32 have larger rounding errors than the computation, which is done
-        in float64 (see `lucidae.dropout.problem.resolved`).
-        """
-        plain, moment = self.unpenalized, self.moment
-        penalized = ridged(plain, self.alpha / moment.weight)
-        return resolved(penalized, moment, machine_epsilon(self.ref), centered=self.centered)
-
-    @property
-    def unpenalized(self) -> LinearProblem:
-        """The second moments of inputs and targets, without the ridge penalty."""
-        if isinstance(self.moment, RowMean):
-            assert self.root is not None
-            n_rows = self.moment.weight - self.centered
-            return LinearProblem.from_rows(self.root, self.n_features, n_rows)
-        return LinearProblem.from_moment(
-            self.moment, self.n_features, centered=self.centered, root=self.root
-        )
-
-    @property
-    def penalty(self) -> float:
-        """Factor of ‖coefficients‖² in the ridge penalty on the sum of squared errors."""
-        return self.alpha
-
-    def solve(self) -> TrainedNetwork:
-        """Return the network at the global minimum of its loss.
-
-        The loss is the expected dropout loss or, without shrinkage, the mean squared error.
-        """
-        if self.shrink:
-            return exact_network(solve(self.problem, self.strength, self.width))
-        return exact_network(solve_reduced_rank(self.problem, self.width))
-
-    @property
-    def context(self) -> Context:
-        """What the words of the certificate depend on."""
-        return replace(super().context, shrink=self.shrink, alpha=self.alpha)
-
-    @property
-    def needs_rows(self) -> bool:
-        """Whether the certificate needs the rows, because their second moment does not suffice."""
-        return super().needs_rows or self.root is not None
-
-    @property
-    def has_intercept(self) -> bool:
-        """Whether the means are subtracted."""
-        return self.centered
-
-    @property
-    def n_inputs(self) -> int | None:
-        """Number of features, which the targets follow in the moment."""
-        return self.n_features
-
-    def compute_attributes(self) -> dict[str, Any]:
-        """Return the fitted attributes (such as ``coef_`` and ``left_``) by name."""
-        shared = super().compute_attributes()
-        left, right = (like(shared[name], self.moment.center) for name in ("left_", "right_"))
-        coef = representable(left @ right.mT, self.ref, "coef_")
-        center, output_center = self.centers()
-        intercept = output_center - like(coef, center) @ center
-        intercept = representable(intercept, self.ref, "intercept_", factor=False)
-        return shared | {
-            "dropout_": self.dropout,
-            "n_components_": self.width,
-            "cv_": self.cv,
-            "cv_results_": None if self.cv is None else self.cv.results(),
-            "coef_": coef[0, :] if self.flat else coef,
-            "intercept_": float(intercept[0]) if self.flat else intercept,
-        }
-
-    def fitted_arrays(self, attributes: Mapping[str, Any]) -> FittedArrays:
-        """Return the attributes that the certificate compares with data."""
-        coef, bias = self.function(attributes["coef_"], attributes["intercept_"])
-        center, offset = (part[: self.n_features] for part in self._mean_parts)
-        return replace(
-            super().fitted_arrays(attributes),
-            coef=coef,
-            intercept=np.broadcast_to(host(attributes["intercept_"]).reshape(-1), bias.shape),
-            center=(center, offset),
-            bias=bias,
-            settings=(
-                (float(attributes["dropout_"]), self.dropout),
-                (float(attributes["n_components_"]), float(self.width)),
-            ),
-        )
-
-    @property
-    def _mean_parts(self) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
-        """The mean of the training rows [x | y] as two vectors, whose sum has more digits than one.
-
-        A row contains inputs x and targets y side by side. Both vectors are zero without an
-        intercept.
-        """
-        center, offset = host(self.moment.center), host(self.moment.offset)
-        return (center, offset) if self.centered else (0.0 * center, 0.0 * offset)
-
-    def function(
-        self, coef: Any, intercept: Any
-    ) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
-        """Return the coefficients as a (targets × features) matrix, and the prediction at mean x.
-
-        That prediction is the mean target. It is computed from `intercept` only if a user has
-        assigned another value than the fitted one, because an intercept loses digits if the means
-        are much larger than the deviations.
-        """
-        center, output_center = (host(part) for part in self.centers())
-        coef = host(coef).reshape(len(output_center), len(center))
-        intercept = np.broadcast_to(host(intercept).reshape(-1), output_center.shape)
-        through = coef @ center
-        sizes = np.abs(output_center) + np.abs(coef) @ np.abs(center)
-        rounding = (len(center) + 8) * machine_epsilon(self.ref) * sizes
-        fitted = np.abs(intercept - (output_center - through)) <= rounding
-        return coef, np.where(fitted, output_center, intercept + through)
-
-    def centers(self) -> tuple[Array, Array]:
-        """Return the means of inputs and targets; zeros without an intercept."""
-        mean = self.moment.mean if self.centered else 0.0 * self.moment.mean
-        return mean[: self.n_features], mean[self.n_features :]
-
-    def predict(self, X: Any, coef: Any, intercept: Any) -> Array:
-        """Return the predictions coef (x − mean of x) + mean of y for the rows of X.
-
-        The mean of x is rounded to the dtype of the rows and subtracted before the product. The
-        effect of this rounding is then subtracted from the result.
-        """
-        matrix, bias = self.function(coef, intercept)
-        used = beside_rows(coef, X) if is_array(coef) else like(np.asarray(coef), self.ref)
-        ref = reference_array(X)
-        center = like(self.centers()[0], ref)
-        parts = [part[: self.n_features] for part in self._mean_parts]
-        bias = bias + matrix @ ((host(center) - parts[0]) - parts[1])
-        bias = like(bias[0] if used.ndim == 1 else bias, used)
-        columns = used.mT if used.ndim == 2 else used
-        with np.errstate(over="ignore", invalid="ignore"):
-            if scipy.sparse.issparse(X):
-                return X @ columns + (bias - center @ columns)
-            return (X - center) @ columns + bias
-
-    def standard_errors(self, X: Any) -> Array:
-        """Return the standard errors of the predictions for the rows of X, in the dtype of X."""
-        problem, plain = self.problem, self.unpenalized
-        plain = replace(plain, resolution=problem.resolution)
-        found = fitted_value_errors(
-            problem if self.alpha > 0 else plain,
-            plain,
-            float(self.moment.weight),
-            strength=self.strength,
-            width=self.width,
-            centered=self.centered,
-        )
-        rows = host(X.toarray() if scipy.sparse.issparse(X) else X)
-        parts = [part[: self.n_features] for part in self._mean_parts]
-        errors = found.of((rows - parts[0]) - parts[1])
-        return like(errors[:, 0] if self.flat else errors, reference_array(X))
 
 
 def checked_targets(y: Any, X: Array) -> Array:
@@ -285,6 +102,7 @@ def checked_targets(y: Any, X: Array) -> Array:
 
 LARGEST_ALPHA = 1e100
 """Largest ridge penalty that is accepted; products of much larger ones with the data overflow."""
+
 
 DEFAULT_DROPOUT = 0.5
 """With ``shrink=False`` there is no dropout, and another rate than this one or zero is an error."""
@@ -418,12 +236,10 @@ class DropoutRegressor(NetworkMixin, MultiOutputMixin, RegressorMixin, BaseEstim
     (n_features + n_targets)² numbers for any number of rows, and a sparse X stays sparse. If the
     condition number of the second moment of X exceeds 10⁶, `fit` factorises the rows too, in dense
     blocks, and is as accurate as least squares by a QR factorisation. Fewer rows than features, of
-    which there are more than 1024, are not squared at all: `fit` stores the centred rows instead
-    of their moment, from which `partial_fit` cannot continue. Sparse rows then stay sparse in the
-    exact solver and in the certificate: both work with the Gram matrix of the rows, n_samples²
-    numbers, and products with the rows. Only if that would lose digits (the
-    condition number of the Gram matrix exceeds 10⁴, or the mean is large) are rows of at most 2²⁷
-    entries made dense and factorised. `partial_fit` has only the moment; if
+    which there are more than 1024, are not squared: their Gram matrix is decomposed, n_samples²
+    numbers, and sparse rows stay sparse. Only if that would lose digits (the condition number of
+    the Gram matrix exceeds 10⁴) are rows made dense and factorised. `partial_fit` cannot continue
+    from such a fit, and `predict` has no standard errors. `partial_fit` has only the moment; if
     that is not accurate enough, the certificate says so.
 
     References
@@ -459,7 +275,7 @@ class DropoutRegressor(NetworkMixin, MultiOutputMixin, RegressorMixin, BaseEstim
     cv_ = Fitted()
     cv_results_ = Fitted()
 
-    _state: RegressionState
+    _state: NetworkState
     _block_moment = staticmethod(joint_moment)
 
     def __init__(
@@ -520,17 +336,16 @@ class DropoutRegressor(NetworkMixin, MultiOutputMixin, RegressorMixin, BaseEstim
             The fitted estimator itself.
         """
         trains, settings = self._trains, SgdSettings.of(self)
-        self._check_settings()
-        drawn = trains or self._cross_validated is not None
+        rule = self._checked_settings()
+        drawn = trains or rule is not None
         if not (in_memory(X, rows_drawn=drawn) and in_memory(y) and in_memory(sample_weight)):
             return self.fit_batches(X, y, sample_weight)
-        store_targets(self, y)
+        self._store_target_names(y)
         X, y, weights = self._checked_data(X, y, sample_weight, reset=True)
         centered, jobs = check_flag(self.fit_intercept, "fit_intercept"), check_jobs(self.n_jobs)
-        # SGD draws rows in white coordinates, for which products with rows do not suffice.
-        few = few_rows(X, y, weights, centered=centered, products=not trains)
-        columns, (dropout, width), cv, total = as_columns(y), self._network(y), None, None
-        if self._cross_validated is not None:
+        columns, cv, total = as_columns(y), None, None
+        dropout, width = self._network(y, chosen=rule is not None)
+        if rule is not None:
             bars = progress_bars("cross-validation", settings.verbose)
             cv, total = cross_validate(
                 X,
@@ -544,19 +359,16 @@ class DropoutRegressor(NetworkMixin, MultiOutputMixin, RegressorMixin, BaseEstim
                 callbacks=bars,
                 n_jobs=jobs,
             )
-            selected = SELECTIONS[self._cross_validated](cv)
+            selected = rule(cv)
             dropout, width = (selected, width) if self.shrink else (0.0, int(selected))
-        moment: SecondMoment | RowMean
-        if few is not None:
-            moment, root = few
-        else:
-            # Folds that partition the rows have the moment of all rows already.
-            moment = total or joint_moment(X, columns, weights)
-            root = accurate_root(X, columns, weights, moment, centered=centered)
+        # Folds that partition the rows have the moment of all rows already.
+        problem, moment = rows_problem(X, columns, weights, centered=centered, moment=total)
         state = self._unsolved(moment, dropout, width, y.ndim == 1, reference_array(X), cv)
-        state.root = root
+        state.root = getattr(problem, "root", None)
         if trains:
-            state.train(X, columns, weights, settings)
+            state.train(X, columns, weights, settings, problem)
+        else:
+            state.solve(problem)
         state.refer(X, columns, weights, type(self).__name__)
         self._keep(state)
         return self
@@ -594,21 +406,25 @@ class DropoutRegressor(NetworkMixin, MultiOutputMixin, RegressorMixin, BaseEstim
         self
             The fitted estimator itself.
         """
-        self._check_settings()
+        self._checked_settings()
         self._fit_blocks(batches, y, sample_weight, start, with_targets=True)
-        store_targets(self, y)
+        self._store_target_names(y)
         return self
 
     def _state_of_blocks(self, data: Any, start: SecondMoment | None, verbose: bool | str) -> Any:
         centered = check_flag(self.fit_intercept, "fit_intercept")
-        problem, passed = read_problem(data, centered=centered, start=start, verbose=verbose)
+        passed = read_passed(data, pairs=True, start=start, verbose=verbose)
         moment = passed.moment
         network = self._network(moment.mean[None, self.n_features_in_ :])
         state = self._unsolved(moment, *network, data.flat_targets, data.rows.reference)
-        state.root, state.sketch, state.scales = problem.root, passed.sketch, passed.scales
+        state.sketch, state.scales = passed.sketch, passed.scales
+        # An iterator can be read once only, so that its moment alone is used.
+        if start is None and data.repeatable and is_ill_conditioned(state.problem):
+            factor = partial(row_root, moment=moment, centered=centered)
+            state.root = fold(data, factor, stacked_root, verbose=verbose)
         return state
 
-    @available_if(merges_regression)
+    @available_if(merges_moments)
     @restored_on_failure
     def partial_fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:
         """Update the fit with further rows; after the last batch it equals `fit` on all rows.
@@ -629,31 +445,14 @@ class DropoutRegressor(NetworkMixin, MultiOutputMixin, RegressorMixin, BaseEstim
             The fitted estimator itself.
         """
         SgdSettings.of(self)  # refuses wrong settings, which this solver does not use
-        self._check_settings()
+        self._checked_settings()
         check_batch(X)
         first = not self.__sklearn_is_fitted__()
         X, y, weights = self._checked_data(X, y, sample_weight, reset=first)
-        flat, ref, columns = y.ndim == 1, reference_array(X), as_columns(y)
+        columns = as_columns(y)
         moment, network = joint_moment(X, columns, weights), self._network(y)
-        sketch: Sketch | None = Sketch.empty(moment.n_features)
-        scales = column_scales(X, columns, centered=check_flag(self.fit_intercept, "fit_intercept"))
-        if not first:
-            seen = self._state
-            seen.sketch_referred()
-            sketch, scales = seen.sketch, seen.scales
-            flat, ref = flat and seen.flat, seen.ref
-            if moment.n_features != seen.moment.n_features:
-                raise ValueError(
-                    f"y has {columns.shape[1]} targets, expected "
-                    f"{seen.moment.n_features - X.shape[1]} as in earlier batches."
-                )
-            moment = seen.moment.merge(moment)
-        state = self._unsolved(moment, *network, flat, ref)
-        state.doubt = None if first else self._state.doubt
-        if sketch is not None:
-            state.scales = scales
-            state.sketch = sketch_pairs(X, columns, weights, scales, sketch)
-        self._keep_unsolved(state)
+        state = self._unsolved(moment, *network, y.ndim == 1, reference_array(X))
+        self._keep_batch(state, X, columns, weights)
         return self
 
     @by_blocks
@@ -681,24 +480,61 @@ class DropoutRegressor(NetworkMixin, MultiOutputMixin, RegressorMixin, BaseEstim
         """
         check_is_fitted(self)
         X = validated_rows(self, X, reset=False)
-        predicted = finite_output(
-            self._state.predict(X, self.coef_, self.intercept_), "predictions"
-        )
+        predicted = finite_output(self._predicted(X), "predictions")
         if not check_flag(return_std, "return_std"):
             return predicted
         self._check_errors()
-        return predicted, finite_output(self._state.standard_errors(X), "standard errors")
+        state = self._state
+        errors = fitted_value_errors(
+            state.problem,
+            state.alpha,
+            float(state.moment.weight),
+            strength=state.strength,
+            width=state.width,
+            centered=state.centered,
+        )
+        center, offset = (part[: X.shape[1]] for part in state.mean_parts)
+        rows = host(X.toarray() if scipy.sparse.issparse(X) else X)
+        found = errors.of((rows - center) - offset)
+        found = like(found[:, 0] if state.flat else found, reference_array(X))
+        return predicted, finite_output(found, "standard errors")
+
+    def _predicted(self, X: Any) -> Array:
+        """Return coef_ (x − mean of x) + mean of y for the rows of X.
+
+        The mean of x is rounded to the dtype of the rows and subtracted before the product. The
+        effect of this rounding is then subtracted from the result.
+        """
+        state, coef, ref = self._state, self.coef_, reference_array(X)
+        matrix, bias = state.function(coef, self.intercept_)
+        used = beside_rows(coef, X) if is_array(coef) else like(np.asarray(coef), state.ref)
+        center = like(state.centers()[0], ref)
+        parts = [part[: X.shape[1]] for part in state.mean_parts]
+        bias = bias + matrix @ ((host(center) - parts[0]) - parts[1])
+        bias = like(bias[0] if used.ndim == 1 else bias, used)
+        columns = used.mT if used.ndim == 2 else used
+        with np.errstate(over="ignore", invalid="ignore"):
+            if scipy.sparse.issparse(X):
+                return X @ columns + (bias - center @ columns)
+            return (X - center) @ columns + bias
 
     def _check_errors(self) -> None:
         """Raise an error if the standard errors of predictions are not defined.
 
-        They are defined for the exact solution only, with `coef_` and `intercept_` as fitted.
+        They are defined for the exact solution only, with `coef_` and `intercept_` as fitted, and
+        need more rows than features.
         """
         if self._trains:
             raise ValueError(
                 f"return_std=True was given with solver={self.solver!r}, whose weights also depend "
                 "on random numbers, so that their standard errors are not known: use "
                 "solver='exact'."
+            )
+        if isinstance(self._state.moment, RowMean):
+            raise ValueError(
+                "return_std=True was given, but the model was fitted to fewer rows than features, "
+                "so that the variance of the noise of the targets cannot be estimated: standard "
+                "errors need more rows than columns."
             )
         fitted = {name: self._state.attributes[name] for name in ("coef_", "intercept_")}
         if changed_attributes({name: getattr(self, name) for name in fitted}, fitted):
@@ -725,6 +561,15 @@ class DropoutRegressor(NetworkMixin, MultiOutputMixin, RegressorMixin, BaseEstim
         truth = to_numpy(y) if is_array(y) else loaded(y)
         weights = to_numpy(sample_weight) if is_array(sample_weight) else sample_weight
         return float(r2_score(truth, to_numpy(self.predict(X)), sample_weight=weights))
+
+    def _store_target_names(self, y: Any) -> None:
+        """Store the names of the targets y, if it has any, for predictions in a data frame."""
+        columns = getattr(y, "columns", None)
+        given = [getattr(y, "name", None)] if columns is None else list(columns)
+        if given and all(isinstance(name, str) for name in given):
+            self._target_names = given
+        else:
+            self.__dict__.pop("_target_names", None)
 
     def _checked_data(
         self, X: Any, y: Any, sample_weight: Any, *, reset: bool
@@ -754,17 +599,24 @@ class DropoutRegressor(NetworkMixin, MultiOutputMixin, RegressorMixin, BaseEstim
             X = in_given_precision(rows, X)
         return X, y, check_weights(sample_weight, X)
 
-    def _check_settings(self) -> None:
-        """Raise an error for settings that contradict each other, or for a wrong ridge penalty."""
+    def _checked_settings(self) -> Callable[[CrossValidation], float] | None:
+        """Return the rule that chooses the dropout rate or the rank; None if both are given.
+
+        Settings that contradict each other, and a wrong ridge penalty, are errors.
+        """
         check_number(self.alpha, "alpha", low=0.0, high=LARGEST_ALPHA)
+        rate_rule, rank_rule = (
+            SELECTIONS.get(value) if isinstance(value, str) else None
+            for value in (self.dropout, self.n_components)
+        )
         if check_flag(self.shrink, "shrink"):
-            if isinstance(self.n_components, str) and self.n_components in SELECTIONS:
+            if rank_rule:
                 raise ValueError(
                     f"n_components={self.n_components!r} was given with shrink=True, where the "
                     f"dropout rate chooses the rank: use dropout={self.n_components!r}, or "
                     "shrink=False."
                 )
-        elif isinstance(self.dropout, str) and self.dropout in SELECTIONS:
+        elif rate_rule:
             raise ValueError(
                 f"dropout={self.dropout!r} was given with shrink=False, which has no dropout: use "
                 f"n_components={self.dropout!r} to choose the rank, or shrink=True."
@@ -779,21 +631,15 @@ class DropoutRegressor(NetworkMixin, MultiOutputMixin, RegressorMixin, BaseEstim
                 f"solver={self.solver!r} was given with shrink=False, but it trains with dropout: "
                 "use solver='exact'."
             )
+        return rate_rule or rank_rule
 
-    @property
-    def _cross_validated(self) -> str | None:
-        """Rule, "cv" or "cv_1se", that chooses the dropout rate or the rank; None if not chosen."""
-        value = self.dropout if self.shrink else self.n_components
-        return value if isinstance(value, str) and value in SELECTIONS else None
-
-    def _network(self, y: Array) -> tuple[float, int]:
+    def _network(self, y: Array, *, chosen: bool = False) -> tuple[float, int]:
         """Return the dropout rate, and the number of hidden units for targets y.
 
-        If cross-validation chooses the rank, the largest one is returned. A rate that it chooses is
-        returned as 0.
+        If cross-validation chooses the rate or the rank (`chosen`), they are 0 and the largest
+        rank.
         """
         most = min(self.n_features_in_, 1 if y.ndim == 1 else y.shape[1])
-        chosen = self._cross_validated is not None
         if not self.shrink:
             others = ", 'cv', 'cv_1se' or None"
             return 0.0, most if chosen else hidden_width(self.n_components, most, others)
@@ -809,23 +655,22 @@ class DropoutRegressor(NetworkMixin, MultiOutputMixin, RegressorMixin, BaseEstim
         flat: bool,
         ref: Array,
         cv: CrossValidation | None = None,
-    ) -> RegressionState:
+    ) -> NetworkState:
         """Return the fitted state; the optimum is computed when an attribute is read.
 
         `flat` says whether y was one-dimensional, and `ref` has the dtype and device of X.
         """
-        return RegressionState(
+        return NetworkState(
             moment,
             strength_of(dropout),
             width,
             ref,
-            self._allowed_gap,
-            None,
-            self.n_features_in_,
-            check_flag(self.fit_intercept, "fit_intercept"),
-            flat,
-            dropout,
-            cv,
+            allowed_gap(self.tol, self._trains),
+            n_features=self.n_features_in_,
+            centered=check_flag(self.fit_intercept, "fit_intercept"),
+            flat=flat,
+            dropout=dropout,
+            cv=cv,
             shrink=bool(self.shrink),
             alpha=float(self.alpha),
         )
@@ -840,9 +685,7 @@ class DropoutRegressor(NetworkMixin, MultiOutputMixin, RegressorMixin, BaseEstim
         if in_memory(X) and in_memory(y):
             X = check_rows(X)
             y = as_columns(checked_targets(y, X))
-        return self._certificate_on(
-            given_rows(X, y, sample_weight, centered=self._state.has_intercept)
-        )
+        return self._certificate_on(given_rows(X, y, sample_weight, centered=self._state.centered))
 
     def __sklearn_tags__(self) -> Tags:
         tags = super().__sklearn_tags__()

@@ -24,8 +24,8 @@ from lucidae.dropout.problem import (
     draw_masks,
     sampled_gradient,
     shared_direction,
+    take,
 )
-from lucidae.dropout.rows import take_rows
 from lucidae.dropout.theory import checked_dropout, checked_rate
 from lucidae.iteration import Below, Solution, iterate
 from lucidae.validation import check_choice, check_integer
@@ -125,7 +125,7 @@ class SampleSource:
 
 def _dense_rows(values: Any, rows: np.ndarray[Any, Any], ref: Array) -> Array:
     """Return the rows with the given indices as a dense array."""
-    taken = take_rows(values, rows)
+    taken = take(values, rows)
     return taken.toarray() if scipy.sparse.issparse(taken) else like(taken, ref)
 
 
@@ -151,28 +151,25 @@ class Runs(NamedTuple):
 def first_runs(
     start: Weights | None, rng: Rng, matrix: Array, keep: Array, width: int, scale: float
 ) -> Runs:
-    """Return the runs at the start of training: `start`, or random weights if None."""
-    if start is None:
-        return _random_runs(rng, matrix, keep, width, scale)
-    left, right = (like(part, matrix) for part in start)
+    """Return the runs at the start of training, with the weights `start` or, if None, random ones.
+
+    Random weights are `scale` times as large as the optimum.
+    """
     n_runs, (outputs, features) = keep.shape[0], matrix.shape
     expected = ((n_runs, outputs, width), (n_runs, features, width))
+    if start is None:
+        # The optimal weights are of order √‖M‖ for the target M, and shrink with the square root
+        # of the probability of keeping a unit; so does the start.
+        size = (scale * max(spectral_bound(matrix), TINY) ** 0.5) * keep[:, None, None] ** 0.5
+        left = normal(rng, expected[0], matrix) * (size / outputs**0.5)
+        right = normal(rng, expected[1], matrix) * (size / features**0.5)
+        return Runs(left, right, keep, 0.0 * keep)
+    left, right = (like(part, matrix) for part in start)
     if (tuple(left.shape), tuple(right.shape)) != expected:
         raise ValueError(
             f"start has shapes {tuple(left.shape)} and {tuple(right.shape)}, expected "
             f"{expected[0]} and {expected[1]}: (runs, outputs, width) and (runs, inputs, width)."
         )
-    return Runs(left, right, keep, 0.0 * keep)
-
-
-def _random_runs(rng: Rng, matrix: Array, keep: Array, width: int, scale: float) -> Runs:
-    """Return runs with small random weights, `scale` times as large as the optimum."""
-    n_runs, (outputs, features) = keep.shape[0], matrix.shape
-    # The optimal weights are of order √‖M‖ for the target M, and shrink with the square root of
-    # the probability of keeping a unit; so does the start.
-    size = (scale * max(spectral_bound(matrix), TINY) ** 0.5) * keep[:, None, None] ** 0.5
-    left = normal(rng, (n_runs, outputs, width), matrix) * (size / outputs**0.5)
-    right = normal(rng, (n_runs, features, width), matrix) * (size / features**0.5)
     return Runs(left, right, keep, 0.0 * keep)
 
 
@@ -265,34 +262,6 @@ class DropoutStep:
         rate = (self.rates * self.schedule(runs.time, self.limit))[:, None, None]
         left, right = runs.left - rate * slope.left, runs.right - rate * slope.right
         return Runs(left, right, runs.keep, runs.time + 1.0)
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Monitor:
-    """Measures of convergence of several runs, from the expected dropout loss."""
-
-    problem: LinearProblem
-    tied: bool
-
-    def expected(self, runs: Runs) -> DropoutObjective:
-        """Return the expected dropout loss of all runs, each with its strength."""
-        return DropoutObjective(self.problem, runs.strength)
-
-    def objective(self, runs: Runs) -> Array:
-        """Return the expected dropout loss of every run."""
-        return self.expected(runs).value(runs.weights)
-
-    def importance_variance(self, runs: Runs) -> Array:
-        """Return the variance over hidden units of their importance scores, for every run."""
-        scores = self.expected(runs).importance(runs.weights)
-        return namespace(scores).var(scores, axis=-1)
-
-    def distance(self, runs: Runs) -> float:
-        """Return the largest relative norm of the gradient over all runs."""
-        expected = self.expected(runs)
-        if self.tied:
-            return largest(expected.tied_stationarity(runs.left))
-        return largest(expected.stationarity(runs.weights))
 
 
 def descend(
@@ -395,15 +364,25 @@ def descend(
         shared_direction(direction) if tied else direction,
         rng,
     )
-    monitor = Monitor(problem, tied)
+    expected = DropoutObjective(problem, runs.strength)
+
+    def importance_variance(runs: Runs) -> Array:
+        scores = expected.importance(runs.weights)
+        return namespace(scores).var(scores, axis=-1)
+
+    def distance(runs: Runs) -> float:
+        if tied:
+            return largest(expected.tied_stationarity(runs.left))
+        return largest(expected.stationarity(runs.weights))
+
     figures = {
-        "objective": monitor.objective,
-        "importance_variance": monitor.importance_variance,
+        "objective": lambda runs: expected.value(runs.weights),
+        "importance_variance": importance_variance,
     }
     return iterate(
         step,
         runs,
-        stop=Below(monitor.distance, tolerance),
+        stop=Below(distance, tolerance),
         limit=limit,
         check_every=check_every,
         record=figures | dict(record or {}),

@@ -2,37 +2,26 @@
 
 from __future__ import annotations
 
-from functools import partial
 from typing import Any
 
 import numpy as np
 
 from lucidae.certificates.sketch import Sketch
-from lucidae.dropout.autoencoder import AutoencoderState
-from lucidae.dropout.factorization import CompletionState, FactorizationState
-from lucidae.dropout.network import TrainedNetwork
+from lucidae.dropout.factorization import FactorsState
+from lucidae.dropout.network import NetworkState, TrainedNetwork
 from lucidae.dropout.path import CrossValidation
-from lucidae.dropout.problem import DropoutObjective, Weights, WideRows, host
-from lucidae.dropout.regressor import RegressionState
-from lucidae.dropout.rows import RowMean
+from lucidae.dropout.problem import DropoutObjective, RowMean, Weights, host
 from lucidae.dropout.solvers import ExactSolution
+from lucidae.models import CERTIFICATE, DTYPE, HISTORY, STATUS, Record, Snapshot
 from lucidae.moments import SecondMoment
-from lucidae.snapshots import CERTIFICATE, DTYPE, HISTORY, STATUS, Record, Snapshot
 
 __all__ = ["SNAPSHOTS"]
 
 
-def _wide_rows(**fields: Any) -> WideRows:
-    rows = WideRows(**fields)
-    if rows.entries is not None:  # products would read beyond the arrays
-        rows._sparse.check_format(full_check=True)
-    return rows
-
-
-def _made(kind: Any, /, row_objective: Any = None, judged: Any = None, **fields: Any) -> Any:
+def _made(row_objective: Any = None, judged: Any = None, **fields: Any) -> Any:
     """Return a fitted state; `row_objective` and `judged` are those of earlier versions."""
     del row_objective
-    state = kind(**{"trained": None} | fields)
+    state = NetworkState(**fields)
     state._certificate = judged
     trained = state.trained
     if state.objective is None and trained is not None:
@@ -41,6 +30,23 @@ def _made(kind: Any, /, row_objective: Any = None, judged: Any = None, **fields:
             objective = DropoutObjective(state.problem, state.strength)
             state.objective = float(objective.value(trained.weights))
     return state
+
+
+def _row_mean(deviations: Any = None, **fields: Any) -> RowMean:
+    """Return the mean of rows; `deviations` are those of earlier versions."""
+    del deviations
+    return RowMean(**fields)
+
+
+def _factors(completed: bool = True, **fields: Any) -> FactorsState:
+    """Return fitted factors; those of earlier versions are of matrices with missing entries."""
+    return FactorsState(completed=completed, **fields)
+
+
+def _of_solution(solution: ExactSolution, **fields: Any) -> FactorsState:
+    found = {name: getattr(solution, name) for name in ("weights", "rank", "threshold", "value")}
+    found["singular_values"] = solution.singular_values
+    return FactorsState(completed=False, **found, **fields)
 
 
 def _settled(state: Any) -> dict[str, Any]:
@@ -78,8 +84,8 @@ _SKETCH = Record(
 )
 _NETWORK = {
     "moment": (
+        Record(RowMean, vars, _row_mean, deviations="p", **_MEANS),
         Record(SecondMoment, squares="pp", rounding=float, **_MEANS),
-        Record(RowMean, deviations="p", **_MEANS),
     ),
     "strength": float,
     "width": int,
@@ -99,10 +105,11 @@ _NETWORK = {
     "objective": float,
     "judged": CERTIFICATE,
 }
+# Rows that earlier versions stored in place of their factor, and that are not used any more.
 _ROWS = Record(
-    WideRows,
+    object,
     None,
-    _wide_rows,
+    lambda **_: None,
     outputs="no",
     squares="m",
     dense="nm",
@@ -113,9 +120,9 @@ _ROWS = Record(
     ridge=float,
 )
 _REGRESSION = Record(
-    RegressionState,
+    NetworkState,
     _settled,
-    partial(_made, RegressionState),
+    _made,
     **_NETWORK,
     n_features=int,
     centered=bool,
@@ -127,13 +134,12 @@ _REGRESSION = Record(
     alpha=float,
 )
 _SHARED = {"strength": float, "ref": DTYPE, "dropout": float, "cv": _CV}
-_COMPLETE = Record(
-    FactorizationState,
-    solution=_OPTIMUM,
-    **_SHARED,
-)
-_COMPLETED = Record(
-    CompletionState,
+# Earlier versions stored the solution for a matrix without missing entries as such.
+_SOLUTION = Record(object, None, _of_solution, solution=_OPTIMUM, **_SHARED)
+_FACTORS = Record(
+    FactorsState,
+    None,
+    _factors,
     weights=_WEIGHTS,
     rank=int,
     threshold=float,
@@ -141,20 +147,15 @@ _COMPLETED = Record(
     value=float,
     n_iter=int,
     tolerance=float,
+    completed=bool,
+    status=STATUS,
+    history=HISTORY,
     **_SHARED,
 )
 
 
 SNAPSHOTS = {
-    "DropoutAutoencoder": Snapshot(
-        Record(
-            AutoencoderState,
-            _settled,
-            partial(_made, AutoencoderState),
-            **_NETWORK,
-            refined=bool,
-        )
-    ),
+    "DropoutAutoencoder": Snapshot(Record(NetworkState, _settled, _made, **_NETWORK, refined=bool)),
     "DropoutRegressor": Snapshot(_REGRESSION),
-    "DropoutFactorization": Snapshot((_COMPLETE, _COMPLETED)),
+    "DropoutFactorization": Snapshot((_SOLUTION, _FACTORS)),
 }

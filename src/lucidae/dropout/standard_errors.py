@@ -25,8 +25,8 @@ from typing import Any
 
 import numpy as np
 
-from lucidae.arrays import eye_like, like
-from lucidae.dropout.problem import LinearProblem, host, whiten
+from lucidae.arrays import like
+from lucidae.dropout.problem import LinearProblem, host, ridged, whiten
 from lucidae.dropout.solvers import TIE
 from lucidae.dropout.theory import shrink
 from lucidae.validation import warn_user
@@ -145,8 +145,8 @@ def noise_covariance(problem: LinearProblem, weight: float) -> tuple[Matrix, flo
 
 
 def fitted_value_errors(
-    problem: LinearProblem,
     plain: LinearProblem,
+    alpha: float,
     weight: float,
     *,
     strength: float,
@@ -158,12 +158,11 @@ def fitted_value_errors(
     The strength of dropout is zero in reduced-rank regression, which keeps values as they are.
     """
     covariance, degrees = noise_covariance(plain, weight)
-    noise, white = covariance / weight, whiten(problem)
-    assert white.lift is not None
-    lift = host(white.lift @ eye_like(white.matrix.shape[1], white.matrix))
+    noise, white = covariance / weight, whiten(ridged(plain, alpha / weight))
+    lift = host(white.lift)
     P, s, Qt = np.linalg.svd(host(white.matrix), full_matrices=False)
     gram = None
-    if problem is not plain:
+    if alpha > 0:
         gram = lift.T @ host(plain.through_inputs(like(lift, white.matrix)))
     kept, threshold, f = shrink(s, strength, width)
     coupling = strength / (width + strength * kept)

@@ -63,9 +63,14 @@ def checked_dropout(dropout: Any, others: str = "") -> float:
     return check_number(dropout, "dropout", low=0.0, high=1.0, open_high=True, others=others)
 
 
+def is_auto(value: Any) -> bool:
+    """Tell whether a setting is left to the estimator."""
+    return isinstance(value, str) and value == "auto"
+
+
 def checked_rate(learning_rate: float | str) -> float | None:
     """Return a learning rate as a positive float, None for "auto"."""
-    if isinstance(learning_rate, str) and learning_rate == "auto":
+    if is_auto(learning_rate):
         return None
     return check_number(learning_rate, "learning_rate", low=0.0, open_low=True, others=" or 'auto'")
 

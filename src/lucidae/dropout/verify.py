@@ -10,14 +10,13 @@ loss is
     f = ‖M − UV'ᵀ‖² + λΣ‖uᵢ‖²‖v'ᵢ‖² + floor,   floor = E‖y‖² − ‖M‖².
 
 All kinds of data lead to a factor F = [F_x | F_y] with FᵀF = E[(x, y)(x, y)ᵀ] and a bound on its
-error (`RowFactor`), from which one function (`_white`) computes M and V':
+error (`RowFactor`), from which one function (`_of_factor`) computes M and V':
 
-* rows (`JudgedRows`) are summed to their moment, of which F is a Cholesky factor with pivoting;
-  where its digits do not suffice, F is the triangle of a QR factorisation of the rows themselves;
+* rows [x | y] (`JudgedRows`, a `lucidae.certificates.rows.Data`) have a moment, tested by a sketch,
+  of which F is a Cholesky factor with pivoting; where its digits do not suffice, F is the triangle
+  of a QR factorisation of the rows themselves;
 * fewer rows than features are rotated into their own span, by a factor of their Gram matrix;
 * of an autoencoder with many features only a few directions matter, on which rows are projected;
-* the moment that a solver used (`TestedMoment`) is as good as that of the rows up to the bound of a
-  `Sketch`, which was made while the rows passed;
 * a matrix (`GivenMatrix`) is M itself, as if the inputs were white.
 
 **Errors.** Let σ be the smallest singular value of F_x with standardised columns. An error E of F
@@ -48,36 +47,20 @@ cancel: with the same inequality for M + δ, f − min f changes by at most
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import numpy as np
 import scipy.linalg
-import scipy.sparse
-from scipy.sparse.linalg import ArpackError, LinearOperator, eigsh
 
-from lucidae.certificates.bounds import Ball, gamma, is_positive_definite, triangle
-from lucidae.certificates.complement import STARTS, STEPS, Complement, drawn_after
-from lucidae.certificates.sketch import Sketch
+from lucidae.certificates.bounds import Ball, gamma
+from lucidae.certificates.rows import Data, GivenRows, RowMatrix, complement_bound
 
 Matrix = np.ndarray[Any, Any]
 
-BLOCK_ROWS = 2048
-"""Number of rows that are summed at a time: the error of a sum grows with its length."""
-
-PEAKS = 8
-"""Number of rows with the largest shares of the energy that are remembered."""
-
-LARGEST_COPY = 2**27
-"""Largest number of entries of rows that are made dense to factorise them: one gibibyte."""
-
 LARGEST_ROWS = 16_384
 """Largest number of rows whose Gram matrix is factorised: two gibibytes."""
-
-LARGE_MEAN = 100.0
-"""Sparse rows are made dense if the squared norm of their mean exceeds their total variance by this
-factor: centring without a dense copy subtracts squares and loses digits."""
 
 CLEAR = 1e-4
 """The rank of few rows is read from their Gram matrix if its pivots are above this share of the
@@ -88,13 +71,7 @@ SMALL = 1024
 of an autoencoder are if they have more features than this."""
 
 FEW = 8
-"""Singular vectors are computed by Lanczos iteration if fewer than 1/FEW of them are needed."""
-
-LARGEST_CHOLESKY = 2**36
-"""A Gram matrix is formed and factorised if that takes at most this many multiplications."""
-
-RESTARTS = 200
-"""Largest number of restarts of the Lanczos iteration."""
+"""All singular vectors of a large matrix are computed if more than 1/FEW of them are needed."""
 
 NEGLIGIBLE = 1e-7
 """Singular values may be larger than the computed ones as long as this changes the minimum by at
@@ -110,6 +87,9 @@ SINGLE = 1e-10
 MOST_WEIGHTS = 500
 """Above this number of weights the smallest eigenvalue of the Hessian is not computed."""
 
+STEPS = 24
+"""Largest number of products with the Gram matrix that improve the leading singular vectors."""
+
 CONSTANT = 1e-6
 """Error of a moment, relative to the total variance, above which its constant columns may vary."""
 
@@ -123,28 +103,73 @@ class UnprojectedError(ValueError):
 
 @dataclass(frozen=True)
 class JudgedRows:
-    """Rows as they were given: inputs X, outputs Y (None for X itself) and weights, or blocks."""
+    """What is known of rows [x | y], in units of its columns, and how the network uses them."""
 
-    X: Any  # (n, m): dense or sparse; None if the rows are read in blocks
-    Y: Any = None  # (n, d)
-    weights: Any = None  # (n,)
+    data: Data
+    n_inputs: int | None  # number of inputs x; None for an autoencoder
     centered: bool = True  # whether there is an intercept
-    read: Callable[[], Any] | None = None  # function that yields blocks of rows, outputs, weights
-    repeatable: bool = True  # whether `read` may be called again
 
+    @property
+    def known(self) -> Known:
+        """Means, deviations and largest rows, in the units of the user."""
+        data, unit = self.data, self.data.unit * np.ones(self.data.n_features)
+        deviations = data.deviations if self.centered else data.about_zero().deviations
+        return Known(
+            data.shift * unit,
+            data.offset.value * unit,
+            data.offset.error * unit,
+            deviations * unit,
+            float(data.weight or 0.0),
+            self.centered,
+            np.empty((2, 0)) if data.peaks is None else data.peaks,
+        )
 
-@dataclass(frozen=True)
-class TestedMoment:
-    """Covariance of [x | y] that a solver used, and the sketch of [x | y]/`scales` to test it."""
+    def factor(self, right: Matrix) -> RowFactor:
+        """Return the factor of these rows from their triangle or their second moment.
 
-    covariance: Matrix  # (p, p), about the mean
-    weight: float
-    sketch: Sketch
-    scales: Matrix  # (p,): powers of two
-    n_features: int | None  # number of inputs x; None for an autoencoder
-    centered: bool = True
-
-    __test__ = False  # not a class of tests
+        The triangle of fewer rows than inputs is rotated into their span, V (`right`) with it. The
+        factor of a moment comes from a Cholesky factorisation with pivoting, in units of
+        deviations.
+        """
+        data = self.data
+        if not self.centered:  # in units in which errors of moment and mean are equally small
+            ratio = math.sqrt(gamma(0) / max(data.error, gamma(0)))
+            data = data.in_units(np.hypot(1.0, ratio * data.mean.value)).about_zero()
+        p, d, units = (
+            data.n_features,
+            _nonzero(data.deviations),
+            data.unit * np.ones(len(data.shift)),
+        )
+        m, varies = self.n_inputs or p, data.deviations > 0
+        if data.factor is not None:
+            root, error = data.factor[0] * varies * units, data.factor[1]
+            inputs, outputs = root[:, :m], root[:, m:] if m < p else None
+            if outputs is None or len(root) >= m:
+                return RowFactor(inputs, outputs, units, error)
+            span, upper = scipy.linalg.qr(inputs.T, mode="economic")
+            inside, units = (
+                span.T @ right,
+                np.append(np.full(len(root), units[:m].max()), units[m:]),
+            )
+            found = RowFactor(upper.T, outputs, units, error, right=inside)
+            return found._replace(beyond=right - span @ inside, hidden=inputs @ right)
+        # Columns may count as constant only if the moment is known to be that of the rows.
+        constant = bool(np.all(varies)) or data.error <= CONSTANT * data.trace
+        error = min(data.error, UNKNOWN) if constant else UNKNOWN
+        standard = np.asarray(data.matrix) / d / d[:, None] * np.outer(varies, varies)
+        shares, least = error * float((1.0 / d[varies] ** 2).max(initial=0.0)), 4 * gamma(p) * p
+        level = max(least, 2 * shares) if shares < 1.0 else least
+        upper, order, rank, _ = scipy.linalg.lapack.dpstrf(standard, tol=least, lower=0)
+        # A zero matrix has rank 0; LAPACK then leaves the order unset.
+        order = np.arange(p) if rank == 0 else order - 1
+        root = np.zeros((max(rank, 1), p))
+        root[:rank, order] = np.triu(upper)[:rank]
+        root = root * d * units
+        # The part that is left out has at most the trace of its diagonal.
+        rounding = gamma(p) * p + (int(varies.sum()) - rank) * least
+        error += rounding * float((data.deviations**2).max(initial=0.0))
+        outputs = root[:, m:] if m < p else None
+        return RowFactor(root[:, :m], outputs, units, error, True, math.sqrt(level))
 
 
 @dataclass(frozen=True)
@@ -154,7 +179,7 @@ class GivenMatrix:
     matrix: Matrix
 
 
-Data = JudgedRows | TestedMoment | GivenMatrix
+Subject = JudgedRows | GivenMatrix
 
 
 @dataclass(frozen=True)
@@ -277,27 +302,28 @@ class White(NamedTuple):
         return None if self.known is None else self.known.weight - self.known.centered
 
 
-def problems(data: Data, judged: Judged) -> Iterator[White]:
+def problems(subject: Subject, judged: Judged) -> Iterator[White]:
     """Yield the problem for white inputs; if its digits do not suffice, a more accurate one."""
-    m = len(judged.right)
-    if isinstance(data, GivenMatrix):
-        yield _of_matrix(data.matrix, judged)
-    elif isinstance(data, TestedMoment):
-        yield _of_factor(*tested(data), judged)
-    elif (
-        data.X is not None
-        and not judged.tied
-        and data.Y is None
-        and m > SMALL
-        and (data.X.shape[0] < m or FEW * (judged.width + 1) <= m)
-    ):
-        yield _projected_rows(data, judged)
-    elif data.X is not None and data.Y is not None and data.X.shape[0] < data.X.shape[1]:
-        yield _of_factor(*_rotated_rows(data, judged.right), judged)
-    else:
-        yield _of_factor(*read(data, m, exact=False), judged)
-        if data.repeatable and not judged.tied:
-            yield _of_factor(*read(data, m, exact=True), judged)
+    if isinstance(subject, GivenMatrix):
+        yield _of_matrix(subject.matrix, judged)
+        return
+    m, data, known = len(judged.right), subject.data, subject.known
+    rows = data.rows if isinstance(data.rows, GivenRows) and not judged.tied else None
+    if rows is not None and subject.n_inputs is None and m > SMALL:
+        yield _projected_rows(rows, known, judged)
+        return
+    ready = data.matrix is not None or data.factor is not None
+    if ready:
+        yield _of_factor(known, subject.factor(judged.right), judged)
+    elif rows is not None and rows.shape[0] < m:
+        ready = True
+        yield _of_factor(known, _rotated_rows(rows, known, judged.right), judged)
+    exact = data.refactored()
+    if exact is not None:
+        subject = replace(subject, data=exact)
+        yield _of_factor(subject.known, subject.factor(judged.right), judged)
+    elif not ready:
+        raise UnprojectedError(f"{data.n_features} inputs and outputs are too many for these rows.")
 
 
 def _nonzero(sizes: Matrix) -> Matrix:
@@ -308,165 +334,6 @@ def _nonzero(sizes: Matrix) -> Matrix:
 def _unit(size: float) -> float:
     """Return the power of four that is nearest to a positive number; 1 for zero."""
     return 4.0 ** round(math.log(size, 4.0)) if size > 0 else 1.0
-
-
-def _dense(values: Any) -> Matrix:
-    """Return a matrix as a dense float64 array; a vector as one column."""
-    values = values.toarray() if scipy.sparse.issparse(values) else values
-    found = np.asarray(values, dtype=np.float64)
-    return found[:, None] if found.ndim == 1 else found
-
-
-def _blocks(rows: JudgedRows, dense: bool) -> Iterator[tuple[Any, Matrix, float]]:
-    """Yield √w [1 | x − c | y − c] for blocks of rows, a point c near their mean, and Σ w.
-
-    Sparse rows stay sparse unless `dense`; c is then zero, so that zeros stay zeros.
-    """
-    shift: Matrix | None = None
-    for X, Y, w in ((rows.X, rows.Y, rows.weights),) if rows.read is None else rows.read():
-        for start in range(0, X.shape[0], BLOCK_ROWS):
-            part = slice(start, start + BLOCK_ROWS)
-            parts = [X[part]] if Y is None else [X[part], Y[part]]
-            ones = np.ones((parts[0].shape[0], 1))
-            shares = ones[:, 0] if w is None else np.asarray(w[part], dtype=float)
-            roots, total = np.sqrt(shares)[:, None], float(shares.sum())
-            if scipy.sparse.issparse(X) and not dense:
-                block = scipy.sparse.hstack([ones, X[part].astype(float), *map(_dense, parts[1:])])
-                block, zeros = block.multiply(roots), np.zeros(block.shape[1] - 1)
-                yield scipy.sparse.csr_array(block), zeros, total
-                continue
-            block = np.hstack([_dense(values) for values in parts])
-            if shift is None:
-                counted = np.flatnonzero(roots[:, 0])[:64]
-                near = rows.centered and len(counted) > 0
-                shift = block[counted].mean(axis=0) if near else np.zeros(block.shape[1])
-            yield roots * np.hstack([ones, block - shift]), shift, total
-
-
-def read(rows: JudgedRows, m: int, *, exact: bool) -> tuple[Known, RowFactor]:
-    """Return what one pass over rows [x | y] with m inputs shows.
-
-    The factor is the triangle of their QR factorisation if `exact`, or that of their moment, whose
-    sums have errors of at most γ times the products of root mean squares (Cauchy–Schwarz).
-    """
-    shifts, lengths, totals = [], [], []
-
-    def noted() -> Iterator[Any]:
-        for block, shift, total in _blocks(rows, exact):
-            squares = block.multiply(block) if scipy.sparse.issparse(block) else block**2
-            shifts.append(shift)
-            totals.append(total)
-            lengths.append(np.asarray(squares[:, 1:].sum(axis=1)).ravel())
-            yield block
-
-    with np.errstate(over="ignore", invalid="ignore"):
-        if exact:
-            factor, error = triangle(noted())
-            rounding = error / (float(np.linalg.norm(factor)) or 1.0)
-            sums = factor[0, 1:] * factor[0, 0]
-        else:
-            products = sum((_dense(block.T @ block) for block in noted()), np.zeros((1, 1)))
-            rounding = gamma(len(lengths) + max(map(len, lengths), default=0))
-            sums = products[0, 1:]
-    weight = float(sum(totals))
-    if not weight > 0:
-        raise ValueError("the rows have no positive weight: give at least one row.")
-    offset, energies = sums / weight, np.concatenate(lengths)
-    if not math.isfinite(float(energies.sum())):
-        raise ValueError(
-            "the squares of X or y overflow double precision: their rows lie too far from the "
-            "center. Give X and y divided by a constant, to both fit and certify."
-        )
-    top = np.argsort(-energies, kind="stable")[:PEAKS]
-    peaks = np.stack([top, energies[top] / (float(energies.sum()) or 1.0)])
-    shift, centered = shifts[0], rows.centered
-    if exact:
-        root = factor[int(centered) :, 1:] / math.sqrt(weight)
-        deviations = _deviations((root**2).sum(axis=0), (shift + offset) * centered)
-    else:
-        second = products[1:, 1:] / weight - np.outer(offset, offset) * centered
-        deviations = _deviations(np.diag(second), (shift + offset) * centered)
-        # Of sparse rows, which are not shifted, the variance may be lost to rounding errors.
-        lost = (deviations == 0) & (np.abs(offset) * centered > 1e-3 * np.abs(shift + offset))
-        deviations = np.where(lost, math.sqrt(rounding) * np.abs(offset), deviations)
-    spread = np.hypot(deviations, offset)
-    known = Known(shift, offset, rounding * spread, deviations, weight, centered, peaks)
-    ratios = (spread / _nonzero(deviations))[deviations > 0]
-    error = rounding * float(np.linalg.norm(ratios))
-    m = m if m < len(shift) else len(shift)
-    if exact:
-        return known, _split(root * (deviations > 0), m, deviations, error)
-    return known, _of_second(
-        second, m, known, deviations, 4.0 * error * float(np.linalg.norm(ratios))
-    )
-
-
-def _split(root: Matrix, m: int, units: Matrix, error: float, **options: Any) -> RowFactor:
-    """Return the factor of [x | y] with m inputs."""
-    outputs = root[:, m:] if m < root.shape[1] else None
-    return RowFactor(root[:, :m], outputs, units, error, **options)
-
-
-def _of_second(second: Matrix, m: int, known: Known, units: Matrix, error: float) -> RowFactor:
-    """Return the factor of a second moment whose error in the given units is known.
-
-    It comes from a Cholesky factorisation with pivoting of the standardised moment.
-    """
-    p, d = len(second), _nonzero(known.deviations)
-    varies = known.deviations > 0
-    standard = second / d / d[:, None] * np.outer(varies, varies)
-    shares = error * float(((units / d)[varies] ** 2).max(initial=0.0))
-    least = 4 * gamma(p) * p
-    level = max(least, 2 * shares) if shares < 1.0 else least
-    upper, order, rank, _ = scipy.linalg.lapack.dpstrf(standard, tol=least, lower=0)
-    # A zero matrix has rank 0; LAPACK then leaves the order unset.
-    order = np.arange(p) if rank == 0 else order - 1
-    root = np.zeros((max(rank, 1), p))
-    root[:rank, order] = np.triu(upper)[:rank]
-    # The part that is left out has at most the trace of its diagonal.
-    rounding = gamma(p) * p + (int(varies.sum()) - rank) * least
-    rounding *= float(((known.deviations / _nonzero(units)) ** 2).max(initial=0.0))
-    return _split(root * d, m, units, error + rounding, squared=True, level=math.sqrt(level))
-
-
-def _deviations(variances: Matrix, mean: Matrix) -> Matrix:
-    """Return root mean squares of columns; 0 if constant: their mean has rounding errors."""
-    found = np.sqrt(np.clip(variances, 0.0, None))
-    return np.where(found > gamma(0) * np.abs(mean), found, 0.0)
-
-
-def tested(data: TestedMoment) -> tuple[Known, RowFactor]:
-    """Return the moment that a solver used, with the bound of the sketch on its error."""
-    sketch, scales = data.sketch, data.scales
-    second = data.covariance / np.outer(scales, scales)
-    error, offset = min(sketch.moment_error(second), UNKNOWN), sketch.sums / sketch.weight
-    if not abs(data.weight - sketch.weight) <= gamma(sketch.rows) * sketch.weight:
-        error = UNKNOWN  # the moment of other rows
-    mean, units = sketch.shift + offset, np.ones_like(scales)
-    wrong = gamma(sketch.depth) * np.sqrt(np.clip(np.diag(second), 0.0, None) + offset**2)
-    if not data.centered:  # second moments about zero have the errors of the means too
-        second = second + np.outer(mean, mean)
-        units = np.hypot(1.0, math.sqrt(gamma(0) / max(error, gamma(0))) * mean)
-        size, off = (float(np.linalg.norm(part / units)) for part in (mean, wrong))
-        error = min(error + off * (2 * size + off) + gamma(0) * size**2, UNKNOWN)
-    deviations = _deviations(np.diag(second), mean * data.centered)
-    if not np.all(deviations > 0) and error > CONSTANT * sketch.size / sketch.weight:
-        raise ValueError(
-            "the covariance that the fit used has columns without variance, and it is not that of "
-            "the rows: nothing can be judged by it. Give X to lucidae.certify."
-        )
-    rows, energies = sketch.peaks
-    known = Known(
-        sketch.shift * scales,
-        offset * scales,
-        wrong * scales,
-        deviations * scales,
-        sketch.weight,
-        data.centered,
-        np.stack([rows, energies / (sketch.size or 1.0)]),
-    )
-    second = second * np.outer(scales, scales)
-    return known, _of_second(second, data.n_features or len(scales), known, units * scales, error)
 
 
 def _of_factor(known: Known, factor: RowFactor, judged: Judged) -> White:
@@ -527,6 +394,7 @@ def _of_factor(known: Known, factor: RowFactor, judged: Judged) -> White:
     least, power = float(sizes[-1]), 2 if factor.squared else 1
     error = factor.error * float((units / loads)[varies].max(initial=0.0)) ** power
     error = error / least if factor.squared else error
+    error = UNKNOWN if factor.error >= UNKNOWN else error  # also if no column seems to vary
     turned = error / (least - error) if error < least else UNKNOWN
     turned = 0.0 if factor.full and ridge == 0.0 else turned
     inner, loaded = upper @ (loads[:, None] * V) / scale, loads[:, None] * V / scale
@@ -544,7 +412,11 @@ def _of_factor(known: Known, factor: RowFactor, judged: Judged) -> White:
         outside = Ball(float(np.linalg.norm(factor.beyond)) / length, min(error / least, UNKNOWN))
     vague = dropped or (factor.beyond is not None and not factor.full)
     if factor.squared and vague:  # a moment may hide directions of small variance
-        lost, outside = max(lost, floor), Ball(outside.value, max(outside.error, outside.value))
+        lost = max(lost, floor)
+    if (factor.squared and vague) or unresolved.size:
+        outside = Ball(outside.value, max(outside.error, outside.value))
+    if unresolved.size and not factor.squared:  # neither is known what they add to the loss
+        found = found._replace(doubt=found.doubt + math.sqrt(lost))
     if autoencoder:
         condition = float(sizes[0] / least) ** 2
         return found._replace(outside=outside, condition=condition)
@@ -582,18 +454,11 @@ def _outside(right: Matrix, lower: Matrix, error: float) -> Ball:
 
 
 def _pivoted(rows: Matrix) -> tuple[Matrix, Matrix, Matrix]:
-    """Return Q and T of a pivoted QR factorisation A = QT, T in the order of A, and its pivots.
-
-    If A has fewer rows than columns, Aᵀ is first factorised without pivoting, which is faster.
-    """
-    if rows.shape[0] >= rows.shape[1]:
-        basis, upper, order = scipy.linalg.qr(rows, mode="economic", pivoting=True)
-        placed = np.zeros_like(upper)
-        placed[:, order] = upper
-        return basis, placed, np.abs(np.diag(upper))
-    span, square = scipy.linalg.qr(rows.T, mode="economic")
-    basis, factor, pivots = _pivoted(square.T)
-    return basis, factor @ span.T, pivots
+    """Return Q and T of a pivoted QR factorisation A = QT, T in the order of A, and its pivots."""
+    basis, upper, order = scipy.linalg.qr(rows, mode="economic", pivoting=True)
+    placed = np.zeros_like(upper)
+    placed[:, order] = upper
+    return basis, placed, np.abs(np.diag(upper))
 
 
 def _of_tied(known: Known, factor: RowFactor, judged: Judged) -> White:
@@ -623,11 +488,11 @@ def _of_matrix(matrix: Matrix, judged: Judged) -> White:
         return White(symmetric, left, left, energy, unit, floor, tied_problem=(scaled, None, left))
     if not (min(matrix.shape) > SMALL and FEW * (judged.width + 1) <= min(matrix.shape)):
         return White(scaled, left, inner, energy, unit)
-    return _projected(Operator(scaled), left, inner, energy, unit, judged)
+    return _projected(RowMatrix(scaled), left, inner, energy, unit, judged)
 
 
 def _projected(
-    A: Operator, left: Matrix, inner: Matrix, energy: float, unit: float, judged: Judged
+    A: RowMatrix, left: Matrix, inner: Matrix, energy: float, unit: float, judged: Judged
 ) -> White:
     """Return the problem of M = A on few directions: leading singular vectors and the weights.
 
@@ -654,15 +519,15 @@ def _projected(
     )
 
 
-def _projected_rows(rows: JudgedRows, judged: Judged) -> White:
+def _projected_rows(rows: GivenRows, known: Known, judged: Judged) -> White:
     """Return the problem of an autoencoder with many features, that of the matrix M = Aᵀ.
 
     A are the centred and weighted rows, so that V' = AV.
     """
-    A, _, known = _operator(rows)
     energy = float((known.deviations**2).sum())
     unit = _unit(math.sqrt(energy))
-    A, scale, energy = A._replace(stored=A.stored / unit), math.sqrt(unit), energy / unit**2
+    A = rows.matrix(known.mean, (known.deviations > 0) / unit)
+    scale, energy = math.sqrt(unit), energy / unit**2
     hidden, lengths = A.times(scale * judged.right), np.linalg.norm(scale * judged.right, axis=0)
     found = _projected(A, hidden, judged.left / scale, energy, unit, judged)
     return found._replace(
@@ -674,156 +539,32 @@ def _projected_rows(rows: JudgedRows, judged: Judged) -> White:
     )
 
 
-class Operator(NamedTuple):
-    """A matrix A by its products: S itself, or (I − ssᵀ)S with a unit vector s."""
-
-    stored: Any  # (n, m): S, dense or sparse
-    shares: Matrix | None = None  # (n,): s; None if A is S
-
-    @property
-    def shape(self) -> tuple[int, int]:
-        """The numbers n of rows and m of columns."""
-        return int(self.stored.shape[0]), int(self.stored.shape[1])
-
-    @property
-    def total(self) -> float:
-        """Sum of the squares of the entries."""
-        entries = self.stored.data if scipy.sparse.issparse(self.stored) else self.stored
-        return float(np.vdot(entries, entries)) - self.cancelled
-
-    @property
-    def cancelled(self) -> float:
-        """Squared norm of the mean of the rows, which centring subtracts; 0 if S is centred."""
-        return 0.0 if self.shares is None else float(((self.shares @ self.stored) ** 2).sum())
-
-    @property
-    def rounding(self) -> float:
-        """Bound on the rounding error of a product of AᵀA with a unit vector."""
-        return gamma(sum(self.shape)) * (self.total + 2 * self.cancelled)
-
-    def centred(self, codes: Matrix) -> Matrix:
-        """Return (I − ssᵀ)Z."""
-        if self.shares is None:
-            return codes
-        return np.asarray(codes - np.multiply.outer(self.shares, self.shares @ codes))
-
-    def times(self, right: Matrix) -> Matrix:
-        """Return AV."""
-        return self.centred(np.asarray(self.stored @ right))
-
-    def back(self, codes: Matrix) -> Matrix:
-        """Return AᵀZ."""
-        return np.asarray(self.stored.T @ self.centred(codes))
-
-    def apply(self, block: Matrix) -> Matrix:
-        """Return the product of the smaller one of AᵀA and AAᵀ with a block of columns."""
-        tall = self.shape[0] > self.shape[1]
-        return self.back(self.times(block)) if tall else self.times(self.back(block))
-
-    def gram(self) -> Matrix:
-        """Return the smaller one of AAᵀ and AᵀA."""
-        S = self.stored if self.shape[0] <= self.shape[1] else self.stored.T
-        if scipy.sparse.issparse(S):
-            first, second = S.tocsr(), S.T.tocsc()
-            parts = [first[i : i + 256] @ second for i in range(0, first.shape[0], 256)]
-            found = np.concatenate([part.toarray() for part in parts])
-        else:
-            found = S @ S.T
-        if self.shares is not None and self.shape[0] <= self.shape[1]:
-            found = self.centred(self.centred(found).T)
-        elif self.shares is not None:
-            mean = self.shares @ self.stored
-            found = found - np.outer(mean, mean)
-        return np.asarray((found + found.T) / 2)
-
-
-def _operator(rows: JudgedRows) -> tuple[Operator, Matrix | None, Known]:
-    """Return the centred and weighted rows A, their outputs, and what is known of [x | y]."""
-    X, Y, n = rows.X, rows.Y, rows.X.shape[0]
-    weights = np.ones(n) if rows.weights is None else np.asarray(rows.weights, dtype=float)
-    numbers = np.flatnonzero(weights > 0)
-    if len(numbers) < n:
-        X, Y, weights = X[numbers], None if Y is None else Y[numbers], weights[numbers]
-    total = float(weights.sum())
-    roots, sparse = np.sqrt(weights / total), scipy.sparse.issparse(X)
-    with np.errstate(over="ignore", invalid="ignore"):
-        if sparse:
-            S = scipy.sparse.csr_array(
-                scipy.sparse.csr_array(X, dtype=float).multiply(roots[:, None])
-            )
-            mean = S.T @ roots * rows.centered
-            variances = np.asarray(S.multiply(S).sum(axis=0)).ravel() - mean**2
-            far = float(mean @ mean) > LARGE_MEAN * float(np.clip(variances, 0.0, None).sum())
-            sparse = not (far and X.shape[0] * X.shape[1] <= LARGEST_COPY)
-            offset = 0.0 * mean
-        if not sparse:
-            S, mean, offset = _centred(_dense(X), roots, rows.centered)
-            variances = (S**2).sum(axis=0)
-    if not math.isfinite(float(variances.sum())):
-        raise ValueError(
-            "the squares of X overflow double precision: divide X by a constant, and give the "
-            "result to both fit and certify."
-        )
-    deviations, outputs = _deviations(variances, (mean + offset) * rows.centered), None
-    S = scipy.sparse.csr_array(S.multiply(deviations > 0)) if sparse else S * (deviations > 0)
-    squared = S.multiply(S) if sparse else S * S
-    lengths = np.asarray(squared.sum(axis=1)).ravel()
-    lengths = lengths / (float(lengths.sum()) or 1.0)
-    if Y is not None:
-        outputs, y_mean, y_offset = _centred(_dense(Y), roots, rows.centered)
-        spread = _deviations((outputs**2).sum(axis=0), (y_mean + y_offset) * rows.centered)
-        outputs = outputs * (spread > 0)
-        lengths = lengths + (outputs**2).sum(axis=1) / (float((spread**2).sum()) or 1.0)
-        mean, offset = np.append(mean, y_mean), np.append(offset, y_offset)
-        deviations = np.append(deviations, spread)
-    top = np.argsort(-lengths, kind="stable")[:PEAKS]
-    peaks = np.stack([numbers[top], lengths[top] / (float(lengths.sum()) or 1.0)])
-    wrong = gamma(n) * (deviations + np.abs(mean) * sparse)
-    known = Known(mean, offset, wrong, deviations, total, rows.centered, peaks)
-    return Operator(S, roots if sparse and rows.centered else None), outputs, known
-
-
-def _centred(rows: Matrix, roots: Matrix, centered: bool) -> tuple[Matrix, Matrix, Matrix]:
-    """Return weighted rows minus their mean, and the mean as the sum of two vectors."""
-    share, zeros = roots**2, np.zeros(rows.shape[1])
-    mean = share @ rows if centered else zeros
-    away = rows - mean
-    offset = share @ away if centered else zeros
-    return (away - offset) * roots[:, None], mean, offset
-
-
-def _rotated_rows(rows: JudgedRows, right: Matrix) -> tuple[Known, RowFactor]:
+def _rotated_rows(rows: GivenRows, known: Known, right: Matrix) -> RowFactor:
     """Return fewer rows A than features, rotated into their own span: A = LQᵀ, F_x = L.
 
     L is a Cholesky factor of the Gram matrix AAᵀ. If the rows are linearly independent, their range
     is everything (less the direction that centring removes), whatever their condition; otherwise
-    the digits of the Gram matrix do not suffice, and Aᵀ is factorised.
+    the digits of the Gram matrix may not suffice.
     """
-    n, m = rows.X.shape
+    n, m = rows.shape[0], len(right)
     if n > LARGEST_ROWS:
         raise UnprojectedError(
             f"with {n} rows the Gram matrix that the comparison with the optimum needs takes too "
             f"much memory (more than {LARGEST_ROWS} rows of more than {n} features)."
         )
-    A, outputs, known = _operator(rows)
-    hidden = A.times(right)
-    (n, m), spread, gram = A.shape, known.deviations[A.shape[1] :], A.gram()
+    center, varies = known.mean * known.centered, 1.0 * (known.deviations > 0)
+    A, B = (
+        GivenRows(table, rows.weights).matrix(center[part], varies[part], centered=known.centered)
+        for table, part in ((rows.X, slice(m)), (rows.Y, slice(m, None)))
+    )
+    hidden, gram, n, outputs = A.times(right), A.gram(), A.shape[0], B.stored
     size = math.sqrt(float(np.diag(gram).max(initial=0.0))) or 1.0
-    shares = 0.0 if A.shares is None else float((A.shares**2).max())
+    shares = float(np.square(A.shares).max())
     error = n * gamma(m) * (1.0 + shares * A.cancelled / size / size)
     lower, order, rank, _ = scipy.linalg.lapack.dpstrf(gram / size / size, tol=error, lower=1)
     order = np.arange(n) if rank == 0 else order - 1
     square = np.tril(lower[:rank, :rank])
-    full = bool(rank == n - rows.centered)
-    clear = full and float(np.diag(square).min(initial=1.0)) ** 2 >= CLEAR
-    if not clear and n * m <= LARGEST_COPY:
-        dense = A.centred(_dense(A.stored))
-        span, upper = scipy.linalg.qr(dense.T, mode="economic")
-        inside, error = span.T @ right, gamma(m + n) * math.sqrt(n)
-        found = RowFactor(
-            upper.T, outputs, np.append(np.full(n, size), spread), error, right=inside
-        )
-        return known, found._replace(beyond=right - span @ inside, hidden=hidden)
+    full = bool(rank == n - known.centered and np.diag(square).min(initial=1.0) ** 2 >= CLEAR)
     factor, codes = np.zeros((n, max(rank, 1))), np.zeros((n, right.shape[1]))
     factor[order, :rank] = size * np.tril(lower[:, :rank])
     inside = np.zeros((factor.shape[1], right.shape[1]))
@@ -831,89 +572,50 @@ def _rotated_rows(rows: JudgedRows, right: Matrix) -> tuple[Known, RowFactor]:
         seen = hidden[order[:rank]] / size
         inside = scipy.linalg.solve_triangular(square, seen, lower=True)
         codes[order[:rank]] = scipy.linalg.solve_triangular(square, inside, lower=True, trans=1)
-    beyond, units = right - A.back(codes / size), np.append(np.full(len(inside), size), spread)
-    return known, RowFactor(factor, outputs, units, error, True, 0.0, full, inside, beyond, hidden)
+    beyond = right - A.back(codes / size)
+    units = np.append(np.full(len(inside), size), known.deviations[m:])
+    return RowFactor(factor, outputs, units, error, True, 0.0, full, inside, beyond, hidden)
 
 
-def _leading(A: Operator, sides: list[Matrix], judged: Judged) -> tuple[Matrix, Matrix | None]:
+def _leading(A: RowMatrix, sides: list[Matrix], judged: Judged) -> tuple[Matrix, Matrix | None]:
     """Return a basis of leading right singular vectors of A and `sides`, and bounds on the values.
 
-    The vectors are eigenvectors of the smaller Gram matrix G, one more than hidden units. Lanczos
-    iteration may miss some, such as those of equal eigenvalues, so that the span of the sides is
-    added, and the singular values are bounded: if no eigenvalue of G outside of the span of the
-    Ritz vectors S with R = GS − SΘ exceeds β, the i-th largest eigenvalue of G exceeds the i-th
-    largest of Θ and β, β, … by at most ‖R‖ (Weyl). β does not rely on S being complete: if it shows
-    that vectors were missed, they are added. The bounds are None if all of G was decomposed.
+    The vectors are Ritz vectors of the smaller Gram matrix G: of the sides, which contain them if
+    the weights are optimal, improved by products with G. They may miss some, so that the singular
+    values are bounded: if no eigenvalue of G outside of the span of the Ritz vectors S with
+    R = GS − SΘ exceeds β, the i-th largest eigenvalue of G exceeds the i-th largest of Θ and β, β,
+    … by at most ‖R‖ (Weyl). β does not rely on S being complete: if it shows that vectors were
+    missed, they are added. The bounds are None if all of G was decomposed.
     """
     width, tall, size = judged.width, A.shape[0] > A.shape[1], min(A.shape)
-    count, upper, missed = min(width + 1, size), None, np.zeros((size, 0))
     if not A.total > 0:
         return _span(*sides), None
-    if size <= SMALL or FEW * count > size:
-        vectors = scipy.linalg.eigh(A.gram(), driver="evd")[1][:, -count:]
-    else:
-        operator = LinearOperator(
-            (size, size), matvec=lambda v: A.apply(np.asarray(v).reshape(-1)), dtype=np.float64
-        )
-        start, most = (
-            np.random.default_rng(size).standard_normal(size),
-            max(2 * count + 1, count + 20),
-        )
-        options = {"v0": start, "ncv": min(size, most), "tol": 1e-10, "maxiter": RESTARTS}
-        try:
-            vectors = eigsh(operator, k=count, which="LA", **options)[1]
-        except ArpackError as error:  # no convergence, or a start that the matrix maps to zero
-            vectors = getattr(error, "eigenvectors", missed)
-        near = sides if tall else [A.times(_unit_columns(side)) for side in sides]
-        for _ in range(2):
-            basis = _span(vectors, missed, *near)
-            values, turns = scipy.linalg.eigh(basis.T @ A.apply(basis))
-            values, vectors = values[::-1][:count], (basis @ turns[:, ::-1])[:, :count]
-            residual = float(np.linalg.norm(A.apply(vectors) - vectors * values)) + A.rounding
-            last = float(values[width - 1]) if len(values) >= width else 0.0
-            # An eigenvalue up to this level is not among the r largest, or dropout removes it.
-            roots = np.sqrt(np.clip(values[:width], 0.0, None))
-            level = max(last, threshold(roots, judged.strength, width) ** 2)
-            level += NEGLIGIBLE * A.total / width
-            bound, space = complement_bound(A, vectors, level)
-            others = np.full(width, max(bound, 0.0))
-            every = np.sort(np.concatenate([np.clip(values, 0.0, None), others]) + residual)
-            upper = np.sqrt(every[::-1][:width])
-            if space.found <= level:
-                break
-            missed = space.above(level).T
-    return _span(
-        vectors if tall else A.back(vectors), *sides, A.back(missed) if not tall else missed
-    ), upper
-
-
-def complement_bound(A: Operator, vectors: Matrix, level: float) -> tuple[float, Complement]:
-    """Return a bound on the eigenvalues of the smaller Gram matrix outside of a span of vectors.
-
-    It comes from a block Krylov space with random starts (`lucidae.certificates.complement`), which
-    is extended until the bound is at most `level`, or until further steps cannot decide; or from a
-    Cholesky factorisation of level · I − PGP with the projection P onto the complement, which
-    exists only if all eigenvalues of PGP are below `level` (Rump 2006).
-    """
-    size = min(A.shape)
-    starts = drawn_after((min(STARTS, size - vectors.shape[1]), size), vectors)
-    space = Complement(lambda rows: A.apply(rows.T).T, vectors, A.rounding, starts)
-    space.bound = max(A.total, 0.0)
-    for steps in STEPS:
-        hopeless = space.found + space.final_slack() > level
-        if space.bound <= level or hopeless or not space.extend(steps):
+    if size <= SMALL or FEW * (width + 1) > size:
+        vectors = scipy.linalg.eigh(A.gram(), driver="evd")[1][:, -width - 1 :]
+        return _span(vectors if tall else A.back(vectors), *sides), None
+    added = _span(*(sides if tall else [A.times(_unit_columns(side)) for side in sides]))
+    vectors, upper = np.zeros((size, 0)), np.zeros(0)
+    for step in range(STEPS):
+        basis = _span(vectors, added)
+        values, turns = scipy.linalg.eigh(basis.T @ A.apply(basis))
+        values, vectors = values[::-1][:width], (basis @ turns[:, ::-1])[:, :width]
+        images = A.apply(vectors)
+        residual, added = float(np.linalg.norm(images - vectors * values)) + A.rounding, images
+        # An eigenvalue up to this level is not among the r largest, or dropout removes it.
+        roots, negligible = np.sqrt(np.clip(values, 0.0, None)), NEGLIGIBLE * A.total / width
+        last = float(values[-1]) if len(values) == width else 0.0
+        level = max(last, threshold(roots, judged.strength, width) ** 2) + negligible
+        if residual > negligible and step < STEPS - 1:
+            continue
+        bound, space = complement_bound(A, vectors, level)
+        others = np.full(width, max(bound, 0.0))
+        every = np.sort(np.concatenate([np.clip(values, 0.0, None), others]) + residual)
+        upper = np.sqrt(every[::-1][:width])
+        added = space.above((1.0 - NEGLIGIBLE) * min(level, space.found)).T
+        if space.found <= level:
             break
-    bound = space.bound
-    if bound > level >= space.found and size**2 * max(A.shape) <= LARGEST_CHOLESKY:
-        matrix = A.gram()
-        images = matrix @ vectors
-        inside = vectors.T @ images
-        matrix = images @ vectors.T + vectors @ images.T - vectors @ inside @ vectors.T - matrix
-        slack = 4 * gamma(size) * size * level + 8 * A.rounding
-        matrix.flat[:: size + 1] += level + slack
-        if is_positive_definite(matrix, 4 * A.rounding):
-            bound = min(bound, level + slack)
-    return bound, space
+    vectors = np.concatenate([vectors, added], axis=1)
+    return _span(vectors if tall else A.back(vectors), *sides), upper
 
 
 def _span(*parts: Matrix) -> Matrix:
@@ -1075,7 +777,7 @@ class DropoutFigures:
     def vague(self, tolerance: float) -> bool:
         """Tell whether rounding errors leave open what the claims say."""
         undecided = self.attributes is not None and self.attributes.verdict(ATTRIBUTES) is None
-        unclear = self.stationarity.error > math.sqrt(tolerance) / 2
+        unclear = self.stationarity.verdict(math.sqrt(tolerance)) is None
         return self.gap.error > tolerance or undecided or unclear
 
 
@@ -1122,12 +824,12 @@ def _optimum(white: White, strength: float, width: int, tied: bool) -> Optimum:
 
 
 def measure(
-    data: Data, judged: Judged, tolerance: float, fitted: FittedArrays | None = None
+    subject: Subject, judged: Judged, tolerance: float, fitted: FittedArrays | None = None
 ) -> DropoutFigures:
     """Return the measured values from which the certificate of dropout weights is made."""
     found = None
     with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
-        for white in problems(data, judged):
+        for white in problems(subject, judged):
             found = _measured(white, judged, tolerance, fitted)
             if not found.vague(tolerance):
                 break

@@ -16,7 +16,8 @@ import numpy as np
 import scipy.sparse
 
 from lucidae.certificates.bounds import gamma
-from lucidae.dropout.verify import FittedArrays, Operator, complement_bound
+from lucidae.certificates.rows import RowMatrix, complement_bound
+from lucidae.dropout.verify import FittedArrays
 
 Matrix = np.ndarray[Any, Any]
 
@@ -205,7 +206,7 @@ def _spectral_norm(
         norm = float(np.linalg.norm(matrix.toarray(), 2))
         return norm, norm * (1 + gamma(n + m))
     vectors = np.linalg.svd(V if n > m else U, full_matrices=False)[0][:, :rank]
-    gram = Operator(matrix)
+    gram = RowMatrix(matrix)
     level = (level * (1 + ZERO)) ** 2
     outside, space = complement_bound(gram, vectors, level)
     images = gram.apply(vectors)

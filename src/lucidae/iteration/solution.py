@@ -10,7 +10,7 @@ from typing import Any, Generic, TypeVar
 import numpy as np
 
 from lucidae.cards import Html, card, facts, sparkline, table
-from lucidae.io.atomic import json_safe
+from lucidae.io import json_safe
 
 State = TypeVar("State")
 

@@ -20,12 +20,6 @@ from lucidae.linear.objectives import (
     Objective,
     Reconstruction,
 )
-from lucidae.linear.penalties import (
-    best_penalties,
-    nonuniform_penalties,
-    paper_penalties,
-    uniform_penalties,
-)
 from lucidae.linear.rules import (
     BrockettRule,
     GeneralizedHebbianRule,
@@ -34,6 +28,12 @@ from lucidae.linear.rules import (
     Rule,
 )
 from lucidae.linear.simulation import Plan, Run, Trajectory, epochs_to_alignment, simulate
+from lucidae.linear.theory import (
+    best_penalties,
+    nonuniform_penalties,
+    paper_penalties,
+    uniform_penalties,
+)
 from lucidae.linear.weights import TiedWeights, UntiedWeights, VariationalWeights
 from lucidae.spectrum import Spectrum
 

@@ -15,17 +15,16 @@ import numpy as np
 
 from lucidae.arrays import Array, as_double, is_array, like, namespace, to_numpy
 from lucidae.certificates.bounds import TINY, epsilon
-from lucidae.certificates.certify import certifies, check_settings
-from lucidae.certificates.claims import Certificate, Claim
+from lucidae.certificates.claims import Certificate, Claim, certifies, check_settings
+from lucidae.certificates.rows import SMALL_ROWS, Data, GivenRows, RereadRows
 from lucidae.certificates.sketch import Sketch
 from lucidae.linear import verify
 from lucidae.linear.claims import certificate, claims, evidence, figures_of
 from lucidae.linear.methods import Method, Options
 from lucidae.linear.objectives import Reconstruction
-from lucidae.linear.optimizers import DescentSettings
 from lucidae.linear.rules import RotationAugmentedRule
-from lucidae.linear.verify import Data, GivenRows, RereadRows, find_leading, mean_difference
-from lucidae.linear.weights import TiedWeights, UntiedWeights
+from lucidae.linear.verify import find_leading, mean_difference
+from lucidae.linear.weights import DescentSettings, TiedWeights, UntiedWeights
 from lucidae.moments import SecondMoment
 from lucidae.rows import ReadInterrupted
 from lucidae.rows.kinds import AlignedBlocks, LoadedRows, aligned_blocks, in_memory
@@ -138,7 +137,7 @@ def certify_weights(
                 "eigenvalues are computed: give l2, the penalties of the training."
             )
         spectrum = Spectrum(known.values.value, np.eye(data.n_features), data.trace)
-    method = options.make(rows.shape[0], spectrum, options.rng())
+    method = options.make(rows.shape[0], spectrum)
     weights = method.objective.completed(
         _weights(rows, columns, data.mean.value, method.tied), noise_variance
     )
@@ -204,9 +203,9 @@ def data_of(
 def data_of_rows(rows: GivenRows, center: Vector | None = None) -> Data:
     """Return rows in memory in the form that the verifier reads."""
     n, m = rows.shape
-    if n * m <= verify.SMALL_ROWS or m > verify.DENSE_FEATURES:
+    if n * m <= SMALL_ROWS or m > verify.DENSE_FEATURES:
         data = Data.of_rows(rows, center)
-        return (data.refactored() or data) if n * m <= verify.SMALL_ROWS else data
+        return (data.refactored() or data) if n * m <= SMALL_ROWS else data
     moment, sketch = SecondMoment.of(rows.X, rows.weights), Sketch.of(rows.X, rows.weights)
     return Data.of_moment(moment.mean, moment.covariance, moment.weight, sketch, rows)
 

@@ -6,7 +6,7 @@ Components, latents and rows are counted from 0 in all texts and in the evidence
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, NamedTuple
@@ -15,29 +15,25 @@ import numpy as np
 
 from lucidae.arrays import as_double, to_numpy
 from lucidae.certificates.bounds import TINY, Ball, gamma
-from lucidae.certificates.claims import Certificate, Claim
-from lucidae.counting import CRITERIA, REFERENCES, count_wanted, is_criterion
-from lucidae.linear.methods import Method
-from lucidae.linear.model import Model
-from lucidae.linear.optimizers import DescentSettings
-from lucidae.linear.references import reference_of
-from lucidae.linear.theory import predicted_epochs
-from lucidae.linear.verify import (
-    IDENTIFIABLE,
-    LEVERAGE,
-    Data,
-    Leading,
-    WeightFigures,
-)
-from lucidae.linear.weights import map_fields
-from lucidae.sampling import (
+from lucidae.certificates.claims import Certificate, Claim, listed
+from lucidae.certificates.rows import Data
+from lucidae.counting import (
+    CRITERIA,
+    REFERENCES,
     TURNED,
     component_sampling_error,
     components_above_noise,
+    count_wanted,
+    is_criterion,
 )
+from lucidae.linear.methods import Method, Model
+from lucidae.linear.references import reference_of
+from lucidae.linear.theory import predicted_epochs
+from lucidae.linear.verify import IDENTIFIABLE, Leading, WeightFigures
+from lucidae.linear.weights import DescentSettings, map_fields
 from lucidae.spectrum import Spectrum
 
-__all__ = ["LinearFigures", "certificate", "claims", "evidence", "figures_of", "with_changes"]
+__all__ = ["LinearFigures", "certificate", "claims", "evidence", "figures_of"]
 
 Vector = np.ndarray[Any, Any]
 
@@ -94,7 +90,6 @@ class LinearFigures:
     k: int  # number of latents
     method: Method  # the method with which the weights were trained
     rule: Any  # the rule to whose fixed point the weights converge
-    leading: Leading  # leading eigenvalues, and the decoder's distance to the principal axes
     training: DescentSettings
     measured: WeightFigures
     learning_rate: float | None = None  # of the descent; None for a closed form
@@ -104,14 +99,19 @@ class LinearFigures:
     fitted: bool = False  # whether a model was fitted here; otherwise a pair of weights was given
     observed: bool = False  # whether the rows have missing entries
 
+    @property
+    def leading(self) -> Leading:
+        """Leading eigenvalues, and the decoder's distance to the principal axes."""
+        return self.measured.leading
+
     @cached_property
     def limits(self) -> str:
         """Why the data do not decide claims about equal eigenvalues; empty if they do."""
-        moment, shared = self.measured.data.moment, self.leading.unidentifiable(self.k)
+        moment = self.measured.data.moment
         if self.leading.hidden:
             return (
-                f"The digits of component{'s' * (len(shared) > 1)} {_listed(shared)}, unless the "
-                "variance is zero, were lost in the second moment of rows that cannot be read "
+                f"The digits of {listed('component', self.leading.unidentifiable(self.k))}, unless "
+                "the variance is zero, were lost in the second moment of rows that cannot be read "
                 "again, beside much larger variances: give the rows as an array, a file or a "
                 "function that returns the batches again."
             )
@@ -120,8 +120,7 @@ class LinearFigures:
         why = ""
         if self.fit_rounding:
             why = (
-                ", because products of float32 rows were computed in single precision: give X as "
-                "float64 to fit or to lucidae.certify"
+                ", because products of float32 rows were computed in single precision: give float64"
             )
         error = f"{self.measured.data.error:.1g}"
         return f"The covariance of the fit differs from that of the rows by up to {error}{why}."
@@ -141,12 +140,59 @@ class LinearFigures:
         if not data.weight > 2.0 or not data.trace > 0.0:
             return "At least three rows, not all equal, are needed to judge sampling noise."
         # Eigenvalues below their rounding error are not sampling noise of the data.
-        values, rows = _resolved(self.leading), data.weight - 1.0
+        values, rows = self.resolved(), data.weight - 1.0
         above = np.flatnonzero(components_above_noise(values, rows, k))
         values = values[: max(k + 1, np.count_nonzero(values))]  # zeros turn no component
         turned = component_sampling_error(values, rows)
         similar = above[turned[above] >= TURNED] if self.rule.aligns else above[:0]
         return Sampling(above, similar)
+
+    def resolved(self, factor: float = 1.0) -> Vector:
+        """Return all eigenvalues, with zero for those of at most `factor` times their error."""
+        values = self.leading.values
+        return np.where(values.value > factor * values.error, values.value, 0.0)
+
+    @property
+    def advice(self) -> str:
+        """What to do about weights that are not optimal: train longer, or check the data."""
+        if not self.fitted:
+            return (
+                "These weights are not optimal for these data: check that rows, method and "
+                "penalties are those of their training, and that the rows were centred."
+            )
+        exact = ", or use solver='exact'" if self.method.objective.has_minimizer else ""
+        found, tol = self.measured.stationarity, self.training.tol
+        if self.learning_rate is None:
+            why = "The weights are a closed form, which should be the optimum of the fitted data."
+        elif found is None or not found.value <= tol:
+            why = f"Train longer (increase max_iter){exact}."
+        else:
+            why = (
+                f"The stopping rule is met (tol={tol:g}), but the directions of large variance "
+                f"dominate it: standardise the columns of X, lower tol and raise max_iter{exact}."
+            )
+        return f"{why} If X is not the data that was passed to fit, this result is expected."
+
+    @property
+    def distance_advice(self) -> str:
+        """The same for weights that do not span the principal subspace or its axes."""
+        zero = len(self.measured.zero_latents)
+        if not zero:
+            return self.advice
+        return (
+            f"{self.zero_sentence}; this alone gives a mean squared sine of {zero / self.k:.3g}. "
+            "Lower l2, or use l2='auto' or method='rag'."
+        )
+
+    @property
+    def zero_sentence(self) -> str:
+        """Which latents are zero because of their penalties."""
+        zero = self.measured.zero_latents
+        are = "is" if len(zero) == 1 else "are"
+        return (
+            "The penalty is not below the eigenvalue of its component, so "
+            f"{listed('latent', zero)} {are} zero at the optimum"
+        )
 
 
 def figures_of(
@@ -173,24 +219,8 @@ def figures_of(
     references = reference_of(method.objective), reference_of(rule)
     with np.errstate(over="ignore", invalid="ignore"):
         found = WeightFigures(*references, weights, data, model, running)
-    return LinearFigures(
-        len(weights.encoder),
-        method,
-        rule,
-        found.leading,
-        training,
-        found,
-        learning_rate,
-        wanted,
-        fit_rounding,
-        fitted=model is not None,
-    )
-
-
-def _resolved(leading: Leading, factor: float = 1.0) -> Vector:
-    """Return all eigenvalues, with zero for those of at most `factor` times their error."""
-    values = leading.values
-    return np.where(values.value > factor * values.error, values.value, 0.0)
+    settings = training, found, learning_rate, wanted, fit_rounding
+    return LinearFigures(len(weights.encoder), method, rule, *settings, fitted=model is not None)
 
 
 def certificate(title: str, figures: LinearFigures) -> Certificate:
@@ -227,26 +257,35 @@ def evidence(figures: LinearFigures) -> dict[str, Any]:
     return numbers | {name: known[name] for name in ("penalties", "prior") if name in known}
 
 
+Judge = Callable[[Claim, LinearFigures], Claim | None]
+
+# The claims in their order, with the functions that judge them: see `judges`.
+CLAIMS: dict[str, tuple[Claim, Judge]] = {}
+
+
+def judges(name: str, statement: str = "", reference: str = "") -> Callable[[Judge], Judge]:
+    """Return a decorator that registers the function by which a claim is judged."""
+
+    def register(judge: Judge) -> Judge:
+        CLAIMS[name] = Claim(name, statement, reference), judge
+        return judge
+
+    return register
+
+
 def claims(figures: LinearFigures, names: Iterable[str] = ()) -> tuple[Claim, ...]:
-    """Return the claims of these names, or all of them, the most important ones first."""
-    with np.errstate(over="ignore", invalid="ignore"):
-        found = [CLAIMS[name][0](_text(name, figures), figures) for name in names or CLAIMS]
-    return tuple(claim for claim in found if claim is not None)
-
-
-def _text(name: str, figures: LinearFigures) -> Claim:
-    """Return a claim with its statement and reference, as yet without a verdict.
+    """Return the claims of these names, or all of them, the most important ones first.
 
     The reference of a method without reference formulas says that it judges itself.
     """
-    statement, reference = CLAIMS[name][1:]
-    rule = reference_of(figures.rule)
-    if name == "gap":
-        objective = figures.method.objective
-        statement, reference = objective.gap_statement, reference_of(objective).citation
-    elif (name == "order" and figures.rule.orders) or (name in _THEORY and not rule.independent):
-        reference = rule.citation
-    return Claim(name, statement, reference)
+    rule, found = reference_of(figures.rule), []
+    for name in names or CLAIMS:
+        text, judge = CLAIMS[name]
+        if (name == "order" and figures.rule.orders) or (name in _THEORY and not rule.independent):
+            text = replace(text, reference=rule.citation)
+        with np.errstate(over="ignore", invalid="ignore"):
+            found.append(judge(text, figures))
+    return tuple(claim for claim in found if claim is not None)
 
 
 _NO_SPECTRUM = "Not all eigenvalues were computed, because there are more than 1024 features."
@@ -265,11 +304,6 @@ _NO_NOISE = (
     "VAE: its likelihood is not bounded and has no maximum. Choose n_components below the rank of "
     "the data."
 )
-
-
-def judge(text: Claim, figure: Ball, threshold: float, advice: str) -> Claim:
-    """Return the claim that a figure is at most `threshold`."""
-    return text.judged(float(figure.value), threshold, advice, error=float(figure.error))
 
 
 def _not_decided(text: Claim, why: str, figures: LinearFigures, **known: Any) -> Claim:
@@ -296,27 +330,30 @@ def _enclosed(claim: Claim) -> Claim:
     return replace(claim, statement=statement, reference=reference, advice=advice)
 
 
+@judges(
+    "subspace",
+    "the decoder spans the principal subspace (mean squared sine of the angles)",
+    "Bao et al. 2020, Definition 7.2",
+)
 def _subspace(text: Claim, figures: LinearFigures) -> Claim:
     k, leading, found = figures.k, figures.leading, figures.leading.subspace
     apart, needed = leading.steps(k)
     if not leading.complete or apart[-1] > needed[-1]:
-        claim = judge(text, found, min(DISTANCE, 0.5 / k), _distance_advice(figures))
+        claim = text.judged(found, min(DISTANCE, 0.5 / k), figures.distance_advice)
         return claim if leading.complete else _enclosed(claim)
-    bound = float(needed[-1])
     why = (
-        f"Eigenvalues {k - 1} and {k} of the covariance, counted from 0, differ by less than "
-        f"{bound:.1g}, which rounding errors can change: the principal subspace of these data "
-        "is not unique."
+        f"Eigenvalue {k - 1} of the covariance, counted from 0, differs from the next one, or from "
+        f"zero, by less than {float(needed[-1]):.1g}, which rounding errors can change: these data "
+        "do not determine the principal subspace."
     )
-    if leading.values.value[k - 1] <= bound:
-        why = (
-            f"Eigenvalue {k - 1} of the covariance, counted from 0, is below {bound:.1g}, the "
-            "size of its rounding errors: these data do not determine the last directions of "
-            "the subspace."
-        )
     return _not_decided(text, why, figures, value=found.value, error=found.error)
 
 
+@judges(
+    "alignment",
+    "each principal axis is parallel to a decoder column (mean squared sine)",
+    "Bao et al. 2020, Definition 7.1",
+)
 def _alignment(text: Claim, figures: LinearFigures) -> Claim:
     leading, k = figures.leading, figures.k
     if not figures.rule.aligns:
@@ -336,7 +373,7 @@ def _alignment(text: Claim, figures: LinearFigures) -> Claim:
         )
         return _not_decided(text, why, figures)
     bound, found = min(DISTANCE, 0.5 / len(identifiable)), leading.alignment(identifiable)
-    claim = judge(text, found, bound, _distance_advice(figures))
+    claim = text.judged(found, bound, figures.distance_advice)
     if not leading.complete:
         return _enclosed(claim)
     if not len(shared):
@@ -347,78 +384,56 @@ def _alignment(text: Claim, figures: LinearFigures) -> Claim:
     return replace(claim, advice=f"{claim.advice} {why}".strip())
 
 
-def _distance_advice(figures: LinearFigures) -> str:
-    zero = figures.measured.zero_latents
-    if not len(zero):
-        return _training_advice(figures)
-    return (
-        f"{_zero_sentence(figures)}; this alone gives a mean squared sine of "
-        f"{len(zero) / figures.k:.3g}. Lower l2, or use l2='auto' or method='rag'."
-    )
-
-
-def _training_advice(figures: LinearFigures) -> str:
-    """Return the advice for weights that are not optimal: to train longer, or to check the data."""
-    if not figures.fitted:
-        return (
-            "These weights are not optimal for these data: check that rows, method and penalties "
-            "are those of their training, and that the weights were trained on centred rows."
-        )
-    exact = ", or use solver='exact'" if figures.method.objective.has_minimizer else ""
-    found, tol = figures.measured.stationarity, figures.training.tol
-    if figures.learning_rate is None:
-        why = "The weights are a closed form, which should be the optimum of the data of the fit."
-    elif found is None or not found.value <= tol:
-        why = f"Train longer (increase max_iter){exact}."
-    else:
-        why = (
-            f"The stopping rule is met (tol={tol:g}), but the directions of large variance "
-            f"dominate it: standardise the columns of X, lower tol and raise max_iter{exact}."
-        )
-    return f"{why} If X is not the data that was passed to fit, this result is expected."
-
-
-def _zero_sentence(figures: LinearFigures) -> str:
-    zero = _listed(figures.measured.zero_latents)
-    if len(figures.measured.zero_latents) == 1:
-        one = f"Penalty {zero} is not below the eigenvalue of its component, so latent {zero}"
-        return one + " is zero at the optimum"
-    many = f"Penalties {zero} are not below the eigenvalues of their components, so latents {zero}"
-    return many + " are zero at the optimum"
-
-
+@judges(
+    "order",
+    "the latents are in descending order of variance (largest relative increase)",
+    "Bao et al. 2020, Theorems 3 and 5",
+)
 def _order(text: Claim, figures: LinearFigures) -> Claim:
     if not figures.rule.orders:
         return replace(text, advice=f"Method {figures.method.name!r} does not order its latents.")
-    advice = f"{_training_advice(figures)} Or sort the latents by their variance, largest first."
-    return judge(text, figures.measured.rise, RISE, advice)
+    advice = f"{figures.advice} Or sort the latents by their variance, largest first."
+    return text.judged(figures.measured.rise, RISE, advice)
 
 
+@judges(
+    "stationarity",
+    "the weights are a fixed point of the update rule (relative norm of the update)",
+    "definition of a stationary point",
+)
 def _stationarity(text: Claim, figures: LinearFigures) -> Claim:
     found = figures.measured.stationarity
     if found is None:
         return replace(text, advice=_NO_NOISE, undecided=True)
     bound = float(np.clip(10 * figures.training.tol, *STATIONARITY))
-    return judge(text, found, bound, _training_advice(figures))
+    return text.judged(found, bound, figures.advice)
 
 
+@judges("gap")
 def _gap(text: Claim, figures: LinearFigures) -> Claim:
-    text = replace(text, headline="global minimum of the loss")
-    found = figures.measured.losses.gap
+    objective, found = figures.method.objective, figures.measured.losses.gap
+    reference = reference_of(objective)
+    words: Any = {"statement": objective.gap_statement, "reference": reference.citation}
+    text = replace(text, **words, headline="global minimum of the loss")
     if found is None:
         why = _NO_NOISE
-        if not reference_of(figures.method.objective).independent:
+        if not reference.independent:
             why = "The global minimum of this objective is not known: the gap cannot be computed."
         return replace(text, advice=why, undecided=True)
     if found.value >= -GAP or not math.isfinite(found.value):
-        return judge(text, found, GAP, _training_advice(figures))
+        return text.judged(found, GAP, figures.advice)
     advice = (
         "The loss is below the global minimum that theory gives for these data, which is "
         "impossible: the weights do not belong to these data."
     )
-    return text.judged(found.value, -GAP, advice, error=found.error, least=True)
+    return text.judged(found, -GAP, advice, least=True)
 
 
+@judges(
+    "balance",
+    "encoder W₁ and decoder W₂ are balanced: W₁W₁ᵀ = W₂ᵀW₂ (relative difference)",
+    "Bao et al. 2020, Theorem 1",
+)
 def _balance(text: Claim, figures: LinearFigures) -> Claim:
     if not figures.rule.balanced:
         why = "At the optimum of this method the scale of a latent is not determined."
@@ -427,33 +442,42 @@ def _balance(text: Claim, figures: LinearFigures) -> Claim:
         "Gradient steps on untied weights disturb the balance in proportion to the learning rate: "
         "set tied=True, or lower learning_rate."
     )
-    return judge(text, figures.measured.balance, BALANCE, advice)
+    return text.judged(figures.measured.balance, BALANCE, advice)
 
 
+@judges(
+    "nonzero_latents",
+    "every penalty is below the eigenvalue of its component (number of exceptions)",
+    "Bao et al. 2020, Theorem 2 (assumption)",
+)
 def _nonzero(text: Claim, figures: LinearFigures) -> Claim:
     if not figures.method.objective.has_penalties:
         return replace(text, advice="This method has no penalties.")
     zeros, uncertain = figures.measured.zero_latents, figures.measured.uncertain_latents
     # A component without variance has a latent of zero under every penalty: no exception.
-    zero = int(np.sum(_resolved(figures.leading)[zeros] > 0.0))
+    zero = int(np.sum(figures.resolved()[zeros] > 0.0))
     if len(zeros) and not zero:
         why = f"{_components(zeros)} without variance, so that every penalty makes them zero."
         return replace(text, advice=why)
     if not zero and len(uncertain):
         why = (
-            f"Penalties {_listed(uncertain)} differ from the eigenvalues of their components by "
-            f"less than the rounding error {float(figures.leading.values.error[0]):.1g}, so the "
-            "claim cannot be tested. The other claims judge the fit without this assumption. "
-            f"{figures.limits}"
+            "By no more than rounding errors, penalties differ from the eigenvalues of "
+            f"{listed('component', uncertain)}: the claim cannot be tested. The other claims judge "
+            f"the fit without this assumption. {figures.limits}"
         )
         return replace(text, advice=why.strip())
     advice = (
-        f"{_zero_sentence(figures)}: the smallest possible value of the claim subspace is "
+        f"{figures.zero_sentence}: the smallest possible value of the claim subspace is "
         f"{zero}/{figures.k} = {zero / figures.k:.3g}."
     )
-    return judge(text, Ball(float(zero)), 0.0, advice)
+    return text.judged(zero, 0.0, advice)
 
 
+@judges(
+    "eigengap",
+    "neighbouring eigenvalues differ, so these data determine each component (relative gap)",
+    "Bao et al. 2020, Section 2 (assumption)",
+)
 def _eigengap(text: Claim, figures: LinearFigures) -> Claim:
     """Return the claim `eigengap`; equal eigenvalues are a property of the data, not a failure."""
     if not figures.rule.aligns:
@@ -466,62 +490,66 @@ def _eigengap(text: Claim, figures: LinearFigures) -> Claim:
     least = int(np.argmin(apart / needed if len(shared) else apart))
     gap, bound = apart[least] / unit, needed[least] / unit
     value = float(gap) if math.isfinite(gap) else None
+    text = replace(text, value=value, threshold=bound)
     if not len(shared):
-        return replace(text, value=value, threshold=bound, holds=True)
+        return replace(text, holds=True)
     if not leading.complete:
         why = (
             "Not decided: with more than 1024 features the eigenvalues are only bounded, and the "
-            f"bounds do not separate the eigenvalues of components {_listed(shared)} from others."
+            f"bounds do not separate the eigenvalues of {listed('component', shared)} from others."
         )
-        return replace(text, value=value, threshold=bound, advice=why, undecided=True)
+        return replace(text, advice=why, undecided=True)
     why = (
         f"{_components(shared)} not determined by these data: the eigenvalue differs from the one "
         "before or after it, or from zero, by no more than rounding errors. This is no fault of "
         "the fit: interpret the subspace of such components, not each of them."
     )
-    return _not_decided(text, why, figures, value=value, threshold=bound)
+    return _not_decided(text, why, figures)
 
 
+@judges(
+    "sampling",
+    "number of components that stand out of sampling noise, for independent rows",
+    "Johnstone 2001; Anderson 1963",
+)
 def _sampling(text: Claim, figures: LinearFigures) -> Claim:
     """Return the claim `sampling`: how many components stand out, and which are alike."""
     if isinstance(figures.sampling, str):
         return replace(text, advice=figures.sampling)
     (above, similar), k = figures.sampling, figures.k
-    count, which = len(above), {1: "The component stands", 2: "Both components stand"}
-    advice = f"{which.get(k, f'All {k} components stand')} out of sampling noise."
-    if count < k:
-        others = np.setdiff1d(np.arange(k), above)
-        advice = (
-            f"{count} of {k} components {'stands' if count == 1 else 'stand'} out of sampling "
-            f"noise; component{'s' * (len(others) > 1)} {_listed(others)} "
-            f"{'does' if len(others) == 1 else 'do'} not: another sample of as many rows could "
-            "give other directions. Choose fewer components, or collect more rows, before you "
+    count, others = len(above), np.setdiff1d(np.arange(k), above)
+    headline = f"sampling: {count} of {k}"
+    advice = f"{count} of {k} components stand out of sampling noise."
+    if len(others):
+        advice += (
+            f" The others, {listed('component', others)}, could have other directions in another "
+            "sample of as many rows: choose fewer components, or collect more rows, before you "
             "interpret them."
         )
     if len(similar):
-        one = len(similar) == 1
         advice += (
-            f" Component{'' if one else 's'} {_listed(similar)} "
-            f"{'has a variance close to that of others' if one else 'have nearly equal variances'}:"
-            " another sample of as many rows could give other directions in their subspace. "
-            "Interpret them together."
+            f" Of nearly equal variance to others: {listed('component', similar)}. Another sample "
+            "of as many rows could give other directions in their subspace. Interpret them "
+            "together."
         )
-    headline = f"sampling: {count} of {k}"
     return replace(text, value=float(count), advice=advice, headline=headline)
 
 
+@judges(
+    "component_count",
+    "number of components that the criterion finds",
+    "Minka 2000; Horn 1965; Gavish & Donoho 2014",
+)
 def _component_count(text: Claim, figures: LinearFigures) -> Claim | None:
     """Return the claim `component_count` if `n_components` names a criterion, otherwise None."""
-    leading, weight, wanted = figures.leading, figures.measured.data.weight, figures.wanted
+    data, wanted = figures.measured.data, figures.wanted
     if not figures.fitted or not is_criterion(wanted):
         return None
-    if not leading.complete or weight is None:
+    if not figures.leading.complete or data.weight is None:
         return replace(text, advice=_NO_SPECTRUM)
-    values = _resolved(leading)
-    variances = figures.measured.data.variances
-    chosen = count_wanted(wanted, values, weight, variances)
-    names = (name for name in CRITERIA if name != chosen.criterion)
-    others = [count_wanted(name, values, weight, variances) for name in names]
+    known = figures.resolved(), data.weight, data.variances
+    chosen = count_wanted(wanted, *known)
+    others = [count_wanted(name, *known) for name in CRITERIA if name != chosen.criterion]
     told = " ".join(other.summary() for other in others)
     if all(other.n_components == chosen.n_components for other in others):
         told = "The other criteria find the same number."
@@ -529,32 +557,29 @@ def _component_count(text: Claim, figures: LinearFigures) -> Claim | None:
     return replace(text, value=found, reference=reference, advice=f"{chosen.summary()} {told}")
 
 
+@judges(
+    "leverage",
+    "largest share of one row in a component or in the total variance",
+    "Cook & Weisberg 1982",
+)
 def _leverage(text: Claim, figures: LinearFigures) -> Claim:
     """Return the claim `leverage`, which names rows that carry more than their share."""
     found = figures.measured.leverage
     if found is None:
         why = "The rows are not known any more, or there are fewer than ten of them."
         return replace(text, advice=why)
-    if not len(found.rows):
-        return replace(text, value=found.largest)
-    named = ", ".join(
-        f"row {row} has {100 * share:.3g} % of "
-        f"{'the total variance' if at < 0 else f'component {at}'}"
-        for row, share, at in list(zip(*found[1:], strict=True))[:3]
-    )
-    more = "" if len(found.rows) <= 3 else f", and {len(found.rows) - 3} more rows"
-    advice = (
-        f"Counted from 0, {named}{more}: more than {100 * LEVERAGE:.2g} %. Look at such rows, and "
-        "fit without them to see what they change."
-    )
-    which = "row" if len(found.rows) == 1 else "rows"
-    headline = f"influence: {which} {', '.join(map(str, found.rows[:3]))}{more}"
-    known: Any = {"value": found.largest, "threshold": LEVERAGE}
-    return replace(text, advice=advice, headline=headline, **known)
+    parts = [
+        " of the total variance" if at < 0 else f" of component {at}" for at in found.components
+    ]
+    return text.influenced(found.rows, found.shares, found.largest, parts)
 
 
+@judges(
+    "conditioning",
+    "condition number of the loss's Hessian at the optimum (zero eigenvalues left out)",
+    "Bao et al. 2020, Sections 4.3 and 5",
+)
 def _conditioning(text: Claim, figures: LinearFigures) -> Claim:
-    """Return the condition number of the Hessian at the optimum, without its zero eigenvalues."""
     leading = figures.leading
     if not leading.complete:
         return replace(text, advice=_NO_SPECTRUM)
@@ -567,8 +592,12 @@ def _conditioning(text: Claim, figures: LinearFigures) -> Claim:
     return replace(text, value=float(found[-1] / found[0]))
 
 
+@judges(
+    "epochs",
+    "predicted training epochs until the value of the claim alignment is 0.001",
+    "Bao et al. 2020, Theorem 5 (half of its rate) and Section 4.3",
+)
 def _epochs(text: Claim, figures: LinearFigures) -> Claim:
-    """Return the predicted number of training epochs until the alignment distance is `REACHED`."""
     leading, data, k = figures.leading, figures.measured.data, figures.k
     if not leading.complete:
         return replace(text, advice=_NO_SPECTRUM)
@@ -591,6 +620,11 @@ def _epochs(text: Claim, figures: LinearFigures) -> Claim:
     return replace(text, advice=why)
 
 
+@judges(
+    "attributes",
+    "fitted components, variances and mean agree with weights and data (relative error)",
+    "definition of the attributes",
+)
 def _attributes(text: Claim, figures: LinearFigures) -> Claim:
     found, data = figures.measured.attributes, figures.measured.data
     if found is None:
@@ -604,7 +638,7 @@ def _attributes(text: Claim, figures: LinearFigures) -> Claim:
     known = data.error / max(data.trace, TINY) if data.trace > 0.0 else 0.0
     error = gamma(8 * data.n_features) + max(min(known, 1.0), figures.fit_rounding)
     # With products in single precision the errors are half of the threshold and more.
-    return judge(text, Ball(value, error), max(ATTRIBUTES, 2 * error), advice)
+    return text.judged(Ball(value, error), max(ATTRIBUTES, 2 * error), advice)
 
 
 def _is_wanted_number(figures: LinearFigures) -> bool:
@@ -614,35 +648,39 @@ def _is_wanted_number(figures: LinearFigures) -> bool:
     explain, None stands for the rank, and a criterion counts. Eigenvalues between 0.01 and 100
     times their error may count or not. If the eigenvalues are not known, the result is True.
     """
-    k, wanted, leading = figures.k, figures.wanted, figures.leading
+    k, wanted, data = figures.k, figures.wanted, figures.measured.data
     if isinstance(wanted, int):
         return k == wanted
-    if not leading.complete:
+    if not figures.leading.complete:
         return True
-    values, weight = leading.values.value, figures.measured.data.weight
-    variances = figures.measured.data.variances
-    fewest, most = (max(1, int(np.sum(_resolved(leading, f) > 0.0))) for f in (1e2, 1e-2))
+    if is_criterion(wanted):
+        return data.weight is None or any(
+            k == max(1, count_wanted(wanted, known, data.weight, data.variances).n_components)
+            for known in (figures.resolved(factor) for factor in (1.0, 1e2, 1e-2))
+        )
+    values = figures.leading.values.value
+    fewest, most = (max(1, int(np.sum(figures.resolved(f) > 0.0))) for f in (1e2, 1e-2))
     # The rank of the documentation counts eigenvalues above m ε λ₁, even if they are known better.
-    ranked = int(np.sum(values > 1e2 * gamma(figures.measured.data.n_features) * values[0]))
+    ranked = int(np.sum(values > 1e2 * gamma(data.n_features) * values[0]))
     fewest = max(1, min(fewest, ranked))
     if wanted is None:
         return fewest <= k <= most
-    if is_criterion(wanted):
-        return weight is None or any(
-            k == max(1, count_wanted(wanted, known, weight, variances).n_components)
-            for known in (_resolved(leading, factor) for factor in (1.0, 1e2, 1e-2))
-        )
     shares = np.cumsum(values) / max(float(np.sum(values)), TINY)
     enough = bool(shares[k - 1] >= wanted - 1e-9) or k >= fewest
     return enough and (k == 1 or bool(shares[k - 2] < wanted + 1e-9))
 
 
+@judges(
+    "moment",
+    "the covariance of the fit is that of the rows (bound on the relative difference)",
+    "Freivalds 1979, failure probability 1e-9",
+)
 def _moment(text: Claim, figures: LinearFigures) -> Claim:
     data = figures.measured.data
     if data.moment is None:
         return replace(text, advice=_UNTESTED[data.origin], undecided=data.origin == "lost")
     advice = "The covariance was changed after it had been computed, or was computed wrongly."
-    return judge(text, data.moment, max(MOMENT, SINGLE * figures.fit_rounding), advice)
+    return text.judged(data.moment, max(MOMENT, SINGLE * figures.fit_rounding), advice)
 
 
 _UNTESTED = {
@@ -652,110 +690,7 @@ _UNTESTED = {
     "lucidae.certify(estimator, X) with all rows X.",
 }
 
-# The claims in their order: the function that judges each of them, its statement and reference.
-CLAIMS: dict[str, tuple[Callable[[Claim, LinearFigures], Claim | None], str, str]] = {
-    "subspace": (
-        _subspace,
-        "the decoder spans the principal subspace (mean squared sine of the angles)",
-        "Bao et al. 2020, Definition 7.2",
-    ),
-    "alignment": (
-        _alignment,
-        "each principal axis is parallel to a decoder column (mean squared sine)",
-        "Bao et al. 2020, Definition 7.1",
-    ),
-    "order": (
-        _order,
-        "the latents are in descending order of variance (largest relative increase)",
-        "Bao et al. 2020, Theorems 3 and 5",
-    ),
-    "stationarity": (
-        _stationarity,
-        "the weights are a fixed point of the update rule (relative norm of the update)",
-        "definition of a stationary point",
-    ),
-    "gap": (_gap, "", ""),  # those of the objective
-    "balance": (
-        _balance,
-        "encoder W₁ and decoder W₂ are balanced: W₁W₁ᵀ = W₂ᵀW₂ (relative difference)",
-        "Bao et al. 2020, Theorem 1",
-    ),
-    "nonzero_latents": (
-        _nonzero,
-        "every penalty is below the eigenvalue of its component (number of exceptions)",
-        "Bao et al. 2020, Theorem 2 (assumption)",
-    ),
-    "eigengap": (
-        _eigengap,
-        "neighbouring eigenvalues differ, so these data determine each component (relative gap)",
-        "Bao et al. 2020, Section 2 (assumption)",
-    ),
-    "sampling": (
-        _sampling,
-        "number of components that stand out of sampling noise, for independent rows",
-        "Johnstone 2001; Anderson 1963",
-    ),
-    "component_count": (
-        _component_count,
-        "number of components that the criterion finds",
-        "Minka 2000; Horn 1965; Gavish & Donoho 2014",
-    ),
-    "leverage": (
-        _leverage,
-        "largest share of one row in a component or in the total variance",
-        "Cook & Weisberg 1982",
-    ),
-    "conditioning": (
-        _conditioning,
-        "condition number of the loss's Hessian at the optimum (zero eigenvalues left out)",
-        "Bao et al. 2020, Sections 4.3 and 5",
-    ),
-    "epochs": (
-        _epochs,
-        "predicted training epochs until the value of the claim alignment is 0.001",
-        "Bao et al. 2020, Theorem 5 (half of its rate) and Section 4.3",
-    ),
-    "attributes": (
-        _attributes,
-        "fitted components, variances and mean agree with weights and data (relative error)",
-        "definition of the attributes",
-    ),
-    "moment": (
-        _moment,
-        "the covariance of the fit is that of the rows (bound on the relative difference)",
-        "Freivalds 1979, failure probability 1e-9",
-    ),
-}
-
-
-def with_changes(found: Certificate, changed: Mapping[str, float]) -> Certificate:
-    """Return a certificate whose claim `attributes` fails if a user changed fitted attributes."""
-    if not changed:
-        return found
-    names = ", ".join(changed)
-    advice = (
-        f"{names} {'was' if len(changed) == 1 else 'were'} changed after `fit`, but `transform` "
-        "and `inverse_transform` use the fitted weights. Fit again, or certify other weights by "
-        "certify((encoder, decoder), X, family='linear')."
-    )
-    text = Claim("attributes", *CLAIMS["attributes"][1:])
-    failed = text.judged(max(changed.values()), ATTRIBUTES, advice)
-    others = tuple(claim for claim in found if claim.name != "attributes")
-    return Certificate(found.title, (*others, failed), found.evidence)
-
 
 def _components(numbers: Vector) -> str:
     """Return “Component 3 is” or “Components 3, 5 are” for the given numbers of components."""
-    one = len(numbers) == 1
-    return f"Component{'' if one else 's'} {_listed(numbers)} {'is' if one else 'are'}"
-
-
-def _listed(numbers: Vector) -> str:
-    """Return ascending integers as text with runs abbreviated, such as “3–5, 9” for 3, 4, 5, 9."""
-    runs: list[list[int]] = []
-    for number in map(int, numbers):
-        if runs and number == runs[-1][1] + 1:
-            runs[-1][1] = number
-        else:
-            runs.append([number, number])
-    return ", ".join(str(a) if a == b else f"{a}–{b}" for a, b in runs)
+    return f"{listed('Component', numbers)} {'is' if len(numbers) == 1 else 'are'}"

@@ -12,8 +12,7 @@ import scipy.sparse
 from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, TransformerMixin
 from sklearn.utils.validation import check_is_fitted
 
-from lucidae.arrays import Array, as_double, like, namespace, scalar, to_numpy
-from lucidae.arrays.threads import threads_for
+from lucidae.arrays import Array, as_double, is_numpy, like, namespace, scalar, to_numpy
 from lucidae.base import (
     CertifiedMixin,
     Fitted,
@@ -23,10 +22,10 @@ from lucidae.base import (
     restored_on_failure,
     validated_rows,
 )
-from lucidae.certificates.claims import Certificate
+from lucidae.certificates.claims import Certificate, with_changes
 from lucidae.certificates.sketch import Sketch
 from lucidae.counting import ComponentCount
-from lucidae.iteration.progress import timed_fit
+from lucidae.iteration.progress import elapsed_on
 from lucidae.linear.certify import (
     check_repeatable,
     checked_data,
@@ -34,10 +33,14 @@ from lucidae.linear.certify import (
     loaded_rows,
     read_sketched,
 )
-from lucidae.linear.claims import with_changes
-from lucidae.linear.methods import Options
-from lucidae.linear.missing import comparable, observed_part, unmasked
-from lucidae.linear.observed_gaussian import gaussian_of, has_missing
+from lucidae.linear.methods import Options, check_features
+from lucidae.linear.missing import (
+    comparable,
+    gaussian_of,
+    has_missing,
+    observed_part,
+    unmasked,
+)
 from lucidae.linear.state import LinearState
 from lucidae.moments import SecondMoment
 from lucidae.rows import blocks
@@ -63,7 +66,7 @@ from lucidae.rows.passes import (
     given_moment,
     store_features,
 )
-from lucidae.validation import check_weights, columns_with_gaps, kind_of
+from lucidae.validation import check_weights, columns_with_gaps
 
 __all__ = ["LinearAutoencoder"]
 
@@ -342,7 +345,6 @@ class LinearAutoencoder(
         self.handle_missing = handle_missing
 
     @restored_on_failure
-    @timed_fit
     def fit(self, X: Any, y: Any = None, sample_weight: Any = None) -> Self:  # noqa: ARG002
         """Fit the autoencoder to the rows of `X`.
 
@@ -363,34 +365,34 @@ class LinearAutoencoder(
             The fitted estimator itself.
         """
         options = self._options()
-        kind_of(X)  # which refuses a closed file
-        shape = getattr(X, "shape", None)
-        wide = isinstance(shape, tuple) and len(shape) == 2 and shape[1] > EXACT_FEATURES
-        # Whether the rows themselves are needed, not only their second moment.
+        # Whether the rows of a memory map themselves are needed, not only their second moment.
+        wide = isinstance(X, np.memmap) and X.ndim == 2 and X.shape[1] > EXACT_FEATURES
         drawn = options.draws_rows or (wide and not isinstance(options.n_components, int))
         if not (in_memory(X, rows_drawn=drawn) and in_memory(sample_weight)):
             return self.fit_batches(X, sample_weight)
-        with suggesting_em(self, X):
-            # Without weights, NaN and infinity show in the sums of squares.
+        title = type(self).__name__
+        with suggesting_em(self, X), elapsed_on(X, f"fitting {title}", self.verbose):
+            # 1) Rows. Without weights, NaN and infinity show in the sums of squares.
             rows = self._rows(X, reset=True, least=2, finite=sample_weight is not None)
             weights = check_weights(sample_weight, rows)
-            if self._has_missing(rows):
-                names = getattr(self, "feature_names_in_", None)
+            if self.handle_missing == "em" and has_missing(rows):
                 given = rows, weights
+                names = getattr(self, "feature_names_in_", None)
                 rows, weights = observed_part(rows, weights, names)
-                if self._has_missing(rows):
+                if has_missing(rows):  # also in rows with an observed entry
                     self._fit_observed(options, rows, weights, given)
                     return self
-            with threads_for(rows.shape):
-                data = RowOperator.of(rows, weights)
-                stored = data.n_features <= STORED_FEATURES and not data.smaller_than_moment
-                if stored and not options.draws_rows:
+            data, m = RowOperator.of(rows, weights), rows.shape[1]
+            with data.suitable_threads():
+                # Rows on the CPU that take less memory than their second moment are stored instead.
+                few = (is_numpy(rows) or scipy.sparse.issparse(rows)) and data.entries <= m * m
+                if m <= STORED_FEATURES and not few and not options.draws_rows:
                     data.scatter()
-                self._fit_data(options, data, reference_array(rows))
+                # 2) Eigenpairs, closed form or descent, and what the certificate needs.
+                self._fit_data(options, data)
         return self
 
     @restored_on_failure
-    @timed_fit
     def fit_batches(
         self, batches: Any, sample_weight: Any = None, *, start: SecondMoment | None = None
     ) -> Self:
@@ -424,9 +426,11 @@ class LinearAutoencoder(
         if batches is None:
             moment = given_moment(self, start)
             check_streamed(options, moment.n_features, moment)
-            self._fit_data(options, MomentRows(moment), moment.center[:0])
+            with elapsed_on(moment, f"fitting {type(self).__name__}", self.verbose):
+                self._fit_data(options, MomentRows(moment))
             return self
-        with suggesting_em(self, batches):
+        description = f"fitting {type(self).__name__}"
+        with suggesting_em(self, batches), elapsed_on(batches, description, self.verbose):
             data = aligned_blocks(batches, None, sample_weight)
             missing = self.handle_missing == "em"
             small = None
@@ -438,14 +442,15 @@ class LinearAutoencoder(
             check_streamed(options, data.rows.n_features, start)
             if data.rows.n_features > EXACT_FEATURES:
                 check_repeatable(data)
-                self._fit_data(options, BlockRows(Passes(data, self.verbose)), data.rows.reference)
+                self._fit_data(options, BlockRows(Passes(data, self.verbose)))
                 store_features(self, data)
                 return self
             moment, sketch = read_sketched(data, start=start, verbose=self.verbose)
             store_features(self, data)
-            again = data.repeatable and start is None
-            rows = BlockRows(Passes(data, self.verbose), moment) if again else MomentRows(moment)
-            self._fit_data(options, rows, data.rows.reference, sketch)
+            rows: RowOperator = MomentRows(moment, data.rows.reference)
+            if data.repeatable and start is None:
+                rows = BlockRows(Passes(data, self.verbose), moment)
+            self._fit_data(options, rows, sketch)
         return self
 
     @restored_on_failure
@@ -486,7 +491,8 @@ class LinearAutoencoder(
         weights = check_weights(sample_weight, X)
         options.check_before_solving(X.shape[1])
         before = LinearState(options, reference_array(X)) if first else self._state
-        if self._has_missing(X) or before.observed is not None:
+        missing = self.handle_missing == "em" and has_missing(X)
+        if missing or before.observed is not None:
             raise ValueError(
                 "rows with missing entries were given to partial_fit, or to fit before it, but "
                 "handle_missing='em' needs all rows at once: give all of them to fit."
@@ -503,7 +509,9 @@ class LinearAutoencoder(
 
         `given` are all rows and weights, by whose numbers the certificate names rows.
         """
-        _check_weight(float(X.shape[0]) if weights is None else scalar(namespace(X).sum(weights)))
+        weight = float(X.shape[0]) if weights is None else scalar(namespace(X).sum(weights))
+        if weight <= 1.0:
+            raise _too_light(weight)
         state = LinearState(options, reference_array(X))
         previous = None
         if self.warm_start and hasattr(self, "_state"):
@@ -515,19 +523,16 @@ class LinearAutoencoder(
 
     def _rows(self, X: Any, *, finite: bool = True, **settings: Any) -> Array:
         """Return the rows X after validation; missing entries, if allowed, become NaN."""
-        if self.handle_missing != "em":
-            return validated_rows(self, X, finite=finite, **settings)
-        return validated_rows(self, unmasked(X), finite="allow-nan", **settings)
+        with suggesting_em(self, X):
+            if self.handle_missing != "em":
+                return validated_rows(self, X, finite=finite, **settings)
+            return validated_rows(self, unmasked(X), finite="allow-nan", **settings)
 
-    def _has_missing(self, X: Array) -> bool:
-        return self.handle_missing == "em" and has_missing(X)
-
-    def _fit_data(
-        self, options: Options, data: RowOperator, reference: Array, sketch: Sketch | None = None
-    ) -> None:
+    def _fit_data(self, options: Options, data: RowOperator, sketch: Sketch | None = None) -> None:
         """Fit to data of any kind; `sketch` is that of rows that were read in blocks."""
-        _check_weight(data.weight)
-        state = LinearState(options, reference)
+        if data.weight <= 1.0:
+            raise _too_light(data.weight)
+        state = LinearState(options, data.reference)
         if self.warm_start and hasattr(self, "_state"):
             state.previous = self._state.last_weights
         state.solve(data, type(self).__name__, sketch)
@@ -559,13 +564,12 @@ class LinearAutoencoder(
             One row of k codes per row of `X`.
         """
         check_is_fitted(self)
-        with suggesting_em(self, X):
-            X = self._rows(X, reset=False)
+        X = self._rows(X, reset=False)
         model = self._state.model
         encoder = model.encoder
         if self.whiten:
             encoder = encoder / model.code_deviations[:, None]
-        if self._has_missing(X):
+        if self.handle_missing == "em" and has_missing(X):
             X = gaussian_of(model).expectation(X)
         with np.errstate(over="ignore", divide="ignore", invalid="ignore"):
             if scipy.sparse.issparse(X):
@@ -652,8 +656,7 @@ class LinearAutoencoder(
             One log-likelihood per row, in nats.
         """
         check_is_fitted(self)
-        with suggesting_em(self, X):
-            X = self._rows(X, reset=False)
+        X = self._rows(X, reset=False)
         with np.errstate(over="ignore", divide="ignore", invalid="ignore"):
             if scipy.sparse.issparse(X):
                 # Centred rows are dense: those of one block at a time.
@@ -668,7 +671,7 @@ class LinearAutoencoder(
     def _log_likelihood(self, X: Array) -> Array:
         """Return the log-likelihood of each of the dense rows X, which have been validated."""
         model = self._state.model
-        if self._has_missing(X):
+        if self.handle_missing == "em" and has_missing(X):
             return like(gaussian_of(model).log_likelihood(X), X)
         return like(model.log_likelihood(like(as_double(X), model.mean) - model.mean), X)
 
@@ -744,7 +747,7 @@ class LinearAutoencoder(
             in_blocks = isinstance(X, AlignedBlocks)
             rows = X if in_blocks else self._rows(X, reset=False)
             observed = self._state.observed is not None
-            if not in_blocks and (observed or self._has_missing(rows)):
+            if not in_blocks and (observed or has_missing(rows)):
                 mass = check_weights(sample_weight, rows)
                 found = self._state.certify_observed(rows, mass, type(self).__name__)
                 return self._with_changes(found)
@@ -769,7 +772,12 @@ class LinearAutoencoder(
 
         Without changes, `found` is returned as it is.
         """
-        return with_changes(found, self._state.changed_attributes(replaced_attributes(self)))
+        advice = (
+            "but `transform` and `inverse_transform` use the fitted weights. Fit again, or certify "
+            "other weights by certify((encoder, decoder), X, family='linear')."
+        )
+        changed = self._state.changed_attributes(replaced_attributes(self))
+        return with_changes(found, changed, advice)
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
@@ -793,12 +801,12 @@ def _check_finite(values: Array, name: str) -> Array:
     return values
 
 
-def _check_weight(weight: float) -> None:
-    if weight <= 1.0:
-        raise ValueError(
-            f"sample_weight sums to {weight:g}, expected a sum above 1, because weights are "
-            "frequencies. Multiply the weights so that they sum to the number of samples."
-        )
+def _too_light(weight: float) -> ValueError:
+    """Return the error for a sum of weights that is too small."""
+    return ValueError(
+        f"sample_weight sums to {weight:g}, expected a sum above 1, because weights are "
+        "frequencies. Multiply the weights so that they sum to the number of samples."
+    )
 
 
 def loaded_if_small(X: Any, sample_weight: Any) -> tuple[Any, Any]:
@@ -821,21 +829,15 @@ def check_streamed(options: Options, n_features: int, start: SecondMoment | None
             "but X is read in blocks: use solver='exact', give X as an array or a memory map, or "
             "call partial_fit with each batch."
         )
-    if isinstance(options.n_components, int) and options.n_components > n_features:
-        raise ValueError(
-            f"n_components={options.n_components} was given, but X has {n_features} features: "
-            f"expected at most {n_features}."
-        )
-    if n_features > EXACT_FEATURES:
-        _check_wide(options, n_features, start)
-    elif start is not None and start.n_features != n_features:
-        raise ValueError(
-            f"start has {start.n_features} features, but X has {n_features}: start must be the "
-            "second moment of earlier rows of the same data."
-        )
-
-
-def _check_wide(options: Options, n_features: int, start: SecondMoment | None) -> None:
+    if isinstance(options.n_components, int):
+        check_features(options.n_components, n_features)
+    if n_features <= EXACT_FEATURES:
+        if start is not None and start.n_features != n_features:
+            raise ValueError(
+                f"start has {start.n_features} features, but X has {n_features}: start must be the "
+                "second moment of earlier rows of the same data."
+            )
+        return
     if start is not None:
         raise ValueError(
             f"start was given, but X has {n_features} features: of data that are read in blocks, "

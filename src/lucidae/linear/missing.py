@@ -2,10 +2,11 @@
 
 A row x of m features has the distribution N(μ, C) with C = WWᵀ + γI, loadings W (m × k) and noise
 variance γ. Of a row, only the entries o are observed, whose distribution is N(μ_o, C_oo). The
-likelihood of all observed entries is maximised over W, μ and γ. Rows are grouped by the pattern of
-their observed entries. With the k × k matrix G = W_oᵀW_o + γI of a pattern, the latents z of a row
-have the posterior mean G⁻¹W_oᵀ(x_o − μ_o) and the posterior covariance γG⁻¹; no m × m matrix is
-factorised.
+likelihood of all observed entries is maximised over W, μ and γ. With the k × k matrix
+G = W_oᵀW_o + γI, the latents z of a row have the posterior mean G⁻¹W_oᵀ(x_o − μ_o) and the
+posterior covariance γG⁻¹; no m × m matrix is factorised. Rows with the same observed features have
+the same posterior covariance, so that `ObservedRows` are grouped by the set of observed features (a
+pattern), and one G is factorised for each pattern and not for each row.
 
 The gradient of the log-likelihood follows from these moments (Fisher's identity), and one step of
 expectation maximisation (EM; Tipping & Bishop 1999, Ilin & Raiko 2010) is a preconditioned gradient
@@ -19,18 +20,24 @@ if no such step is found, an EM step is taken, which never lowers the likelihood
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import numpy as np
+import scipy.sparse
 from sklearn.exceptions import ConvergenceWarning
 
 from lucidae.arrays import (
     Array,
+    add_diagonal,
     as_double,
-    device,
+    cholesky,
+    diagonal,
     eigh_descending,
+    eye_like,
     like,
+    machine_epsilon,
     namespace,
     scalar,
     svd_thin,
@@ -38,22 +45,26 @@ from lucidae.arrays import (
     where_set,
     zeros_like_shape,
 )
-from lucidae.arrays.krylov import krylov_eigenpairs
+from lucidae.arrays.eigen import krylov_eigenpairs
 from lucidae.counting import ComponentCount, count_wanted, is_criterion
 from lucidae.iteration import Below, History, Solution, iterate, log_grid
 from lucidae.iteration.progress import progress_bars
-from lucidae.linear.methods import check_features
-from lucidae.linear.observed_gaussian import (
-    SMALLEST_NOISE,
-    ObservedGaussian,
-    ObservedRows,
-    Statistics,
-)
-from lucidae.linear.optimizers import DescentSettings
+from lucidae.linear.methods import Model, check_features
+from lucidae.linear.weights import DescentSettings
 from lucidae.moments import SMALLEST_SCATTER
+from lucidae.rows.covariances import TINY
+from lucidae.spectrum import Spectrum, padded
 from lucidae.validation import warn_user
 
 Vector = np.ndarray[Any, Any]
+
+BLOCK_ENTRIES = 2**22
+"""Largest number of entries of k × k matrices, and of rows, that are in memory at a time."""
+
+SMALLEST_NOISE = 1e-13
+"""Smallest noise variance, in units of the mean variance of the observed entries. If the noise
+tends to zero, the likelihood has no maximum, and the fit ends at this number."""
+
 
 PAIRWISE_FEATURES = 1024
 """Largest number of features for which the first loadings are eigenvectors of the covariance of
@@ -79,6 +90,449 @@ PATH_STEPS = 500
 fitted that the noise variance tends to zero."""
 
 
+@dataclass(frozen=True, slots=True)
+class ObservedGaussian:
+    """The Gaussian model N(μ, WWᵀ + γI) of rows whose entries may be missing (NaN)."""
+
+    mean: Array  # (m,): the mean μ
+    loadings: Array  # (m, k): the loadings W: orthogonal columns in descending order of length
+    noise: float  # the noise variance γ
+    weight: float  # sum of the weights of the rows from which the parameters were estimated
+    # whether the likelihood had a maximum; if not, γ tended to zero and has a tiny value instead
+    bounded: bool = True
+
+    def expectation(self, X: Array) -> Array:
+        """Return the rows X (n, m) with their missing entries replaced by E[x | observed entries].
+
+        Observed entries are not changed. A row without observed entries becomes the mean.
+        """
+        xp = namespace(X)
+        filled = []
+        for block in self._blocks(X):
+            guess = self.mean + block.latents @ self.loadings.mT
+            rows = X[block.rows, :]
+            filled.append(xp.where(xp.isnan(rows), like(guess, X), rows))
+        return xp.concat(filled)
+
+    def deviations(self, X: Array) -> Array:
+        """Return the standard deviation of each missing entry given the observed ones of its row.
+
+        That of feature j with loadings w is √(γ(1 + wᵀG⁻¹w)); it is 0 for observed entries.
+        """
+        xp, found = namespace(self.mean), []
+        for block in self._blocks(X):
+            spread = xp.sum((self.loadings @ block.inverse) * self.loadings, axis=-1)
+            found.append((1.0 - block.mask) * xp.sqrt(self.noise * (1.0 + spread)))
+        return xp.concat(found)
+
+    def log_likelihood(self, X: Array) -> Array:
+        """Return the log-density of the observed entries of each row of X (n, m), in nats.
+
+        It is 0 for a row without observed entries.
+        """
+        xp = namespace(self.mean)
+        return xp.concat([block.log_density for block in self._blocks(X)])
+
+    def code_covariance(self, X: Array, encoder: Array) -> Array:
+        """Return the covariance of the codes W₁(x − μ) given the observed entries of each row x.
+
+        It has shape (n, k, k) for an `encoder` W₁ (k, m), and is zero for rows without missing
+        entries. The model has the mean μ, the loadings W and the noise variance γ. Let o be the
+        observed and u the missing features of a row, and G = W_oᵀW_o + γI; then the covariance is
+        γ(BG⁻¹Bᵀ + W₁ᵤW₁ᵤᵀ), where B = W₁ᵤWᵤ.
+        """
+        xp, (k, q) = namespace(self.mean), (encoder.shape[0], self.loadings.shape[1])
+        mixed = xp.reshape(encoder.mT[:, :, None] * self.loadings[:, None, :], (-1, k * q))
+        own = xp.reshape(encoder.mT[:, :, None] * encoder.mT[:, None, :], (-1, k * k))
+        found = []
+        for block in self._blocks(X):
+            hidden = 1.0 - block.mask
+            B = xp.reshape(hidden @ mixed, (-1, k, q))
+            spread = B @ block.inverse @ B.mT + xp.reshape(hidden @ own, (-1, k, k))
+            found.append(self.noise * spread)
+        return xp.concat(found)
+
+    @property
+    def trace(self) -> float:
+        """Total variance: the trace of the covariance."""
+        squares = scalar(namespace(self.loadings).sum(self.loadings * self.loadings))
+        return squares + int(self.loadings.shape[0]) * self.noise
+
+    def apply(self, rows: Array) -> Array:
+        """Return the product of `rows` (…, k, m) with the covariance WWᵀ + γI."""
+        return (rows @ self.loadings) @ self.loadings.mT + self.noise * rows
+
+    def spectrum(self, k: int) -> Spectrum:
+        """Return the `k` leading eigenpairs of the covariance WWᵀ + γI.
+
+        Eigenvalues after those of the loadings W equal γ; their eigenvectors are arbitrary, but
+        orthonormal.
+        """
+        vectors, lengths, _ = svd_thin(self.loadings)
+        found = padded(Spectrum(lengths * lengths, vectors, self.trace), k)
+        return replace(found, values=found.values + self.noise)
+
+    def _blocks(self, X: Array) -> Iterator[_RowBlock]:
+        """Yield blocks of the rows X (n, m), each with the posterior of the latents of its rows."""
+        xp, (m, k) = namespace(self.mean), self.loadings.shape
+        noise = self.noise
+        size = max(1, BLOCK_ENTRIES // max(m * k, k * k))
+        for start in range(0, X.shape[0], size):
+            part = slice(start, min(start + size, X.shape[0]))
+            rows = like(as_double(X[part, :]), self.mean)
+            mask = xp.astype(~xp.isnan(rows), xp.float64)
+            centred = where_set(rows - self.mean, mask == 0.0, 0.0)
+            inverse, log_det = inverses(mask, self.loadings, noise)
+            latents = (inverse @ (centred @ self.loadings)[:, :, None])[:, :, 0]
+            rest = centred - mask * (latents @ self.loadings.mT)
+            misfit = xp.sum(rest * rest, axis=1) / noise + xp.sum(latents * latents, axis=1)
+            count = xp.sum(mask, axis=1)
+            volume = log_det + (count - k) * math.log(noise) + count * math.log(2 * math.pi)
+            density = where_set(-(misfit + volume) / 2, count == 0.0, 0.0)  # without rounding
+            yield _RowBlock(part, mask, latents, inverse, density)
+
+
+def has_missing(X: Any) -> bool:
+    """Tell whether rows contain NaN; a sparse matrix with NaN raises a ValueError."""
+    if scipy.sparse.issparse(X):
+        if np.isnan(X.data).any():
+            raise ValueError(
+                "X is a sparse matrix with NaN among its entries, expected a dense array: with "
+                "handle_missing='em', missing entries of a sparse matrix are not supported. Give "
+                "X.toarray()."
+            )
+        return False
+    xp = namespace(X)
+    return bool(xp.any(xp.isnan(X)))
+
+
+def gaussian_of(model: Model, *, maximum_likelihood: bool = False) -> ObservedGaussian:
+    """Return the Gaussian of a fitted model, from which missing entries are predicted.
+
+    Variances of zero are replaced by the machine epsilon times the largest variance. The divisor
+    of the variances is the total weight n of the rows minus one, or n if `maximum_likelihood`.
+    """
+    xp = namespace(model.basis)
+    values, vectors = eigh_descending(model.inside)
+    m, r = model.basis.shape
+    noise = scalar(values[-1]) if m == r else model.noise_variance
+    noise = max(noise, machine_epsilon(values) * max(scalar(values[0]), noise), TINY)
+    lengths = values - noise
+    loadings = (model.basis @ vectors) * xp.sqrt(where_set(lengths, lengths < 0.0, 0.0))
+    share = model.degrees / model.weight if maximum_likelihood else 1.0
+    return ObservedGaussian(model.mean, math.sqrt(share) * loadings, share * noise, model.weight)
+
+
+class _RowBlock(NamedTuple):
+    """Some rows with missing entries, and the posterior of their latents.
+
+    The fields are a slice of the rows, the mask of their observed entries, the posterior means of
+    the k latents, the inverse of G = WᵀW + γI (k × k) over the observed features of each row, with
+    loadings W and noise variance γ, and the log-density of the observed entries.
+    """
+
+    rows: slice
+    mask: Array
+    latents: Array
+    inverse: Array
+    log_density: Array
+
+
+def inverses(mask: Array, W: Array, noise: float) -> tuple[Array, Array]:
+    """Return G⁻¹ (p, k, k) and log det G (p,) of G = W_oᵀW_o + γI, for p sets o in `mask` (p, m).
+
+    Both are NaN for a matrix that is not positive definite up to rounding errors.
+    """
+    xp, (m, k) = namespace(W), W.shape
+    squares = xp.reshape(W[:, :, None] * W[:, None, :], (m, k * k))  # wwᵀ of each row w
+    G = add_diagonal(xp.reshape(mask @ squares, (-1, k, k)), noise)
+    factor, ok = cholesky(G)
+    log_det = 2 * xp.sum(xp.log(diagonal(factor)), axis=-1)
+    # The factor has a positive diagonal, while a pivot of G itself may be rounded to zero.
+    factor = xp.where(ok[:, None, None], factor, eye_like(k, G))
+    root = xp.linalg.inv(factor)
+    return where_set(root.mT @ root, ~ok[:, None, None], xp.nan), log_det
+
+
+@dataclass(frozen=True, slots=True)
+class ObservedRows:
+    """Observed entries of weighted rows, centred, scaled and grouped by the observed features.
+
+    A pattern is a set of observed features; there are p different ones among the n rows of m
+    features. The likelihood depends on the rows x of a pattern, with weights w, only through the
+    second moment of the extended rows √w (1, x). Any other extended rows (a, v) with this second
+    moment can be stored in their place. For a pattern with many rows, these are the rows of the
+    triangular factor of a QR factorisation, so that r ≤ n rows are stored in all.
+    """
+
+    mask: Array  # (p, m): for each pattern, 1 for observed features and 0 for others
+    counts: Array  # (p,): sum of the weights of the rows of each pattern
+    # (r, m): the parts v of the stored rows, pattern by pattern, computed from data from which
+    # `center` was subtracted and which were divided by `unit`; 0 where entries are missing
+    rows: Array
+    intercepts: Array  # (r,): the parts a of the stored rows
+    starts: Vector  # (p + 1,): index of the first stored row of each pattern, and r at the end
+    center: Array  # (m,): mean of the observed entries of each feature
+    unit: float  # root of the mean variance of the observed entries
+    weight: float  # sum of the weights of all rows with an observed entry
+
+    @classmethod
+    def of(cls, X: Array, weights: Array | None) -> ObservedRows:
+        """Return the observed entries of the rows X (n, m), centred, scaled and grouped.
+
+        Each feature must have an observed entry.
+        """
+        xp, X = namespace(X), as_double(X)
+        if weights is None:
+            weights = xp.ones(X.shape[0], dtype=xp.float64, device=X.device)
+        seen = ~xp.isnan(X)
+        mask = xp.astype(seen, xp.float64)
+        share = weights @ mask
+        center = (weights @ where_set(X, ~seen, 0.0)) / share
+        # The mean of the deviations from a first mean corrects its rounding error.
+        center = center + (weights @ where_set(X - center, ~seen, 0.0)) / share
+        filled = where_set(X - center, ~seen, 0.0)
+        scatter = scalar(xp.sum(weights @ (filled * filled)))
+        unit = math.sqrt(scatter / scalar(xp.sum(share)))
+        return cls._grouped(filled / (unit or 1.0), mask, weights, center, unit)
+
+    @classmethod
+    def _grouped(
+        cls, filled: Array, mask: Array, weights: Array, center: Array, unit: float
+    ) -> ObservedRows:
+        """Return the `ObservedRows` of centred and scaled rows, sorted by pattern."""
+        xp, seen, mass = namespace(filled), to_numpy(mask) > 0.0, to_numpy(weights)
+        used = np.flatnonzero(seen.any(axis=1) & (mass > 0.0))
+        packed = np.ascontiguousarray(np.packbits(seen[used], axis=1))
+        keys = packed.view(np.dtype((np.void, packed.shape[1])))[:, 0]
+        _, first, pattern = np.unique(keys, return_index=True, return_inverse=True)
+        order = xp.asarray(used[np.argsort(pattern, kind="stable")], device=filled.device)
+        chosen = xp.asarray(used[first], device=filled.device)
+        roots = xp.sqrt(xp.take(weights, order))
+        rows = xp.take(filled, order, axis=0) * roots[:, None]
+        sizes, patterns = np.bincount(pattern), seen[used[first]]
+        rows, roots, sizes = _compressed(rows, roots, sizes, patterns)
+        counts = np.bincount(pattern, mass[used])
+        return cls(
+            xp.take(mask, chosen, axis=0),
+            like(counts, filled),
+            rows,
+            roots,
+            np.concatenate([[0], np.cumsum(sizes)]),
+            center,
+            unit,
+            float(counts.sum()),
+        )
+
+    @property
+    def entries(self) -> float:
+        """Number of observed entries, each counted with the weight of its row."""
+        return scalar(self.counts @ namespace(self.mask).sum(self.mask, axis=1))
+
+    def statistics(self, beta: Array, noise: float) -> Statistics:
+        """Return the expected sufficient statistics of the rows, and their log-likelihood.
+
+        For m features and k latents, `beta` (m, k + 1) contains the loadings and, as its last
+        column, the mean; `noise` is the noise variance γ. They belong to the centred and scaled
+        data.
+        """
+        xp, (m, k) = namespace(beta), (beta.shape[0], beta.shape[1] - 1)
+        information = zeros_like_shape((m, (k + 1) ** 2), beta)
+        cross, value, rest = zeros_like_shape((m, k + 1), beta), 0.0, 0.0
+        for patterns, part, z, error, inverse, log_det in self._posteriors(
+            beta, noise, (k + 1) ** 2
+        ):
+            mask, counts = self.mask[patterns, :], self.counts[patterns]
+            misfit = scalar(xp.sum(error * error)) + noise * scalar(xp.sum(z * z))
+            observed = xp.sum(mask, axis=1)
+            volume = log_det + (observed - k) * math.log(noise) + observed * math.log(2 * math.pi)
+            value -= (misfit / noise + scalar(counts @ volume)) / 2
+            shrunk = noise * xp.linalg.trace(inverse)
+            rest += scalar(xp.sum(error * error)) + noise * scalar(counts @ (k - shrunk))
+            latents = xp.concat([z, self.intercepts[part][:, None]], axis=1)
+            moments = self._summed(latents, patterns)
+            # The posterior covariance γG⁻¹ of every row is added to the moments of its mean.
+            moments[:, :k, :k] += (noise * counts)[:, None, None] * inverse
+            information = information + mask.mT @ xp.reshape(moments, (-1, (k + 1) ** 2))
+            cross = cross + self.rows[part, :].mT @ latents
+        information = xp.reshape(information, (m, k + 1, k + 1))
+        total = scalar(xp.sum(self.rows * self.rows))
+        return Statistics(information, cross, total, self.entries, rest, value)
+
+    def scored_covariance(self, beta: Array, noise: float) -> Array:
+        """Return an estimate of the covariance (m, m) without a restriction of its rank.
+
+        It is one step of Fisher scoring from the fitted C = WWᵀ + γI: C + C∇C/p, where
+        ∇ = Σ aaᵀ − C_oo⁻¹, a = C_oo⁻¹(x_o − μ_o), is twice the gradient of the log-likelihood with
+        respect to C, and p is `pairs`, the information that the rows have on a covariance. Without
+        missing entries it is the covariance of the rows, whatever the fit is. `beta` (m, k + 1)
+        contains the loadings W and, as its last column, the mean μ; `noise` is γ.
+        """
+        xp, (m, k) = namespace(beta), (beta.shape[0], beta.shape[1] - 1)
+        W, gradient = beta[:, :k], zeros_like_shape((m, m), beta)
+        for patterns, _, _, error, inverse, _ in self._posteriors(beta, noise, m * (k + 1)):
+            mask, counts = self.mask[patterns, :], self.counts[patterns]
+            a = error / noise
+            # C_oo⁻¹ = (I − W_o G⁻¹ W_oᵀ)/γ (Woodbury), summed over patterns as one product.
+            inside = mask[:, :, None] * W
+            left = xp.permute_dims((counts[:, None, None] * inside) @ inverse, (1, 0, 2))
+            right = xp.permute_dims(inside, (1, 0, 2))
+            explained = xp.reshape(left, (m, -1)) @ xp.reshape(right, (m, -1)).mT
+            precision = add_diagonal(-explained, counts @ mask) / noise
+            gradient = gradient + a.mT @ a - precision
+        C = add_diagonal(W @ W.mT, noise)
+        return C + C @ gradient @ C / self.pairs
+
+    @property
+    def varying(self) -> Vector:
+        """For each feature, whether its observed entries differ by more than rounding errors."""
+        xp = namespace(self.rows)
+        rounding = 8 * np.finfo(float).eps / (self.unit or 1.0) * np.abs(to_numpy(self.center))
+        return np.asarray(to_numpy(xp.max(xp.abs(self.rows), axis=0)) > rounding)
+
+    @property
+    def pairs(self) -> float:
+        """Mean number of rows in which two features are observed together, at least 2.
+
+        The covariance of these features has the sampling error of this number of complete rows.
+        """
+        xp, m = namespace(self.mask), self.mask.shape[1]
+        seen = xp.sum(self.mask, axis=1)
+        together = scalar(self.counts @ (seen * (seen - 1.0))) / max(1, m * (m - 1))
+        return float(max(2.0, together))
+
+    def _posteriors(self, beta: Array, noise: float, entries: int) -> Iterator[_PatternPosterior]:
+        """Yield, for some patterns at a time, the posterior of the latents of their stored rows.
+
+        Each part is so small that arrays with so many `entries` for each row fit into memory.
+        """
+        xp, (m, k) = namespace(beta), (beta.shape[0], beta.shape[1] - 1)
+        W, mean, starts = beta[:, :k], beta[:, k], self.starts
+        most = max(1, BLOCK_ENTRIES // max(m, entries))
+        first, last = 0, len(starts) - 1
+        while first < last:
+            limit = int(np.searchsorted(starts, starts[first] + most, side="right")) - 1
+            end = min(last, max(first + 1, limit))
+            patterns, part = slice(first, end), slice(int(starts[first]), int(starts[end]))
+            of_row = mask = self.mask[patterns, :]
+            per_row, log_det = inverses(mask, W, noise)
+            inverse, sizes = per_row, np.diff(starts[first : end + 1])
+            if not np.all(sizes == 1):  # several rows of a pattern
+                owner = np.repeat(np.arange(len(sizes)), sizes)
+                owner = xp.asarray(owner, device=mask.device)
+                of_row, per_row = (xp.take(array, owner, axis=0) for array in (mask, inverse))
+            centred = self.rows[part, :] - (self.intercepts[part][:, None] * of_row) * mean
+            z = (per_row @ (centred @ W)[:, :, None])[:, :, 0]
+            errors = centred - of_row * (z @ W.mT)
+            yield _PatternPosterior(patterns, part, z, errors, inverse, log_det)
+            first = end
+
+    def _summed(self, latents: Array, patterns: slice) -> Array:
+        """Return the sum of zzᵀ over the stored rows of each of p patterns, (p, k + 1, k + 1)."""
+        outer = latents[:, :, None] * latents[:, None, :]
+        local = self.starts[patterns.start : patterns.stop + 1] - self.starts[patterns.start]
+        if len(local) == outer.shape[0] + 1:  # one row of each pattern
+            return outer
+        xp = namespace(latents)
+        sums = xp.cumulative_sum(outer, axis=0, include_initial=True)
+        edges = xp.take(sums, xp.asarray(local, device=latents.device), axis=0)
+        return edges[1:, :, :] - edges[:-1, :, :]
+
+
+class _PatternPosterior(NamedTuple):
+    """Posterior of the latents of the stored rows (a, v) of some patterns of observed features."""
+
+    patterns: slice
+    rows: slice  # the stored rows of these patterns
+    latents: Array  # the posterior means z
+    errors: Array  # v − aμ − Wz in the observed features
+    inverse: Array  # G⁻¹ of each pattern
+    log_det: Array  # log det G of each pattern
+
+
+def _compressed(
+    rows: Array, roots: Array, sizes: Vector, patterns: Vector
+) -> tuple[Array, Array, Vector]:
+    """Replace the rows of each large pattern by a triangular factor with the same second moment.
+
+    A pattern is a set of observed features; with q features it is large if it has at least
+    2(q + 1) rows. `rows` are sorted by pattern, `roots` are the square roots of their weights,
+    `sizes` are the numbers of rows of the p patterns, and `patterns` (p, m) says which of the m
+    features are observed. The new values of `rows`, `roots` and `sizes` are returned.
+    """
+    xp, ends = namespace(rows), np.cumsum(sizes)
+    widths = patterns.sum(axis=1) + 1
+    large = np.flatnonzero(sizes >= 2 * widths)
+    if not len(large):
+        return rows, roots, sizes
+    pieces, last = [], 0
+    for p in large:
+        start, end = int(ends[p] - sizes[p]), int(ends[p])
+        pieces.append((rows[last:start, :], roots[last:start]))
+        columns = xp.asarray(np.flatnonzero(patterns[p]), device=rows.device)
+        table = xp.concat(
+            [roots[start:end, None], xp.take(rows[start:end, :], columns, axis=1)], axis=1
+        )
+        factor = _triangle(table)
+        places = xp.take(eye_like(rows.shape[1], rows), columns, axis=0)
+        pieces.append((factor[:, 1:] @ places, factor[:, 0]))
+        last = end
+    pieces.append((rows[last:, :], roots[last:]))
+    joined = (xp.concat([piece[i] for piece in pieces]) for i in (0, 1))
+    return *joined, np.where(sizes >= 2 * widths, widths, sizes)
+
+
+def _triangle(table: Array) -> Array:
+    """Return the triangular factor R (q, q) of a table A (n, q), n ≥ q, so that RᵀR = AᵀA."""
+    xp, (n, q) = namespace(table), table.shape
+    step = max(4 * q, 1024)
+    factor = table[:0, :]
+    for start in range(0, n, step):
+        block = table[start : min(start + step, n), :]
+        factor = xp.linalg.qr(xp.concat([factor, block]))[1]
+    return factor
+
+
+class Statistics(NamedTuple):
+    """Expected sufficient statistics of rows with missing entries, and their likelihood.
+
+    Let z̃ = (z, 1) be the latents z of a row x, extended by 1, and E the posterior mean given the
+    observed entries of the row. For each feature j, `information` (m, k + 1, k + 1) is the sum of
+    E[z̃z̃ᵀ], and `cross` (m, k + 1) the sum of xⱼE[z̃], over the rows in which j is observed.
+    `squares` is the sum of the squares of the observed entries and `rest` the sum of their expected
+    squared errors; `entries` is the number of these entries, and `value` the log-likelihood.
+    """
+
+    information: Array
+    cross: Array
+    squares: float
+    entries: float
+    rest: float
+    value: float
+
+    def maximized(self) -> tuple[Array, float]:
+        """Return the parameters that maximise the expected log-likelihood: the M-step of EM.
+
+        They are an array (m, k + 1), for m features and k latents, with the loadings and, as its
+        last column, the mean; and the noise variance.
+        """
+        xp = namespace(self.cross)
+        beta = self.divided(self.cross)
+        noise = (self.squares - scalar(xp.sum(beta * self.cross))) / self.entries
+        return beta, max(noise, SMALLEST_NOISE)
+
+    def divided(self, slope: Array) -> Array:
+        """Return, for each feature, its inverse `information` times its row of `slope` (m, k + 1).
+
+        Rounding errors can make the information of a feature singular; its largest eigenvalue
+        times a hundred machine epsilons is added to the diagonal.
+        """
+        xp = namespace(slope)
+        ridge = 100 * machine_epsilon(slope) * xp.linalg.trace(self.information)
+        matrix = add_diagonal(self.information, ridge[:, None] + 0.0 * slope)
+        return xp.linalg.solve(matrix, slope[:, :, None])[:, :, 0]
+
+
 def unmasked(X: Any) -> Any:
     """Return `X`; masked entries of a NumPy array become NaN."""
     if not isinstance(X, np.ma.MaskedArray) or not np.ma.is_masked(X):
@@ -96,7 +550,7 @@ def observed_part(X: Array, weights: Array | None, names: Any = None) -> tuple[A
     """
     xp = namespace(X)
     if weights is None:
-        weights = xp.ones(X.shape[0], dtype=xp.float64, device=device(X))
+        weights = xp.ones(X.shape[0], dtype=xp.float64, device=X.device)
     seen = ~to_numpy(xp.isnan(X))
     used = seen.any(axis=1) & (to_numpy(weights) > 0.0)
     never = np.flatnonzero(~seen[used].any(axis=0))
@@ -114,9 +568,11 @@ def observed_part(X: Array, weights: Array | None, names: Any = None) -> tuple[A
             " no observed entry, so that nothing can be estimated about "
             f"{'it' if one else 'them'}. Remove {'this column' if one else 'these columns'}."
         )
-    X, weights = _chosen(X, weights, used)
+    index = xp.asarray(np.flatnonzero(used), device=X.device)
+    X, weights = xp.take(X, index, axis=0), xp.take(weights, index)
     with np.errstate(over="ignore", invalid="ignore"):
-        center = weights @ where_set(as_double(X), xp.isnan(X), 0.0) / (weights @ _seen(X))
+        share = weights @ xp.astype(~xp.isnan(X), xp.float64)
+        center = weights @ where_set(as_double(X), xp.isnan(X), 0.0) / share
         filled = xp.where(xp.isnan(X), like(center, X), X)
         apart = as_double(filled) - center
         scatter = scalar(xp.sum(apart * apart))
@@ -146,12 +602,6 @@ def comparable(previous: ObservedGaussian, X: Array) -> ObservedGaussian | None:
         f"has {X.shape[1]}: the fit starts anew."
     )
     return None
-
-
-def _seen(X: Array) -> Array:
-    """Return an array of the shape of X: 1.0 for observed entries and 0.0 for missing ones."""
-    xp = namespace(X)
-    return xp.astype(~xp.isnan(X), xp.float64)
 
 
 class _Point(NamedTuple):
@@ -392,21 +842,18 @@ def _maximized(
 ) -> Solution[_Point]:
     """Maximise the likelihood of the rows with k latents, from an earlier fit if there is one."""
     problem = _ObservedLikelihood(rows, k)
+    # The log-likelihood per row increases by this if the data are divided by `rows.unit`.
+    scale = rows.entries * math.log(rows.unit) / rows.weight
     return iterate(
         problem.step,
         problem.at(_packed(*first_parameters(rows, k, previous))),
         stop=Below(lambda point: point.distance, training.tol, patience=PATIENCE),
         limit=training.max_iter,
-        record={"loss": lambda point: point.loss + _scale_term(rows)},
+        record={"loss": lambda point: point.loss + scale},
         record_at=log_grid(training.max_iter),
         callbacks=progress_bars(f"training {k} components", training.verbose),
         size=rows.mask.shape[1],
     )
-
-
-def _scale_term(rows: ObservedRows) -> float:
-    """Return the increase of the log-likelihood per row if the data are divided by `rows.unit`."""
-    return rows.entries * math.log(rows.unit) / rows.weight
 
 
 def gaussian(beta: Array, noise: float, rows: ObservedRows) -> ObservedGaussian:
@@ -487,10 +934,3 @@ def _continued(
         left, _, _ = svd_thin(W - basis @ (basis.mT @ W))
         known = xp.concat([known, math.sqrt(noise) * left[:, :extra]], axis=1)
     return known, (like(previous.mean, W) - rows.center) / rows.unit, noise
-
-
-def _chosen(X: Array, weights: Array, mask: Vector) -> tuple[Array, Array]:
-    """Return the rows of X (n, m), and their weights, where the NumPy array `mask` is true."""
-    xp = namespace(X)
-    index = xp.asarray(np.flatnonzero(mask), device=device(X))
-    return xp.take(X, index, axis=0), xp.take(weights, index)

@@ -21,6 +21,7 @@ import numpy as np
 
 from lucidae.arrays import to_numpy
 from lucidae.certificates.bounds import TINY, Ball, gamma
+from lucidae.certificates.rows import Data, norm
 from lucidae.linear.objectives import (
     ExpectedNestedDropout,
     LinearVAE,
@@ -28,7 +29,7 @@ from lucidae.linear.objectives import (
     Reconstruction,
 )
 from lucidae.linear.rules import BrockettRule, GeneralizedHebbianRule, RotationAugmentedRule
-from lucidae.linear.verify import Data, Leading, Losses, Terms, norm
+from lucidae.linear.verify import Leading, Losses, Terms
 from lucidae.spectrum import Spectrum
 
 __all__ = ["REFERENCES", "SelfJudged", "reference_of"]

@@ -26,9 +26,8 @@ from lucidae.linear.methods import (
     geometric_prior,
     make_method,
 )
-from lucidae.linear.optimizers import OPTIMIZERS
 from lucidae.linear.rules import PrefixNumbers
-from lucidae.linear.weights import axis_distances
+from lucidae.linear.weights import OPTIMIZERS, axis_distances
 from lucidae.metrics import imbalance
 from lucidae.moments import SecondMoment
 from lucidae.rows.covariances import (
@@ -469,9 +468,10 @@ class Ensemble:
 
     @staticmethod
     def _imbalance(weights: Any) -> Array:
-        """Return the imbalance of each run; NaN where weights are not finite."""
+        """Return the imbalance of each run; NaN where it would overflow or weights are NaN."""
         xp = namespace(weights.atoms)
-        finite = xp.isfinite(weights.encoder) & xp.isfinite(weights.atoms)
+        most = float(xp.finfo(weights.atoms.dtype).max) ** 0.2  # the imbalance has fourth powers
+        finite = (xp.abs(weights.encoder) < most) & (xp.abs(weights.atoms) < most)
         parts = (where_set(part, ~finite, 0.0) for part in (weights.encoder, weights.atoms))
         encoder, atoms = parts
         diverged = ~xp.all(finite, axis=(-2, -1))

@@ -5,18 +5,29 @@ from __future__ import annotations
 from typing import Any
 
 from lucidae.certificates.sketch import Sketch
-from lucidae.counting import ComponentCount
-from lucidae.linear.methods import Method, MethodSettings, Options, make_method
-from lucidae.linear.model import Model, TrainedWeights
-from lucidae.linear.observed_gaussian import ObservedGaussian
-from lucidae.linear.optimizers import AdamState, DescentState, MomentumState
-from lucidae.linear.solvers import Stream
-from lucidae.linear.state import LinearState
-from lucidae.linear.stream import StreamFit
-from lucidae.linear.weights import TiedWeights, UntiedWeights, VariationalWeights
+from lucidae.counting import ComponentCount, count_in_spectrum, is_criterion
+from lucidae.linear.methods import (
+    Method,
+    MethodSettings,
+    Model,
+    Options,
+    TrainedWeights,
+    make_method,
+)
+from lucidae.linear.missing import ObservedGaussian
+from lucidae.linear.state import LinearState, Stream, StreamFit
+from lucidae.linear.weights import (
+    AdamState,
+    DescentState,
+    MomentumState,
+    TiedWeights,
+    UntiedWeights,
+    VariationalWeights,
+)
+from lucidae.models import DTYPE, HISTORY, STATUS, Record, Snapshot
 from lucidae.moments import SecondMoment
-from lucidae.snapshots import DTYPE, HISTORY, STATUS, Record, Snapshot
-from lucidae.spectrum import Spectrum
+from lucidae.rows.operator import MomentRows
+from lucidae.spectrum import Spectrum, leading
 
 __all__ = ["SNAPSHOTS", "STATE"]
 
@@ -134,27 +145,35 @@ _PROBE = Record(
 )
 
 
-_SHOWN = ("options", "moment", "seen", "previous", "stream", "observed")
+_SHOWN = ("options", "previous", "stream", "observed")
 _HIDDEN = ("rounding", "sketch", "spectrum", "count")
 
 
 def _fields(state: LinearState) -> dict[str, Any]:
     """Return the parts of a state; the model of a stream follows from the stream."""
+    count = state.component_count  # computed together with the model
     parts = {name: getattr(state, name) for name in _SHOWN}
     parts |= {name: getattr(state, f"_{name}") for name in _HIDDEN}
     parts["model"] = state._model if state.stream is None else None
-    parts["sketch"], parts["count"] = state.saved_sketch(), state.component_count
+    parts["moment" if state.stream is None else "seen"] = state.moment
+    parts["sketch"], parts["count"] = state.saved_sketch(), count
     return parts | {"dtype": state.reference}
 
 
 def _made(options: Options, dtype: Any, **parts: Any) -> LinearState:
     """Return the state with the given parts."""
     parts.pop("probe", None)
+    moments = parts.pop("moment", None), parts.pop("seen", None)
     state = LinearState(options, dtype)
-    state.moment = None
+    state._moment = moments[0] or moments[1]
     for name, part in parts.items():
         setattr(state, name if name in _SHOWN else f"_{name}", part)
-    state._given = state._sketch is None  # files of earlier versions have none
+    # Files of earlier versions have no sketch, and no result of a criterion.
+    state._given = state._sketch is None
+    if is_criterion(options.n_components) and state._count is None and state._moment is not None:
+        spectrum = leading(MomentRows(state._moment), None)
+        assert spectrum is not None, "a matrix has all eigenvalues"
+        state._count = count_in_spectrum(options.n_components, spectrum, state._moment.weight)
     return state
 
 

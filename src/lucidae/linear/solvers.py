@@ -18,6 +18,7 @@ from sklearn.exceptions import ConvergenceWarning
 from lucidae.arrays import (
     Array,
     as_double,
+    column_signs,
     diagonal,
     eye_like,
     fields_beside,
@@ -31,20 +32,21 @@ from lucidae.arrays import (
     to_numpy,
     where_set,
 )
-from lucidae.arrays.eigen import column_signs, orthonormal_rows
+from lucidae.arrays.eigen import orthonormal_rows
 from lucidae.arrays.graphs import Steps, records
 from lucidae.counting import ComponentCount, count_in_spectrum, is_criterion
 from lucidae.iteration import Below, History, Solution, Status, iterate, log_grid
 from lucidae.linear.methods import (
     Method,
+    Model,
     Options,
+    TrainedWeights,
     check_features,
     relative_direction,
     relative_norm,
 )
-from lucidae.linear.model import Model, TrainedWeights
-from lucidae.linear.optimizers import DescentSettings, Optimizer
-from lucidae.linear.weights import axis_distances, map_fields
+from lucidae.linear.rules import Rule
+from lucidae.linear.weights import DescentSettings, Optimizer, axis_distances, map_fields
 from lucidae.rows.covariances import Covariance, DenseCovariance
 from lucidae.rows.operator import (
     EXACT_FEATURES,
@@ -103,46 +105,40 @@ Measures = Mapping[str, Callable[[Any], Array]]
 
 def solve(
     options: Options, rows: RowOperator, previous: Any = None
-) -> tuple[Model, Spectrum | None]:
-    """Fit the model by the solver that the estimator's arguments name."""
+) -> tuple[Model, Spectrum | None, ComponentCount | None]:
+    """Fit the model by the solver that the estimator's arguments name.
+
+    The eigenpairs from which it was computed, and the result of a criterion, are returned too.
+    """
     wanted = options.n_components
     # 1) The eigenpairs that are needed before the number of latents and the penalties are known.
     spectrum = None
     if options.closed_form:
         one_more = int(options.needs_spectrum)  # penalties depend on the gap after the last latent
-        count = min(wanted + one_more, rows.n_features) if isinstance(wanted, int) else None
-        spectrum = leading(rows, count)
+        pairs = min(wanted + one_more, rows.n_features) if isinstance(wanted, int) else None
+        spectrum = leading(rows, pairs)
     elif options.solver == "stochastic":
         if options.needs_spectrum:
-            spectrum = ritz_spectrum(rows, resolve_components(wanted, rows, None), rows.mean)
+            spectrum = ritz_spectrum(rows, resolve_components(wanted, rows, None)[0], rows.mean)
     elif options.needs_spectrum or not isinstance(wanted, int):
         spectrum = leading(rows, None)
     # 2) The method for this number of latents, and its weights.
-    k = resolve_components(wanted, rows, spectrum)
-    rng = options.rng(draws=not options.closed_form)
+    k, count = resolve_components(wanted, rows, spectrum)
     if options.closed_form:
         assert spectrum is not None, "resolve_components refuses what needs a missing spectrum"
         spectrum = refined(rows, spectrum, k)
-        return closed_form(options, k, spectrum, rows, rng), spectrum
-    method = options.make(k, spectrum, rng)
-    measures = {}
-    if rows.n_features <= STORED_FEATURES:
-        # The axes are for the record alone: what is computed for them is not kept with the rows.
-        apart = rows if rows.moment is not None else RowOperator.of(rows.rows, rows.weights)
-        axes = leading(apart, k)
-        measures = {} if axes is None else axis_distances(axes.vectors[:, :k])
-    outcome = _trained_outcome(options, rows, method, k, rng, previous, measures)
-    return build_model(outcome, rows.mean, rows.weight, rows), spectrum
+        return closed_form(options, k, spectrum, rows), spectrum, count
+    rng = options.rng()
+    outcome = _trained_outcome(options, rows, options.make(k, spectrum, rng), k, rng, previous)
+    return build_model(outcome, rows.mean, rows.weight, rows), spectrum, count
 
 
-def closed_form(
-    options: Options, k: int, spectrum: Spectrum, data: Any, rng: np.random.Generator
-) -> Model:
+def closed_form(options: Options, k: int, spectrum: Spectrum, data: Any) -> Model:
     """Return the method's optimum for `k` latents from the leading eigenpairs of Σ.
 
     `data` has a mean, a weight, and products with Σ.
     """
-    method = options.make(k, spectrum, rng)
+    method = options.make(k, spectrum)
     weights = method.objective.minimizer(spectrum, k)
     history = History(np.empty(0, dtype=int))
     outcome = TrainedWeights(weights, method, Status.CONVERGED, 1, history)
@@ -180,13 +176,21 @@ def build_model(
     left, factors = None, xp.sum(encoder * components, axis=-1)
     bent = largest(encoder - factors[:, None] * components)
     if basis is components and bent <= 8 * eps * largest(encoder):
-        if spectrum is not None and _are_eigenvectors(components, spectrum):
-            inside = eye_like(k, spectrum.values) * spectrum.values[:k]
-            if spectrum.beyond is not None:
-                left = spectrum.noise(k) * (m - k)
-        else:
+        along = None
+        if spectrum is not None and spectrum.vectors.shape[1] >= k:
+            # Small eigenvalues are accurate only if `beyond` is known. Components were scaled to
+            # unit length, which may have changed their last digit.
+            large = bool(spectrum.values[k - 1] >= WELL_RESOLVED * spectrum.values[0])
+            apart = largest(components - spectrum.vectors[:, :k].mT)
+            if (large or spectrum.beyond is not None) and apart <= 4 * eps:
+                along = spectrum.values[:k]
+                if spectrum.beyond is not None:
+                    left = spectrum.noise(k) * (m - k)
+        if along is None:
             inside = covariance.apply(basis) @ basis.mT
-        along = diagonal(inside)
+            along = diagonal(inside)
+        else:
+            inside = eye_like(k, along) * along
         codes = factors * factors * along
     else:
         rows = xp.concat([components, encoder, basis])
@@ -195,7 +199,7 @@ def build_model(
         along, codes, inside = variances[:k], variances[k:], products[2 * k :, :] @ basis.mT
     inside, trace = (inside + inside.mT) / 2, max(0.0, float(covariance.trace))
     if left is None:
-        left = max(0.0, trace - scalar(xp.sum(diagonal(inside))))
+        left = max(0.0, trace - scalar(xp.linalg.trace(inside)))
     # 4) Zero latents come last, all others by descending variance, with fixed signs.
     order = np.lexsort((-to_numpy(along), to_numpy(zero)))
     index = xp.asarray(order, device=atoms.device)
@@ -226,28 +230,17 @@ def build_model(
     )
 
 
-def _are_eigenvectors(components: Array, spectrum: Spectrum) -> bool:
-    """Tell whether components (k, m) are the first k eigenvectors of `spectrum`, in their order.
+def resolve_components(
+    wanted: Any, rows: RowOperator, spectrum: Spectrum | None
+) -> tuple[int, ComponentCount | None]:
+    """Return the number of latents that `n_components` means for these data.
 
-    Small eigenvalues count only if `beyond` is known: then all of them are accurate.
+    If it names a criterion, its result is returned too.
     """
-    k = components.shape[0]
-    if spectrum.vectors.shape[1] < k:
-        return False
-    small = spectrum.values[k - 1] < WELL_RESOLVED * spectrum.values[0]
-    if spectrum.beyond is None and bool(small):
-        return False
-    # Components were scaled to unit length, which may have changed their last digit.
-    apart = largest(components - spectrum.vectors[:, :k].mT)
-    return apart <= 4 * machine_epsilon(components)
-
-
-def resolve_components(wanted: Any, rows: RowOperator, spectrum: Spectrum | None) -> int:
-    """Return the number of latents that the argument `n_components` means for these data."""
     m = rows.n_features
     if isinstance(wanted, int):
         check_features(wanted, m)
-        return wanted
+        return wanted, None
     if spectrum is None:
         raise ValueError(
             f"n_components={wanted!r} was given, which needs all eigenvalues of the covariance. "
@@ -256,13 +249,13 @@ def resolve_components(wanted: Any, rows: RowOperator, spectrum: Spectrum | None
         )
     rank = max(1, spectrum.rank())
     if wanted is None:
-        return rank
+        return rank, None
     if is_criterion(wanted):
         count = count_in_spectrum(wanted, spectrum, rows.weight)
         _warn_of_unequal_noise(count, spectrum)
-        return latents_counted(count)
+        return latents_counted(count), count
     share = np.cumsum(to_numpy(spectrum.values)) / max(spectrum.trace, np.finfo(float).tiny)
-    return min(rank, int(np.searchsorted(share, wanted * (1 - 1e-12))) + 1)
+    return min(rank, int(np.searchsorted(share, wanted * (1 - 1e-12))) + 1), None
 
 
 def latents_counted(count: ComponentCount) -> int:
@@ -312,21 +305,34 @@ def _trained_outcome(
     k: int,
     rng: np.random.Generator,
     previous: Any,
-    measures: Measures,
 ) -> TrainedWeights:
+    """Return the weights after descent from random weights, or from those of an earlier fit."""
     training = options.training
     automatic = training.learning_rate == "auto"
+    # 1) The history has the distances to the principal axes. They are for the record alone: what is
+    # computed for them is not kept with the rows.
+    measures = {}
+    if rows.n_features <= STORED_FEATURES:
+        apart = rows if rows.moment is not None else RowOperator.of(rows.rows, rows.weights)
+        axes = leading(apart, k)
+        measures = {} if axes is None else axis_distances(axes.vectors[:, :k])
+    # 2) The number of rows per step; None for steps with the second moment of all rows.
     size = None
     if options.draws_rows:
         # A rule that needs rows has a full-batch form: its stochastic form with one batch per pass.
         size = int(rows.rows.shape[0])
         if options.solver == "stochastic":
             size = min(options.batch_size or DEFAULT_BATCH, size)
+    # 3) Data in units in which automatic step sizes work; of blocks only the matrix is divided.
     covariance: Any = rows
-    if size is None and rows.n_features <= EXACT_FEATURES:
-        covariance = DenseCovariance(rows.covariance)
-    unit = method.objective.unit(covariance) if automatic else 1.0
-    covariance = covariance.in_units(unit)
+    dense = size is None and rows.n_features <= EXACT_FEATURES
+    divisible = automatic and (dense or rows.rows is not None)
+    unit = method.objective.unit(rows) if divisible else 1.0
+    if dense:
+        covariance = DenseCovariance(rows.covariance / unit**2 if unit != 1.0 else rows.covariance)
+    elif unit != 1.0:
+        covariance = RowOperator.of(rows.rows / unit, rows.weights)
+    # 4) First weights, and step sizes: smaller ones if descent diverges.
     start = random_start(method, k, rows.n_features, options.init_scale, rng, rows.mean)
     if previous is not None:
         start = _warm_start(method, previous.in_units(1.0 / unit), start)
@@ -372,7 +378,17 @@ def _warn_of_accuracy(
     if excess > 0.0:
         unit = method.objective.size_name
         words += f" The loss exceeds its minimum by at least {excess:.2g} {unit}."
-    warn_user(f"{words} {_hint(method, training)}", ConvergenceWarning)
+    if training.learning_rate != "auto":
+        words += " Use learning_rate='auto', or a smaller number."
+    else:
+        closed = "solver='exact' gives the optimum in closed form. "
+        words += (
+            f" {closed if method.objective.has_minimizer else ''}Descent is slow if the leading "
+            "eigenvalues of the covariance of X are close to each other or differ by orders of "
+            "magnitude; if the variances of the columns of X differ by orders of magnitude, scale "
+            "the columns. The certificate says how far the components are from the optimum."
+        )
+    warn_user(words, ConvergenceWarning)
 
 
 def known_excess(method: Method, weights: Any, covariance: Covariance) -> float:
@@ -393,19 +409,6 @@ def known_excess(method: Method, weights: Any, covariance: Covariance) -> float:
         ]
         excess = (losses[0] - losses[1]) / objective.size(spectrum)
     return max(excess, 0.0) if math.isfinite(excess) else 0.0
-
-
-def _hint(method: Method, training: DescentSettings) -> str:
-    """Return advice for descent that did not converge, in addition to a larger number of steps."""
-    if training.learning_rate != "auto":
-        return "Use learning_rate='auto', or a smaller number."
-    closed = "solver='exact' gives the optimum in closed form. "
-    return (
-        f"{closed if method.objective.has_minimizer else ''}Descent is slow if the leading "
-        "eigenvalues of the covariance of X are close to each other or differ by orders of "
-        "magnitude; if the variances of the columns of X differ by orders of magnitude, scale the "
-        "columns. The certificate says how far the components are from the optimum."
-    )
 
 
 def _warm_start(method: Method, previous: Any, start: Any) -> Any:
@@ -483,22 +486,23 @@ def solve_gradient(
     covariance: Covariance,
     start: Any,
     training: DescentSettings,
-    stiff: Stiffness | None = None,
-    measures: Measures | None = None,
+    stiff: Stiffness,
+    measures: Measures,
 ) -> Solution[Any]:
     """Minimise by full-batch descent, and return the solution with the trained weights.
 
     Only products with the second moment of the data are computed.
     """
-    stiff = stiff or stiffness(method, covariance, start, preconditioned=training.preconditions)
     optimizer = training.build(stiff.curvature)
-    method = _beside(method, start.encoder)
     rule, objective = method.rule, method.objective
+    if not is_numpy(start.encoder):
+        # A step that used arrays on the CPU would have to wait for a GPU.
+        same, objective = rule is objective, fields_beside(objective, start.encoder)
+        rule = objective if same else fields_beside(rule, start.encoder)
 
     def step(state: Any) -> Any:
         toward = rule.preconditioned_direction if training.preconditions else rule.direction
-        moved = optimizer.update(state, toward(state.weights, covariance))
-        return moved._replace(weights=rule.retract(moved.weights))
+        return moved(rule, optimizer, state, toward(state.weights, covariance))
 
     def distance(state: Any) -> Array:
         return relative_direction(rule, state.weights, covariance, stiff.scale)
@@ -523,57 +527,17 @@ def solve_gradient(
 
 
 def _record(
-    objective: Any, covariance: Covariance, others: Measures | None, weights: Callable[[Any], Any]
+    objective: Any, covariance: Covariance, others: Measures, weights: Callable[[Any], Any]
 ) -> dict[str, Callable[[Any], Array]]:
     """Return what the history records of a state that contains `weights`: the loss, and others."""
-    both = {"loss": lambda w: objective.value(w, covariance), **(others or {})}
+    both = {"loss": lambda w: objective.value(w, covariance), **others}
     return {name: partial(lambda f, state: f(weights(state)), f) for name, f in both.items()}
 
 
-def _beside(method: Method, ref: Array) -> Method:
-    """Return the method with the arrays of its rule and objective on the device of `ref`.
-
-    A step that used arrays on the CPU would have to wait for a GPU.
-    """
-    if is_numpy(ref):
-        return method
-
-    objective = fields_beside(method.objective, ref)
-    same = method.rule is method.objective
-    rule = objective if same else fields_beside(method.rule, ref)
-    return replace(method, rule=rule, objective=objective)
-
-
-class Stream(NamedTuple):
-    """State of a stochastic solver: the state of the optimizer and the number of steps taken."""
-
-    optimizer: Any
-    steps: int
-
-    @property
-    def weights(self) -> Any:
-        """The current weights of the autoencoder."""
-        return self.optimizer.weights
-
-
-def batch_step(
-    method: Method, optimizer: Optimizer, state: Stream, covariance: Covariance, horizon: float
-) -> Stream:
-    """Return the state after one step on a batch of rows, given by their second moment.
-
-    The learning rate of step t is divided by 1 + t/horizon: after `horizon` steps it has halved.
-    """
-    # The rates sum to infinity and their squares do not, as convergence requires (Robbins & Monro).
-    scale = 1.0 / (1.0 + state.steps / horizon)
-    direction = method.rule.direction(state.weights, covariance)
-    return _moved(method, optimizer, state, direction, scale)
-
-
-def _moved(
-    method: Method, optimizer: Optimizer, state: Stream, direction: Any, scale: float = 1.0
-) -> Stream:
-    moved = optimizer.update(state.optimizer, direction, scale)
-    return Stream(moved._replace(weights=method.rule.retract(moved.weights)), state.steps + 1)
+def moved(rule: Rule, optimizer: Optimizer, state: Any, direction: Any, scale: float = 1.0) -> Any:
+    """Return the state of the optimizer after one step, whose size is multiplied by `scale`."""
+    after = optimizer.update(state, direction, scale)
+    return after._replace(weights=rule.retract(after.weights))
 
 
 class ReducedVariance:
@@ -624,8 +588,8 @@ def solve_stochastic(
     training: DescentSettings,
     batch_size: int,
     rng: np.random.Generator,
-    stiff: Stiffness | None = None,
-    measures: Measures | None = None,
+    stiff: Stiffness,
+    measures: Measures,
 ) -> Solution[Any]:
     """Minimise by descent on mini-batches, and return the solution with the trained weights.
 
@@ -634,32 +598,30 @@ def solve_stochastic(
     directions of the following batches (`ReducedVariance`).
     """
     n_rows = rows.rows.shape[0]
-    noise = batch_noise(batch_size, n_rows, training)
     # The noise of a batch would enter the preconditioner too, and divergence could follow.
-    preconditioned = training.preconditions and noise == 0.0
-    stiff = stiff or stiffness(method, rows, start, noise, preconditioned)
+    preconditioned = training.preconditions and batch_size >= n_rows
     optimizer = training.build(stiff.curvature)
     per_epoch = max(1, -(-n_rows // batch_size))
     batches = _shuffled(n_rows, batch_size, rng)
     whole = rows.batch(np.arange(n_rows)) if batch_size >= n_rows else None
     direction = ReducedVariance(method, rows, whole=whole is not None)
 
-    def step(state: Stream) -> Stream:
+    def step(state: Any) -> Any:
         index = next(batches)
         batch = rows.batch(index) if whole is None else whole
         if batch.total == 0.0:
-            return state._replace(steps=state.steps + 1)
+            return state
         corrected = direction(state.weights, batch)
         if preconditioned:
             corrected = method.rule.preconditioned(corrected, state.weights, batch)
-        return _moved(method, optimizer, state, corrected)
+        return moved(method.rule, optimizer, state, corrected)
 
-    def distance(state: Stream) -> Array:
+    def distance(state: Any) -> Array:
         return relative_norm(direction.move_anchor(state.weights), state.weights, stiff.scale)
 
     solution = iterate(
         step,
-        Stream(optimizer.start(start), 0),
+        optimizer.start(start),
         stop=Below(distance, training.tol),
         limit=training.max_iter,
         check_every=max(per_epoch, CHECK_EVERY),

@@ -1,6 +1,7 @@
 """The fitted state of `LinearAutoencoder`: summary of the data, trained model, certificate.
 
-The summary is the second moment of the data, or the running averages of a stream of batches.
+The summary is the second moment of the data, or the running averages of a stream of batches, each
+of which makes one step of descent.
 """
 
 from __future__ import annotations
@@ -8,29 +9,40 @@ from __future__ import annotations
 import math
 import threading
 from collections.abc import Mapping
-from dataclasses import replace
-from typing import Any
+from copy import deepcopy
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from lucidae.arrays import Array, as_double, like, namespace, to_numpy
+from lucidae.arrays import Array, as_double, like, namespace, scalar, to_numpy
+from lucidae.arrays.eigen import orthonormal_rows
 from lucidae.arrays.threads import fork_safe
 from lucidae.base import FittedState, changed_attributes
 from lucidae.certificates.claims import Certificate, undecided
+from lucidae.certificates.rows import SMALL_ROWS, Data, GivenRows, RereadRows
 from lucidae.certificates.sketch import Sketch
-from lucidae.counting import ComponentCount, count_in_spectrum, is_criterion
+from lucidae.counting import ComponentCount, is_criterion
+from lucidae.iteration import History, Status
 from lucidae.iteration.progress import TIMED_FEATURES, elapsed
 from lucidae.linear.certify import data_of_rows
 from lucidae.linear.claims import LinearFigures, certificate, figures_of
-from lucidae.linear.methods import Options
-from lucidae.linear.missing import ObservedFit, fit_observed
-from lucidae.linear.model import Model
-from lucidae.linear.observed_gaussian import ObservedGaussian, gaussian_of
-from lucidae.linear.solvers import closed_form, latents_counted, solve
-from lucidae.linear.stream import StreamFit
+from lucidae.linear.methods import Method, Model, Options, TrainedWeights
+from lucidae.linear.missing import ObservedGaussian, fit_observed, gaussian_of
+from lucidae.linear.solvers import (
+    batch_noise,
+    build_model,
+    closed_form,
+    latents_counted,
+    moved,
+    random_start,
+    resolve_components,
+    solve,
+    stiffness,
+)
 from lucidae.linear.verified_missing import Parameters, certify_observed, data_of_parameters
-from lucidae.linear.verify import SMALL_ROWS, Data, GivenRows, RereadRows
-from lucidae.moments import SecondMoment, positive_rows
+from lucidae.moments import SecondMoment
+from lucidae.rows.covariances import Covariance, rows_covariance
 from lucidae.rows.operator import (
     CHANGED_ROWS,
     EXACT_FEATURES,
@@ -40,7 +52,191 @@ from lucidae.rows.operator import (
     RowOperator,
     TrainingRows,
 )
-from lucidae.spectrum import Spectrum, leading
+from lucidae.spectrum import Spectrum, leading, ritz_spectrum
+
+HORIZON = 200.0
+"""Number of batches after which the step size has halved."""
+
+MEMORY = 20
+"""Number of recent batches over which the covariance of the latents is averaged."""
+
+
+@dataclass(frozen=True, slots=True)
+class LowRankCovariance:
+    """The approximation QMQᵀ + s²(I − QQᵀ) of the second moment of the data (m × m).
+
+    Q has orthonormal columns, M is the second moment in their span, and s² is the variance in every
+    direction orthogonal to them; it follows from the trace.
+    """
+
+    basis: Array  # (m, r): the columns Q
+    inside: Array  # (r, r): the matrix M
+    trace: float  # total variance: the trace of the approximation
+
+    @property
+    def n_features(self) -> int:
+        """Number of features of the data."""
+        return int(self.basis.shape[0])
+
+    def apply(self, rows: Array) -> Array:
+        """Return the product of `rows`, of shape (…, k, m), with the approximated second moment."""
+        xp = namespace(rows)
+        outside = self.n_features - self.basis.shape[1]
+        captured = scalar(xp.linalg.trace(self.inside))
+        level = max(0.0, self.trace - captured) / outside if outside else 0.0
+        codes = rows @ self.basis
+        return codes @ self.inside @ self.basis.mT + level * (rows - codes @ self.basis.mT)
+
+
+class Stream(NamedTuple):
+    """State of the optimizer, and the number of steps taken."""
+
+    optimizer: Any
+    steps: int
+
+    @property
+    def weights(self) -> Any:
+        """The current weights of the autoencoder."""
+        return self.optimizer.weights
+
+
+@dataclass(frozen=True, slots=True)
+class StreamFit:
+    """State of training on a stream of batches: weights, optimizer, running mean and variances.
+
+    `after` returns the state after one more batch and leaves this one unchanged.
+    """
+
+    options: Options  # the checked arguments of the estimator
+    method: Method  # the training method
+    state: Stream  # weights, state of the optimizer and number of steps
+    mean: Array  # (m,): mean of the rows seen
+    weight: float  # sum of the weights of the rows seen
+    variance: float  # weighted sum of the squared distances of the rows seen from their mean
+    curvature: float  # largest bound on the curvature of the batches seen, for the step size
+    # (k, k): running average of the covariance of the batches in an orthonormal basis of the span
+    # of the decoder's columns
+    inside: Array
+
+    @classmethod
+    def begin(cls, options: Options, X: Any, weights: Array | None) -> StreamFit:
+        """Return the state before the first batch, with random weights.
+
+        The batch X (n, m) is used only to choose the number of latents and automatic penalties, not
+        for training.
+        """
+        source = RowOperator.of(X, weights)
+        k, _ = resolve_components(options.n_components, source, None)
+        rng = options.rng()
+        spectrum = ritz_spectrum(source, k, source.mean) if options.needs_spectrum else None
+        method = options.make(k, spectrum, rng)
+        start = random_start(method, k, source.n_features, options.init_scale, rng, source.mean)
+        first = Stream(options.training.build(1.0).start(start), 0)
+        inside = 0.0 * (start.atoms @ start.atoms.mT)
+        return cls(options, method, first, 0.0 * source.mean, 0.0, 0.0, 0.0, inside)
+
+    @classmethod
+    def resume(cls, options: Options, model: Model) -> StreamFit:
+        """Return the state with which training continues from a fitted model.
+
+        The weights, the mean and the variances are those of the model.
+        """
+        outcome = model.outcome
+        weights = outcome.method.adopt(outcome.weights)
+        state = Stream(options.training.build(1.0).start(weights), outcome.n_iter)
+        share = model.degrees / model.weight
+        known = LowRankCovariance(model.basis, model.inside * share, model.total_variance * share)
+        return cls(
+            options,
+            outcome.method,
+            state,
+            model.mean,
+            model.weight,
+            model.total_variance * model.degrees,
+            0.0,
+            _inside(orthonormal_rows(as_double(weights.atoms)), known),
+        )
+
+    def check_continued(self, options: Options) -> None:
+        """Raise an error if method or number of latents differ from those of earlier batches."""
+        k = int(self.state.weights.encoder.shape[-2])
+        wanted = options.n_components if isinstance(options.n_components, int) else k
+        if wanted != k or options.method != self.method.name:
+            raise ValueError(
+                f"n_components={options.n_components} and method={options.method!r} were given, "
+                f"but training was started with {k} latents by method={self.method.name!r}. Give "
+                "the same values as for the earlier batches, or start a new estimator."
+            )
+
+    def after(self, X: Any, weights: Array | None) -> StreamFit:
+        """Return the state after one step of descent on a batch of rows X (n, m)."""
+        source = RowOperator.of(X, weights)
+        total = self.weight + source.weight
+        shift = source.mean - self.mean
+        xp = namespace(shift)
+        mean = self.mean + shift * (source.weight / total)
+        # Sums of squares about two means merge by one term in their difference (Chan et al. 1983).
+        between = 0.0
+        if self.weight > 0.0:
+            with np.errstate(over="ignore"):
+                between = scalar(xp.sum(shift * shift)) * self.weight * source.weight / total
+            if not math.isfinite(between):
+                raise ValueError(
+                    "the squared distance of the mean of X from the mean of earlier batches "
+                    "overflows double precision. Divide X by a constant, and start a new estimator."
+                )
+        variance = self.variance + source.trace * source.weight + between
+        batch = rows_covariance(X, mean, source.shares)
+        training, rows = self.options.training, X.shape[0]
+        noise = batch_noise(rows, rows + 1, training)
+        stiff = stiffness(self.method, batch, self.state.weights, noise)
+        # A first batch of one row has no variance, and no curvature can be estimated from it.
+        curvature = max(self.curvature, stiff.curvature if batch.trace > 0.0 else 0.0)
+        optimizer = training.build(curvature or 1.0)
+        method = deepcopy(self.method)  # a rule that samples changes its generator at each step
+        # The rates sum to infinity and their squares do not, as convergence requires (Robbins &
+        # Monro 1951): after `HORIZON` steps they have halved.
+        scale = 1.0 / (1.0 + self.state.steps / HORIZON)
+        direction = method.rule.direction(self.state.weights, batch)
+        stepped = moved(method.rule, optimizer, self.state.optimizer, direction, scale)
+        state = Stream(stepped, self.state.steps + 1)
+        inside = _inside(orthonormal_rows(as_double(state.weights.atoms)), batch)
+        # A plain average of the first batches, then an exponential one: old weights are forgotten.
+        share = 1.0 / min(state.steps, MEMORY)
+        return StreamFit(
+            self.options,
+            method,
+            state,
+            mean,
+            total,
+            variance,
+            curvature,
+            self.inside + share * (inside - self.inside),
+        )
+
+    def model(self) -> Model:
+        """Return the model with the current weights; its status is `Status.STOPPED`."""
+        outcome = TrainedWeights(
+            self.state.weights,
+            self.method,
+            Status.STOPPED,
+            max(1, self.state.steps),
+            History(np.empty(0, dtype=int)),
+            self.options.training.rate(self.curvature or 1.0),
+        )
+        basis = orthonormal_rows(as_double(self.state.weights.atoms)).mT
+        known = LowRankCovariance(basis, self.inside, self.variance / self.weight)
+        return build_model(outcome, self.mean, self.weight, known)
+
+
+def _inside(basis: Array, batch: Covariance) -> Array:
+    """Return the second moment of a batch in an orthonormal basis: BΣBᵀ, of shape (k, k).
+
+    B (k, m) are the orthonormal rows `basis`, and Σ (m, m) is the second moment `batch`.
+    """
+    inside = batch.apply(basis) @ basis.mT
+    return (inside + inside.mT) / 2
+
 
 __all__ = ["LinearState"]
 
@@ -61,15 +257,12 @@ class LinearState(FittedState):
         self.reference = reference  # an empty array of the library, dtype and device of the rows
         self.previous: Any = None  # weights of the last fit, for a warm start
         self.stream: StreamFit | None = None  # of descent on a stream of batches
-        # second moment of all rows of such a stream, for its certificate, if it is small
-        self.seen: SecondMoment | None = None
         # parameters that were estimated from rows with missing entries
         self.observed: ObservedGaussian | None = None
-        # of a criterion, from such rows or from a file
-        self._count: ComponentCount | None = None
         self._model: Model | None = None
-        self._spectrum: Spectrum | None = None
-        self._moment: SecondMoment | None = None
+        self._spectrum: Spectrum | None = None  # from which the model was computed
+        self._count: ComponentCount | None = None  # result of a criterion
+        self._moment: SecondMoment | None = None  # of all rows, if it is small
         self._rounding = 0.0  # of the second moment that was fitted, which may not be stored
         self._sketch: Sketch | None = None  # of all rows, which tests the second moment
         # whether the second moment was given without rows, and is taken as data
@@ -84,7 +277,7 @@ class LinearState(FittedState):
         nobody may refer, a sketch tests the second moment. If none of these can be stored, the
         certificate is computed now.
         """
-        self._model, self._spectrum = solve(self.options, data, self.previous)
+        self._model, self._spectrum, self._count = solve(self.options, data, self.previous)
         self.previous = self._model.outcome.weights
         small, moment = data.n_features <= STORED_FEATURES, data.moment
         self._rows, self._sketch = None, sketch if small else None
@@ -93,7 +286,7 @@ class LinearState(FittedState):
         self._given = rows is None and sketch is None and moment is not None
         if rows is None:
             # The second moment alone does not determine components that were read from the blocks.
-            if (self.refined and data.rereadable) or self._moment is None:
+            if (self.refined and isinstance(data, BlockRows)) or self._moment is None:
                 self._certificate = self.certify(self._data(data, sketch), title)
             return
         copied = small and moment is None and not self.options.draws_rows
@@ -113,7 +306,7 @@ class LinearState(FittedState):
         """
         state = LinearState(options, self.reference)
         state.previous, state.doubt = self.previous, self.doubt
-        before = self.moment if self.stream is None else self.seen
+        before = self.moment
         first = self._model is None and self.stream is None and before is None
         # 1) One step of descent, or the second moment of all rows.
         m, known = X.shape[1], first or before is not None
@@ -138,10 +331,8 @@ class LinearState(FittedState):
             )
         if not known:
             return state
-        rows, own = positive_rows(X, weights)
         add = SecondMoment._of_rows if before is None else before._add_rows
-        moment = add(rows, own)
-        state._moment, state.seen = (None, moment) if state.stream else (moment, None)
+        state._moment = add(X, weights)
         # 2) The sketch of all rows, unless that of earlier ones is lost.
         earlier = None if first else self.saved_sketch()
         if earlier is None and self._given and before is not None:
@@ -172,18 +363,12 @@ class LinearState(FittedState):
         if found.criterion is not None:
             latents_counted(found.criterion)
         self.observed, self._count = found.gaussian, found.criterion
-        self._model = self._observed_model(found)
-        self.changed()
-
-    def _observed_model(self, found: ObservedFit) -> Model:
-        """Return the model whose weights are the closed form for the estimated covariance."""
         gaussian, k = found.gaussian, found.n_components
         self._spectrum = gaussian.spectrum(min(k + 1, gaussian.mean.shape[0]))
-        rng = self.options.rng(draws=False)
-        model = closed_form(self.options, k, self._spectrum, gaussian, rng)
+        model = closed_form(self.options, k, self._spectrum, gaussian)
         status, n_iter = found.ended.status, max(1, found.ended.n_iter)
         outcome = replace(model.outcome, status=status, n_iter=n_iter, history=found.history)
-        return replace(model, outcome=outcome)
+        self._model = replace(model, outcome=outcome)
 
     def certify_observed(self, X: Any, weights: Any, title: str) -> Certificate:
         """Return the certificate of a fit to rows X (n, m) with missing entries.
@@ -239,10 +424,6 @@ class LinearState(FittedState):
                 self._moment = SecondMoment.of(rows.rows, rows.weights)
             return self._moment
 
-    @moment.setter
-    def moment(self, moment: SecondMoment | None) -> None:
-        self._moment = moment
-
     @property
     def refined(self) -> bool:
         """Whether the fit used the rows beside their second moment, and the certificate must too.
@@ -258,49 +439,35 @@ class LinearState(FittedState):
         if self._model is None:
             if self.stream is not None:
                 self._model = self.stream.model()
-            elif self.moment is not None:
+            else:
+                assert self.moment is not None, "a state contains a model, a moment or a stream"
+                shown = self.moment.n_features >= TIMED_FEATURES and self.options.training.verbose
                 data = MomentRows(self.moment)
-                with elapsed("solving", self._verbose):
-                    self._model, self._spectrum = solve(self.options, data, self.previous)
+                with elapsed("solving", shown):
+                    found = solve(self.options, data, self.previous)
+                self._model, self._spectrum, self._count = found
                 self.previous = self._model.outcome.weights
-        assert self._model is not None, "a fitted state contains a model, a moment or a stream"
         return self._model
 
     @property
-    def _verbose(self) -> bool | str:
-        """Whether the time of a lazy solution is shown; problems that take no time show nothing."""
-        assert self.moment is not None, "called only for a moment that is stored"
-        return self.moment.n_features >= TIMED_FEATURES and self.options.training.verbose
-
-    @property
     def eigenvalues(self) -> np.ndarray[Any, Any] | None:
-        """All m eigenvalues of the second moment of the data; None if they are not known.
+        """All m eigenvalues of the second moment, for displays; None if they are not known.
 
         Those below their rounding error are 0. The divisor is the total weight.
         """
-        spectrum = self._all_eigenpairs
-        return None if spectrum is None else spectrum.resolved(spectrum.n_features)
-
-    @property
-    def _all_eigenpairs(self) -> Spectrum | None:
         if self.stream is not None:
             return None
-        _, spectrum = self.model, self._spectrum  # the model is computed together with the spectrum
+        _, spectrum = self.model, self._spectrum  # which is computed together with the model
         if spectrum is None or isinstance(self.options.n_components, int):
-            if self.moment is None:
-                return None
-            spectrum = leading(MomentRows(self.moment), None)
-        assert spectrum is not None, "a matrix has all eigenvalues"
-        return spectrum
+            spectrum = None if self.moment is None else leading(MomentRows(self.moment), None)
+        return None if spectrum is None else spectrum.resolved(spectrum.n_features)
 
     @property
     def component_count(self) -> ComponentCount | None:
         """Result of the criterion that `n_components` names; None if it names no criterion."""
-        if self.observed is not None or self._count is not None:
-            return self._count
-        wanted = self.options.n_components
-        spectrum = self._all_eigenpairs if is_criterion(wanted) else None
-        return None if spectrum is None else count_in_spectrum(wanted, spectrum, self.weight)
+        if is_criterion(self.options.n_components):
+            _ = self.model  # which is computed together with it
+        return self._count
 
     @property
     def last_weights(self) -> Any:
@@ -368,9 +535,8 @@ class LinearState(FittedState):
                 self._rows = rows if rows.stored else None
                 return found
         self._rows = None
-        moment = self.moment if self.stream is None else self.seen
-        if moment is not None and rows is None:
-            return self.certify(self._data(MomentRows(moment), self._sketch), title)
+        if self.moment is not None and rows is None:
+            return self.certify(self._data(MomentRows(self.moment), self._sketch), title)
         why = CHANGED_ROWS
         if rows is None:
             why = (

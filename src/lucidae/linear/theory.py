@@ -1,4 +1,4 @@
-"""What theory says from eigenvalues alone: Hessians, condition numbers, zero latents, epochs.
+"""What theory says from eigenvalues alone: Hessians, condition numbers, epochs, and penalties.
 
 At the minimum, row i of the encoder W₁ (k × m) is the principal axis i times a length eᵢ. Column i
 of the decoder W₂ (m × k) is the same axis times a length aᵢ: the weights are *aligned*. For the
@@ -13,16 +13,22 @@ eq. 6) has all λᵢ = 0. In the eigenbasis of Σ the Hessian couples only the e
 entries {W₁ᵢⱼ, W₂ⱼᵢ} for j > k, and the entries {W₁ᵢⱼ, W₂ⱼᵢ, W₁ⱼᵢ, W₂ᵢⱼ} for i < j ≤ k. All 2mk
 eigenvalues are therefore those of 2 × 2 and 4 × 4 matrices.
 
-`values` are always eigenvalues σ₁² ≥ σ₂² ≥ … of Σ, descending.
+`values` are always eigenvalues σ₁² ≥ σ₂² ≥ … of Σ, descending. The penalties are those of Bao et
+al. 2020, and those with the best-conditioned Hessian.
 """
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
+import scipy.optimize
+
+from lucidae.arrays import to_numpy
+from lucidae.validation import check_integer, check_vector, real_array
 
 Vector = np.ndarray[Any, Any]
 
@@ -211,3 +217,372 @@ def predicted_epochs(
     if speed <= 0.0:  # no convergence, or a product that underflows
         return math.inf
     return max(0.0, math.log(start / target) / speed)
+
+
+COARSE, FINE = 1e-5, 1e-11
+"""Relative accuracy of the penalties during the search (`COARSE`) and of the result (`FINE`)."""
+
+FIRST_TRIALS = 16
+"""Number of trial values of the first penalty before the search is refined around the best one.
+
+As a function of the first penalty, the condition number may have several local minima."""
+
+DIGITS = 3
+"""Decimals to which the logarithm of the ratio of first penalty to k-th eigenvalue is rounded."""
+
+TIE = 1e-8
+"""Relative difference below which two eigenvalues count as equal."""
+
+
+def rotation_bound(values: Vector, penalties: Vector) -> float:
+    """Return the largest of the ratios in Bao et al. 2020, eq. 16, for two neighbouring latents.
+
+    That paper minimises this number instead of the condition number of the Hessian. With the k
+    eigenvalues σ² (`values`, descending), the ascending penalties λ and ν = 1 − λ/σ², the ratio for
+    latents j and j + 1 is 2(σ₁² − σ_k²)(νⱼ₊₁ + νⱼ) / ((λⱼ₊₁ − λⱼ)(νⱼ − νⱼ₊₁)).
+    """
+    power = 1 - penalties / values
+    gaps = (penalties[1:] - penalties[:-1]) * (power[:-1] - power[1:])
+    return float(np.max(2 * (values[0] - values[-1]) * (power[1:] + power[:-1]) / gaps))
+
+
+def paper_penalties(values: Vector) -> Vector:
+    """Return the k penalties of Bao et al. 2020, Figure 5, ascending.
+
+    They minimise the largest ratio in eq. 16 of that paper (see `rotation_bound`). All ratios are
+    equal then, the first penalty is 0, and the last one is the k-th eigenvalue. The condition
+    number of the Hessian itself is infinite for these penalties: use `best_penalties` to minimise
+    that number.
+
+    Parameters
+    ----------
+    values : ndarray of shape (k,)
+        Leading eigenvalues of the second moment, descending and positive.
+    """
+    values = _positive_descending(values)
+    if len(values) == 1:
+        return np.array([0.0])
+    scaled: Vector = values[0] * _paper_sequence(values / values[0])
+    return scaled
+
+
+# The largest of the adjacent ratios is smallest when all are equal. For a given ratio each penalty
+# follows from the one before it; the last penalty decreases with the ratio, so that one root search
+# finds the ratio at which it equals its upper limit σ_k².
+
+
+def _paper_sequence(values: Vector) -> Vector:
+    def excess(log_ratio: float) -> float:
+        return float(_equal_ratio_penalties(values, np.exp(log_ratio))[-1] - values[-1])
+
+    low, high = _bracket(excess)
+    log_ratio = scipy.optimize.brentq(excess, low, high, xtol=1e-13)
+    chosen: Vector = np.minimum(_equal_ratio_penalties(values, np.exp(log_ratio)), values[-1])
+    return chosen
+
+
+def _equal_ratio_penalties(values: Vector, ratio: float) -> Vector:
+    """Return the penalties that start at 0 and give the same ratio for all neighbouring latents.
+
+    `ratio` is this common value of the ratios in Bao et al. 2020, eq. 16, and `values` are the k
+    leading eigenvalues, descending.
+    """
+    spread = max(2 * (values[0] - values[-1]), np.finfo(float).tiny)
+    chosen = np.zeros(len(values))
+    for j in range(len(values) - 1):
+        chosen[j + 1] = _next_paper_penalty(values[j], values[j + 1], chosen[j], ratio / spread)
+    return chosen
+
+
+def _next_paper_penalty(own: float, following: float, penalty: float, ratio: float) -> float:
+    """Return the next latent's penalty for which the ratio in Bao et al. 2020, eq. 16, is `ratio`.
+
+    It is the root x > λ of ratio·(x − λ)(ν − 1 + x/σ²) = ν + 1 − x/σ², where λ is `penalty`, σ² is
+    the eigenvalue `following` of the next latent, and ν = 1 − λ/`own`.
+    """
+    power = 1 - penalty / own
+    # With y = x − λ and ν' = 1 − (λ + y)/σ'²: ratio·y·(c + y/σ'²) + y/σ'² − b = 0.
+    shift = power - (1 - penalty / following)
+    total = power + 1 - penalty / following
+    square, linear = ratio / following, ratio * shift + 1 / following
+    # The positive root as 2c/(b + √(b² + 4ac)), which does not cancel.
+    root = np.sqrt(linear * linear + 4 * square * max(total, 0.0))
+    return float(penalty + 2 * max(total, 0.0) / (linear + root))
+
+
+def best_penalties(values: Vector, k: int) -> Vector:
+    """Return ascending penalties that minimise the condition number of the Hessian at the minimum.
+
+    All penalties lie between 0 and the k-th eigenvalue. For a given first penalty, the smallest
+    eigenvalue of the Hessian is made as large as possible. For a trial value f of it, each next
+    penalty is the smallest one for which the rotation block (4 × 4) of its latent and the previous
+    one, a part of the Hessian, has no eigenvalue below f. A root search finds the largest f for
+    which the last penalty is small enough. A one-dimensional search then finds the best first
+    penalty. Other sequences of penalties can be better by a few per cent if eigenvalue k + 1 is
+    close to eigenvalue k.
+
+    Parameters
+    ----------
+    values : ndarray of shape (q,)
+        The q ≥ k leading eigenvalues of the second moment, descending. Those after the k-th also
+        affect the condition number.
+    k : int
+        Number of latents. If it exceeds the rank of the second moment, the latents above the rank
+        have the eigenvalue 0; they get penalties above the smallest positive eigenvalue.
+
+    Returns
+    -------
+    ndarray of shape (k,)
+        The penalties.
+    """
+    values, k = _descending(values), check_integer(k, "k", low=1)
+    if len(values) < k:
+        raise ValueError(
+            f"values has {len(values)} eigenvalues, expected at least k={k}: one per latent."
+        )
+    unit = float(values[0])
+    rounding = len(values) * float(np.finfo(float).eps)
+    rank = int(np.sum(values[:k] > rounding * unit)) if unit > 0 else 0
+    if rank == 0:
+        return np.linspace(0.5, 1.0, k) if k > 1 else np.array([0.5])
+    inside, outside = values[:rank], values[k:]
+    # Equal eigenvalues give flat directions for any penalties, so each distinct value is used once.
+    outside = outside[outside < inside[-1] * (1 - TIE)]
+    fresh = np.append(True, inside[1:] < inside[:-1] * (1 - TIE))
+    distinct = np.concatenate([inside[fresh], outside]) / unit
+    chosen = _best_distinct(distinct, int(fresh.sum()))[np.cumsum(fresh) - 1]
+    chosen = _strictly_inside(unit * chosen, float(inside[-1]))
+    above_rank = values[rank - 1] * (1 + np.arange(1, k - rank + 1) / k)
+    return np.concatenate([chosen, above_rank])
+
+
+def _best_distinct(values: Vector, k: int) -> Vector:
+    def condition(log_first: float) -> float:
+        trial = _highest_floor(values, k, np.exp(log_first), COARSE)
+        # A trial may make the Hessian singular, and the search needs finite values.
+        return math.log(min(condition_number(AlignedPoint.nonuniform(values, trial)), 1e300))
+
+    trials = np.log(values[k - 1] * np.geomspace(1e-3 / k**2, 1 - 1e-6, FIRST_TRIALS))
+    best = int(np.argmin([condition(trial) for trial in trials]))
+    search = scipy.optimize.minimize_scalar(
+        condition,
+        bounds=(trials[max(best - 1, 0)], trials[min(best + 1, FIRST_TRIALS - 1)]),
+        method="bounded",
+        options={"xatol": 1e-2 * 10.0**-DIGITS},
+    )
+    # Where the condition number is flat, the result of the search depends on rounding. A rounded
+    # first penalty costs nothing and gives the same penalties for the same data in another order.
+    share = round(search.x - math.log(values[k - 1]), DIGITS)
+    return _highest_floor(values, k, float(values[k - 1] * math.exp(share)), FINE)
+
+
+def _highest_floor(values: Vector, k: int, first: float, accuracy: float) -> Vector:
+    """Return the k penalties, the first of which is given, that maximise an eigenvalue.
+
+    This is the smallest eigenvalue of the Hessian at the minimum.
+    """
+    if k == 1:
+        return np.array([first])
+    inside: list[float] = values[:k].tolist()
+
+    def slack(floor: float) -> float:
+        chosen = _penalties_above(inside, first, floor, accuracy)
+        return 4 * (inside[-1] - chosen[-1]) - floor
+
+    high = 4 * inside[-1]
+    floor = scipy.optimize.brentq(slack, 0.0, high, xtol=1e-3 * accuracy * high, rtol=accuracy)
+    # Where the last penalty depends steeply on the floor, the root may leave it at or above σ_k²:
+    # the floor is lowered, by steps that double, until 4(σ_k² − λ_k) exceeds half of the floor.
+    margin = 2 * accuracy
+    chosen = _penalties_above(inside, first, floor * (1 - margin), accuracy)
+    while margin < 1.0 and 8 * (inside[-1] - chosen[-1]) <= floor * (1 - margin):
+        margin *= 2
+        chosen = _penalties_above(inside, first, floor * max(1 - margin, 0.0), accuracy)
+    return np.array(chosen)
+
+
+def _strictly_inside(penalties: Vector, limit: float) -> Vector:
+    """Return the penalties, changed minimally so that they increase strictly and are below `limit`.
+
+    `limit` is the smallest eigenvalue. Rounding can make neighbouring penalties equal, or equal to
+    `limit`. Latents with equal penalties could rotate, and a latent whose penalty is `limit` is
+    zero.
+    """
+    chosen: list[float] = penalties.tolist()
+    for i in range(1, len(chosen)):
+        chosen[i] = max(chosen[i], math.nextafter(chosen[i - 1], math.inf))
+    for i in range(len(chosen) - 1, -1, -1):
+        chosen[i] = min(chosen[i], math.nextafter(limit, 0.0))
+        limit = chosen[i]
+    return np.array(chosen)
+
+
+def _penalties_above(
+    values: list[float], first: float, floor: float, accuracy: float
+) -> list[float]:
+    """Return penalties, starting with `first`, for which rotation blocks have no small eigenvalue.
+
+    Each penalty is the smallest one for which the rotation block of its latent and the previous one
+    (4 × 4, a part of the Hessian) has no eigenvalue below `floor`.
+    """
+    chosen = [first]
+    for own, following in pairwise(values):
+        chosen.append(_next_penalty(own, following, chosen[-1], floor, accuracy))
+    return chosen
+
+
+def _next_penalty(
+    own: float, following: float, last: float, floor: float, accuracy: float
+) -> float:
+    """Return the smallest penalty of a latent for which a rotation block has no small eigenvalue.
+
+    The rotation block is the 4 × 4 part of the Hessian that belongs to this latent (eigenvalue
+    `following`) and its predecessor (eigenvalue `own`, penalty `last`); none of its eigenvalues may
+    be below `floor`. The smallest one increases with the penalty between `last` and `following`. If
+    no such penalty is large enough, a number above `following` is returned.
+    """
+
+    def excess(penalty: float) -> float:
+        return _pair_excess(own, following, last, penalty, floor)
+
+    if floor == 0.0:
+        return last  # equal penalties reach 0 exactly, which rounding would hide
+    if last >= following or excess(following) < 0.0:
+        return max(last, following) + floor
+    if excess(last) >= 0.0:
+        return last
+    root: float = scipy.optimize.brentq(
+        excess, last, following, xtol=1e-3 * accuracy * following, rtol=accuracy
+    )
+    return root
+
+
+def _pair_excess(own: float, following: float, last: float, penalty: float, floor: float) -> float:
+    """Return a number with the sign of the smallest eigenvalue of a rotation block minus `floor`.
+
+    The block is the part of the Hessian that belongs to two latents with the eigenvalues `own` and
+    `following` and the penalties `last` and `penalty`. After `floor` is subtracted from the
+    diagonal of the 4 × 4 block, its second and fourth variables, which are not coupled, are
+    eliminated. The 2 × 2 Schur complement has as many negative eigenvalues as the block has
+    eigenvalues below `floor` (Sylvester's law of inertia); its smaller eigenvalue is returned.
+    Python floats are used because the search calls this function thousands of times.
+    """
+    second, fourth = 2 * own - floor, 2 * following - floor
+    if fourth <= 0.0:
+        return fourth - floor
+    power, next_power = 1 - last / own, max(0.0, 1 - penalty / following)
+    # With ν = 1 − λ/σ² the two largest terms of each diagonal entry nearly cancel. Their difference
+    # is 2ν'σ² − 4νν'σ⁴/(2σ² − f) = 2ν'σ²(2λ − f)/(2σ² − f), which does not.
+    first = 2 * power * following * (2 * penalty - floor) / fourth
+    first += 2 * last - floor - 4 * penalty * penalty / second
+    third = 2 * next_power * own * (2 * last - floor) / second
+    third += 2 * penalty - floor - 4 * last * last / fourth
+    off = 4 * math.sqrt(power * next_power) * (penalty * own / second + last * following / fourth)
+    return (first + third) / 2 - math.hypot((first - third) / 2, off)
+
+
+def _bracket(excess: Any) -> tuple[float, float]:
+    low, high = -2.0, 2.0
+    while excess(low) < 0:
+        low -= 4.0
+    while excess(high) > 0:
+        high += 4.0
+    return low, high
+
+
+def _positive_descending(values: Vector) -> Vector:
+    values = _descending(values)
+    if values[-1] <= 0:
+        raise ValueError(
+            f"values={_shortened(values)} was given, expected finite, positive eigenvalues in "
+            "descending order. Leave out those that are 0."
+        )
+    return values
+
+
+def _descending(values: Any) -> Vector:
+    """Return eigenvalues of at least 0 as a vector; raise an error unless they descend.
+
+    Differences within rounding are corrected: negative eigenvalues become 0, and an eigenvalue
+    larger than its predecessor becomes equal to it.
+    """
+    vector = to_numpy(real_array(values, "values")).astype(float)
+    if vector.ndim == 1 and vector.size and np.all(np.isfinite(vector)):
+        rounding = 10 * len(vector) * float(np.finfo(float).eps) * max(float(vector[0]), 0.0)
+        if np.all(vector >= -rounding) and np.all(np.diff(vector) <= rounding):
+            return np.asarray(np.maximum(np.minimum.accumulate(vector), 0.0))
+    raise ValueError(
+        f"values={_shortened(vector)} was given, expected a vector of finite, positive "
+        "eigenvalues in descending order."
+    )
+
+
+def _shortened(values: Vector) -> str:
+    return np.array2string(values, threshold=6, precision=3)
+
+
+def nonuniform_penalties(l2: Any, values: Vector | None, k: int) -> Vector:
+    """Return the penalties of ``method="nonuniform_l2"``, one per latent, from the argument `l2`.
+
+    Parameters
+    ----------
+    l2 : "auto" or array-like of shape (k,)
+        The argument of `LinearAutoencoder`: the penalties, or ``"auto"`` for `best_penalties`.
+    values : ndarray of shape (q,) or None
+        Eigenvalues of the second moment, descending; used only for ``"auto"``.
+    k : int
+        Number of latents.
+
+    Returns
+    -------
+    ndarray of shape (k,)
+        The penalties, in the given order.
+    """
+    if isinstance(l2, str):
+        return best_penalties(_required(values), k)
+    penalties = np.atleast_1d(check_vector(l2, "l2"))
+    if penalties.shape != (k,):
+        raise ValueError(
+            f"l2 has {penalties.size} penalties, expected {k}: one per latent. "
+            "Use l2='auto' to have them chosen."
+        )
+    return penalties
+
+
+def uniform_penalties(l2: Any, values: Vector | None, k: int) -> Vector:
+    """Return k equal penalties for ``method="uniform_l2"``, from the argument `l2`.
+
+    Parameters
+    ----------
+    l2 : "auto", float or array-like
+        The penalty, or ``"auto"`` for half of the k-th eigenvalue. An array must have one entry, or
+        k equal entries.
+    values : ndarray of shape (q,) or None
+        Eigenvalues of the second moment, descending; used only for ``"auto"``.
+    k : int
+        Number of latents.
+    """
+    if isinstance(l2, str):
+        values = _required(values)
+        # Both eigenvalues of a scaling block, 4λ and 4(σ² − λ), are equal for the weakest latent.
+        weakest = max(float(values[min(k, len(values)) - 1]), 1e-12 * float(values[0]))
+        return np.full(k, weakest / 2)
+    penalties = np.atleast_1d(check_vector(l2, "l2"))
+    if penalties.size == 1:
+        return np.full(k, penalties[0])
+    penalties = nonuniform_penalties(l2, values, k)
+    if np.ptp(penalties) > 0:
+        raise ValueError(
+            f"l2={l2!r} was given, expected one number: this method has the same penalty for all "
+            "latents. Use method='nonuniform_l2' for one penalty per latent."
+        )
+    return penalties
+
+
+def _required(values: Vector | None) -> Vector:
+    if values is None:
+        raise ValueError(
+            "l2='auto' chooses the penalties from the eigenvalues of the data, which were not "
+            "computed here: give l2 as numbers."
+        )
+    return values

@@ -19,9 +19,10 @@ from scipy.sparse.csgraph import connected_components
 from lucidae.arrays import as_double, to_numpy
 from lucidae.certificates.bounds import TINY, Ball, gamma
 from lucidae.certificates.claims import Certificate, Claim
-from lucidae.linear.claims import STATIONARITY, LinearFigures, claims, judge
+from lucidae.certificates.rows import Data, GivenRows
+from lucidae.linear.claims import STATIONARITY, LinearFigures, claims
 from lucidae.linear.claims import evidence as evidence_of
-from lucidae.linear.verify import DENSE_FEATURES, Data, GivenRows
+from lucidae.linear.verify import DENSE_FEATURES
 
 __all__ = ["Parameters", "certify_observed", "data_of_parameters"]
 
@@ -74,8 +75,8 @@ def data_of_parameters(model: Parameters, weight: float, X: Any, weights: Any) -
             rows[part] = np.where(mask > 0.0, rows[part], guess)
         filled = GivenRows(rows, weights)
     return Data(
-        Ball(model.mean, gamma(0) * np.abs(model.mean)),
-        trace,
+        model.mean,
+        Ball(0.0 * model.mean, 0.0 * model.mean),
         model.variances,
         product,
         gamma(m) * trace,
@@ -257,7 +258,7 @@ def _likelihood(
         "Train longer (increase max_iter). If X is not the data that was passed to fit, this "
         "result is expected."
     )
-    return judge(text, Ball(size, error), bound, advice), value
+    return text.judged(Ball(size, error), bound, advice), value
 
 
 def _identifiability(rows: Vector) -> tuple[Claim, Vector | None]:
@@ -279,7 +280,7 @@ def _identifiability(rows: Vector) -> tuple[Claim, Vector | None]:
     pairs = np.argwhere(np.triu(hardly, 1))
     never = pairs[count[tuple(pairs.T)] < 0.5]
     if not len(pairs):
-        return judge(text, Ball(0.0), 0.0, ""), never
+        return text.judged(0.0, 0.0), never
     shown = ", ".join(f"{i} and {j}" for i, j in pairs[:3])
     more = "" if len(pairs) <= 3 else f" and {len(pairs) - 3} other pairs"
     why = (

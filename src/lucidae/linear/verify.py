@@ -1,19 +1,11 @@
 """Measured values of a linear autoencoder, from its rows and its weights alone.
 
-Nothing is taken from solvers, moments or the reading of data: a test reads the imports. The rows
-(`Data`) are known in one of three ways, each with a bound `error` on what is not known of their
-second moment Σ (m × m):
-
-1. *triangle*: Σ = RᵀR, where R comes from a QR factorisation of the centred rows. Its singular
-   values are the roots of the eigenvalues and have all digits. For small rows, and for rows in
-   memory, or blocks that can be read again, if what follows does not decide.
-2. *matrix*: a matrix that is claimed to be Σ, such as that of the solver, with the bound on its
-   error that a `Sketch` of the rows gives. For up to 1024 features.
-3. *products* of Σ with vectors, from the rows or a tested matrix, for more features.
-
-From 1 and 2 all eigenpairs follow (`_of_all_axes`). From 3 they are enclosed by residuals of the
-decoder's span and a bound on the eigenvalues outside of it (`_of_products`). Both give the same
-record (`Leading`). Errors are those of `lucidae.certificates.bounds`.
+Nothing is taken from solvers, moments or the reading of data: a test reads the imports. What is
+known of the second moment Σ of the rows is a `lucidae.certificates.rows.Data`. From a factor of Σ,
+or from its matrix for up to 1024 features, all eigenpairs follow (`_of_all_axes`). From products
+they are enclosed by residuals of the decoder's span and a bound on the eigenvalues outside of it
+(`_of_products`). Both give the same record (`Leading`). Errors are those of
+`lucidae.certificates.bounds`.
 
 `WeightFigures` divides all data by a power of two near their standard deviation first, so that
 nothing over- or underflows, and judges the equivalent problem.
@@ -24,40 +16,35 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from functools import cached_property, reduce
+from functools import cached_property
 from typing import Any, NamedTuple
 
 import numpy as np
 import scipy.linalg
 import scipy.sparse
 
-from lucidae.arrays import as_double, like, to_numpy
+from lucidae.arrays import like, to_numpy
 from lucidae.certificates.bounds import (
     TINY,
     Ball,
     enclose_eigenvalues,
     enclose_singular_values,
     gamma,
-    triangle,
     turn,
 )
-from lucidae.certificates.complement import (
+from lucidae.certificates.rows import LARGEST_COPY, Data, GivenRows, norm
+from lucidae.certificates.sketch import (
     STARTS,
     STEPS,
     Complement,
     drawn_after,
     orthonormal,
 )
-from lucidae.certificates.sketch import Sketch
 
 __all__ = [
-    "Data",
-    "GivenRows",
     "Leading",
     "Leverage",
-    "RereadRows",
     "WeightFigures",
-    "norm",
 ]
 
 Vector = np.ndarray[Any, Any]
@@ -65,31 +52,11 @@ Vector = np.ndarray[Any, Any]
 # Largest number of features for which all eigenvalues are computed; otherwise they are bounded.
 DENSE_FEATURES = 1024
 
-# Largest number of entries of rows (one mebibyte) that are factorised in any case.
-SMALL_ROWS = 2**17
-
-# Largest number of rows or features, whichever is smaller, of rows that are factorised because
-# nothing else decides.
-LARGEST_FACTOR = 2048
-
 # Largest number of rows, of more features, whose Gram matrix is decomposed.
 FEW_ROWS = 1024
 
-# Largest number of entries of rows that are copied for it: 256 mebibytes.
-LARGEST_COPY = 2**25
-
-# Number of entries of rows that are centred and multiplied at a time: 4 mebibytes.
-BLOCK_ENTRIES = 2**19
-
-# Number of rows that are so at least: the sums over few rows with many features take longer.
-BLOCK_ROWS = 64
-
 # A decoder column of smaller entries counts as zero: its direction has lost digits.
 SHORTEST = 1e-290
-
-# Ratio of a squared mean to the variance up to which the mean is subtracted from products of the
-# rows instead of from the rows. This costs two of sixteen digits.
-LARGE_MEAN = 100.0
 
 # A component is identifiable if its eigengap exceeds this multiple of the eigenvalues' error: its
 # principal axis is then known up to an angle of 1/100 (Davis & Kahan 1970).
@@ -113,142 +80,13 @@ TIED = 1e-9
 # scikit-learn the largest share is 0.35; a row that was multiplied by 500 has 0.7 of 100 000 rows.
 LEVERAGE = 0.4
 
+# Share of the total variance from which on a row is named as well if it is also this many times the
+# average: one wild cell of thirty standardised features has the first, and no row of the tables of
+# scikit-learn has both.
+OUTLYING, FAR_ROW = 0.03, 50.0
+
 # A latent without a component must have at most this effect on the reconstruction.
 ZERO_GAIN = 1e-7
-
-
-OVERFLOW = (
-    "the squares of X overflow double precision: divide X by a constant, and give the result to "
-    "both fit and certify."
-)
-
-
-# The rows ----------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class Deviations:
-    """Sums over deviations d = x − c of rows x with weights w: Σ w, Σ w d, Σ w d² and Σ w⟨v, d⟩d.
-
-    The centre c need not be the mean, but is subtracted without loss of digits only if it is close
-    to it.
-    """
-
-    center: Vector  # (m,)
-    vectors: Vector  # (q, m): one vector v in each row; Σ w d² is computed without any, or is 0
-    plain: bool = False  # whether the centre is so small that it is subtracted from the sums
-
-    def __call__(self, X: Any, _targets: Any, weights: Any) -> tuple[Any, ...]:
-        """Return the sums over a block of rows."""
-        w = np.ones(X.shape[0]) if weights is None else to_numpy(weights).astype(float)
-        sparse = scipy.sparse.issparse(X)
-        # 1) Rows r and a vector l with d = r − l. Unless the centre is small, rows are centred: of
-        # sparse rows only columns without zeros, which adds no entries. Others have a variance of
-        # at least the share of their zeros times the squared mean.
-        rows = X.tocsr().astype(np.float64, copy=not self.plain) if sparse else as_double(X)
-        left = self.center
-        if sparse and not self.plain:
-            rows.sum_duplicates()
-            full = np.bincount(rows.indices, minlength=rows.shape[1]) == rows.shape[0]
-            rows.data -= np.where(full, left, 0.0)[rows.indices]
-            left = np.where(full, 0.0, left)
-        elif not self.plain:
-            rows, left = rows - like(left, rows), 0.0 * left
-
-        def total(factors: Vector, table: Any) -> Vector:
-            return np.asarray(factors @ table) if sparse else to_numpy(like(factors, table) @ table)
-
-        # 2) Sums over r, from which those over d follow.
-        V = self.vectors if sparse else like(self.vectors, rows)
-        codes = np.asarray(to_numpy(rows @ V.T)) - self.vectors @ left
-        both, squares, weight = np.vstack([codes.T * w, w]), 0.0 * left, float(w.sum())
-        found = total(both, rows)
-        if not len(self.vectors):
-            squares = total(w, rows.multiply(rows) if sparse else rows * rows)
-            squares = squares - 2 * left * found[-1] + weight * left**2
-        if sparse or self.plain:
-            found -= np.outer(both.sum(axis=1), left)
-        return weight, found[-1], squares, found[:-1]
-
-    @staticmethod
-    def merge(one: tuple[Any, ...], other: tuple[Any, ...]) -> tuple[Any, ...]:
-        """Return the sums over two sets of rows together."""
-        return tuple(a + b for a, b in zip(one, other, strict=True))
-
-
-@dataclass(frozen=True)
-class CenteredTriangle:
-    """Weight, triangular factor of √w[1, (x − c)/unit] for the rows x of a block, and its error.
-
-    The first column belongs to a feature that is 1 in every row: the other rows of the factor are
-    orthogonal to it, and so belong to rows that are centred, whatever c is.
-    """
-
-    center: Vector
-    unit: float
-
-    def __call__(self, X: Any, _targets: Any, weights: Any) -> tuple[float, Vector, float]:
-        X = X.toarray() if scipy.sparse.issparse(X) else X
-        rows = (to_numpy(as_double(X)) - self.center) / self.unit
-        w = np.ones(len(rows)) if weights is None else to_numpy(weights).astype(float)
-        rows = np.column_stack([np.ones(len(rows)), rows])
-        return float(w.sum()), *triangle([np.sqrt(w)[:, None] * rows])
-
-    @staticmethod
-    def merge(
-        one: tuple[float, Vector, float], other: tuple[float, Vector, float]
-    ) -> tuple[float, Vector, float]:
-        """Return the factor of two sets of rows together."""
-        found, error = triangle([one[1], other[1]])
-        return one[0] + other[0], found, error + math.hypot(one[2], other[2])
-
-
-@dataclass(frozen=True)
-class GivenRows:
-    """Rows in memory (dense of any library, or sparse) with their weights."""
-
-    X: Any
-    weights: Any = None
-
-    @property
-    def shape(self) -> tuple[int, int]:
-        """Number of rows and of features."""
-        return int(self.X.shape[0]), int(self.X.shape[1])
-
-    @cached_property
-    def shares(self) -> Vector:
-        """The weights of the rows divided by their sum."""
-        n = self.shape[0]
-        w = np.ones(n) if self.weights is None else to_numpy(self.weights).astype(float)
-        return np.asarray(w / w.sum())
-
-    def total(self, leaf: Any, least: int = 1) -> Any:
-        """Return the results of `leaf` for blocks of at least so many rows, joined by its merge."""
-        (n, m), w = self.shape, self.weights
-        whole = scipy.sparse.issparse(self.X) or getattr(leaf, "plain", False)
-        step = n if whole else max(least, BLOCK_ROWS, BLOCK_ENTRIES // m)
-        parts = (slice(start, min(start + step, n)) for start in range(0, n, step))
-        return reduce(
-            leaf.merge,
-            (leaf(self.X[part, :], None, None if w is None else w[part]) for part in parts),
-        )
-
-
-@dataclass(frozen=True)
-class RereadRows:
-    """Rows that are read in blocks, several times: `passes.total` makes one pass over them."""
-
-    passes: Any
-    n_features: int
-
-    def total(self, leaf: Any, least: int = 1) -> Any:  # noqa: ARG002
-        """Return the results of `leaf` for all blocks, joined by its merge, in one pass."""
-        return self.passes.total(leaf, leaf.merge)
-
-    @property
-    def shape(self) -> tuple[int, int]:
-        """Number of features, as that of rows and of features."""
-        return self.n_features, self.n_features
 
 
 class Leverage(NamedTuple):
@@ -258,199 +96,6 @@ class Leverage(NamedTuple):
     rows: Vector  # numbers, from 0, of the rows whose share exceeds the limit, largest first
     shares: Vector  # these shares
     components: Vector  # the component of each, from 0; −1 for the total variance
-
-
-@dataclass(frozen=True)
-class Data:
-    """The second moment Σ of rows, as far as it is known, and a bound on what is not."""
-
-    mean: Ball  # (m,)
-    trace: float  # total variance, the sum of all eigenvalues of Σ
-    variances: Vector  # (m,): the diagonal of Σ
-    apply: Callable[[Vector], Vector]  # products of row vectors with Σ
-    # bound on the Frobenius norm of the difference of Σ to the matrix that products, matrix and
-    # factor belong to; for rows it is the rounding error
-    error: float
-    weight: float | None = None  # sum of the weights of the rows; None if Σ is not a covariance
-    matrix: Vector | None = None  # (m, m): Σ itself
-    # R with RᵀR = Σ, and a bound on the error of its singular values
-    factor: tuple[Vector, float] | None = None
-    rows: GivenRows | RereadRows | None = None  # for what the second moment does not decide
-    filled: GivenRows | None = None  # rows with expectations in place of missing entries
-    # bound on ‖C′ − Σ‖ for the moment C′ of the solver, divided by the trace, from a sketch
-    moment: Ball | None = None
-    peaks: Vector | None = (
-        None  # (2, p): rows farthest from the mean, and their shares of the trace
-    )
-    # where they come from: "rows"; "given", a moment that is taken as the data; or "lost", a moment
-    # whose rows are not known, so that nothing tests it
-    origin: str = "rows"
-    unit: float = 1.0  # the number by which the rows were divided
-
-    @property
-    def n_features(self) -> int:
-        """Number m of features."""
-        return len(self.variances)
-
-    @property
-    def rounding(self) -> float:
-        """Total variance that equal rows seem to have because of rounding errors of the mean."""
-        size = gamma(0) * norm(self.mean.value)
-        return size * size
-
-    @classmethod
-    def of_rows(cls, rows: GivenRows | RereadRows, center: Vector | None = None) -> Data:
-        """Return data of which products with Σ are computed from the rows.
-
-        The centre, such as the mean of the model, need not be right.
-        """
-        m = rows.shape[1]
-        center = np.zeros(m) if center is None else center
-        for _ in range(3):
-            with np.errstate(over="ignore", invalid="ignore"):
-                weight, rest, squares, _ = rows.total(Deviations(center, np.zeros((0, m))))
-                rest = rest / weight
-                variances = np.maximum(squares / weight - rest**2, 0.0)
-                small = np.abs(rest) <= gamma(0) * np.abs(center)
-                near = (rest**2 <= LARGE_MEAN * variances) | small
-            if bool(np.all(near)) or not np.all(np.isfinite(rest)):
-                break
-            center = center + rest
-        trace, mean = float(np.sum(variances)), center + rest
-        if not math.isfinite(trace * weight):
-            raise ValueError(OVERFLOW)
-        plain = norm(mean) <= math.sqrt(LARGE_MEAN * trace)
-        plain = plain and isinstance(rows, GivenRows) and str(rows.X.dtype).endswith("float64")
-
-        def product(vectors: Vector) -> Vector:
-            found = rows.total(Deviations(mean, vectors, plain))
-            offset = found[1] / found[0]
-            return np.asarray(found[3] / found[0] - np.outer(vectors @ offset, offset))
-
-        error = gamma(max(BLOCK_ENTRIES // m, 1)) * np.sqrt(variances + rest**2)
-        known = Ball(mean, error + gamma(0) * np.abs(mean))
-        return cls(known, trace, variances, product, gamma(m) * trace, weight, rows=rows)
-
-    @classmethod
-    def of_moment(
-        cls,
-        mean: Any,
-        covariance: Any,
-        weight: float | None,
-        sketch: Sketch | None = None,
-        rows: GivenRows | RereadRows | None = None,
-        origin: str = "rows",
-    ) -> Data:
-        """Return data of a mean and a covariance, whose errors the sketch of the rows bounds."""
-        matrix, mean = to_numpy(covariance), to_numpy(mean)
-        m, own = len(matrix), np.diag(matrix)
-        trace = float(np.sum(own))
-        error, center, moment, peaks = 0.0, Ball(mean, gamma(0) * np.abs(mean)), None, None
-        if sketch is not None:
-            apart, origin, weight = sketch.compare(matrix), "rows", sketch.weight
-            error = apart.high if math.isfinite(apart.high) else math.inf
-            moment = apart / max(trace, TINY)
-            # The error of each mean is relative to the deviation of its own feature.
-            offset, largest = sketch.sums / sketch.weight, np.finfo(float).max
-            spread = np.sqrt(np.maximum(own, 0.0) + min(error, largest) + offset**2)
-            known = gamma(sketch.depth) * spread + gamma(0) * np.abs(sketch.mean)
-            center = Ball(sketch.mean, known)
-            energy = max(sketch.size - sketch.weight * float(offset @ offset), TINY)
-            peaks = np.stack([sketch.peaks[0], sketch.peaks[1] / energy])
-        return cls(
-            center,
-            trace,
-            own,
-            lambda vectors: vectors @ matrix,
-            error + gamma(m) * max(trace, 0.0),
-            weight,
-            matrix if m <= DENSE_FEATURES else None,
-            rows=rows,
-            moment=moment,
-            peaks=peaks,
-            origin=origin,
-        )
-
-    def beside_moment(self, covariance: Any) -> Data:
-        """Return the same data, by which the covariance of a solver is tested as well."""
-        if self.factor is None or self.n_features > DENSE_FEATURES:
-            return self
-        own = self.factor[0].T @ self.factor[0]
-        apart, trace = norm(to_numpy(covariance) - own), max(self.trace, TINY)
-        return replace(self, moment=Ball(apart / trace, self.error / trace))
-
-    def about_zero(self) -> Data:
-        """Return the second moment about zero, Σ + μμᵀ, of rows that are not centred."""
-        mean, factor = self.mean.value, self.factor
-        with np.errstate(over="ignore"):
-            trace = self.trace + float(mean @ mean)
-        if not math.isfinite(trace):
-            raise ValueError(OVERFLOW)
-
-        def product(vectors: Vector) -> Vector:
-            return np.asarray(self.apply(vectors) + np.outer(vectors @ mean, mean))
-
-        apart = norm(self.mean.error)
-        return replace(
-            self,
-            mean=Ball(0.0 * mean, 0.0 * mean),
-            trace=trace,
-            variances=self.variances + mean**2,
-            apply=product,
-            error=self.error + 2 * norm(mean) * apart + gamma(0) * trace,
-            weight=None,
-            matrix=None if self.matrix is None else self.matrix + np.outer(mean, mean),
-            factor=None if factor is None else (np.vstack([factor[0], mean]), factor[1] + apart),
-            rows=None,
-        )
-
-    def in_units(self, unit: float) -> Data:
-        """Return the data divided by `unit`."""
-        square, factor = unit * unit, self.factor
-        return replace(
-            self,
-            mean=Ball(self.mean.value / unit, self.mean.error / unit),
-            trace=self.trace / square,
-            variances=self.variances / square,
-            apply=lambda vectors: self.apply(vectors) / square,
-            error=self.error / square,
-            matrix=None if self.matrix is None else self.matrix / square,
-            factor=None if factor is None else (factor[0] / unit, factor[1] / unit),
-            unit=self.unit * unit,
-        )
-
-    def refactored(self) -> Data | None:
-        """Return the data with the triangular factor R of their rows; None if it takes too long.
-
-        R has all digits of the rows. Its first row contains the mean.
-        """
-        if self.factor is not None or self.rows is None:
-            return None
-        shape = self.rows.shape
-        if min(shape) > LARGEST_FACTOR or math.prod(shape) > LARGEST_COPY:
-            return None
-        m, center = self.n_features, self.mean.value * self.unit
-        # The error of each column is relative to its own norm (Higham 2002, Theorem 19.4).
-        unit = self.unit * math.sqrt(max(self.trace / m, self.rounding, TINY))
-        _, found, error = self.rows.total(CenteredTriangle(center, unit), 4 * m)
-        root = float(found[0, 0])
-        factor, offset = found[1:, 1:] * (unit / abs(root)), found[0, 1:] * (unit / root)
-        factor, offset = factor / self.unit, offset / self.unit
-        error *= norm(found[:, 1:]) / norm(found) * (unit / abs(root)) / self.unit
-        variances = np.einsum("ij,ij->j", factor, factor)
-        trace, mean = float(np.sum(variances)), self.mean.value + offset
-        known = error * (2 * math.sqrt(trace) + error) + gamma(len(factor)) * trace
-        spread = gamma(len(found)) * np.sqrt(variances + offset**2)
-        return replace(
-            self,
-            mean=Ball(mean, spread + gamma(0) * np.abs(mean)),
-            trace=trace,
-            variances=variances,
-            apply=lambda vectors: (vectors @ factor.T) @ factor,
-            error=known,
-            matrix=None,
-            factor=(factor, error),
-        )
 
 
 class _KnownProducts:
@@ -534,7 +179,7 @@ def find_leading(data: Data, atoms: Vector) -> tuple[Data, Leading]:
     k = len(atoms)
     if data.factor is not None:
         return data, _of_all_axes(data, atoms)
-    if data.matrix is not None:
+    if data.matrix is not None and data.n_features <= DENSE_FEATURES:
         found = _of_all_axes(data, atoms)
     else:
         finite, zero = bool(np.all(np.isfinite(atoms))), not np.any(np.abs(atoms) > SHORTEST)
@@ -545,7 +190,6 @@ def find_leading(data: Data, atoms: Vector) -> tuple[Data, Leading]:
             isinstance(rows, GivenRows)
             and rows.shape[0] < min(rows.shape[1], FEW_ROWS)
             and math.prod(rows.shape) <= LARGEST_COPY
-            and not scipy.sparse.issparse(rows.X)
         )
         found = _of_few_rows(data, atoms) if few else _of_products(data, atoms)
     # 1. Components of small variance: the rows have more digits than their second moment.
@@ -655,12 +299,11 @@ def _of_few_rows(data: Data, atoms: Vector) -> Leading:
     """
     k, rows, span = len(atoms), data.rows, _Span.of(data, atoms)
     assert isinstance(rows, GivenRows), "the caller has tested it"
-    A = to_numpy(as_double(rows.X)) - data.mean.value * data.unit
-    A *= np.sqrt(rows.shares)[:, None] / data.unit
+    A = rows.matrix(data.mean.value * data.unit, 1.0 / data.unit)
     # Rows that are centred about another mean differ by its error in every row.
     offset = norm(data.mean.error)
     error = gamma(rows.shape[1]) * data.trace + offset * (2 * math.sqrt(data.trace) + offset)
-    known = enclose_eigenvalues(A @ A.T, error)
+    known = enclose_eigenvalues(A.gram(), error)
     values = np.append(np.maximum(known.values, 0.0), np.zeros(k + 1))
     found = float(values[len(span.values)])
     bound = found + known.error + span.size
@@ -788,12 +431,6 @@ def _misalignments(atoms: Vector, axes: Vector) -> Vector:
     return found
 
 
-def norm(values: Vector) -> float:
-    """Return the Frobenius norm; entries are scaled, so that no square overflows."""
-    peak = float(np.max(np.abs(values), initial=0.0))
-    return peak * float(np.linalg.norm(values / peak)) if 0.0 < peak < math.inf else peak
-
-
 def _lengths(rows: Vector) -> Vector:
     """Return the Euclidean norm of each row; entries are scaled, so that no square overflows."""
     peaks = np.max(np.abs(rows), axis=1, initial=0.0)
@@ -852,6 +489,8 @@ class WeightFigures:
         self, objective: Any, rule: Any, weights: Any, data: Data, model: Any, running: bool
     ) -> None:
         unit = 1.0
+        if data.n_features > DENSE_FEATURES:
+            data = replace(data, matrix=None)
         if 0.0 < data.trace < math.inf and objective.independent and rule.independent:
             unit = float(2.0 ** round(math.log2(data.trace / data.n_features) / 2))
         scaled = data.in_units(unit)
@@ -1051,9 +690,9 @@ def find_leverage(data: Data, atoms: Vector) -> Leverage | None:
     """Return the rows that carry a large share of a component or of the total variance.
 
     The share of a row x with the share p of all weights in a component of direction w is
-    p⟨w, x − μ⟩² divided by the sum over all rows. If the rows are not known any more, the sketch
-    has those farthest from the mean μ, whose share of the total variance is p‖x − μ‖²/tr Σ.
-    Missing entries are replaced by their expectations.
+    p⟨w, x − μ⟩² divided by the sum over all rows; in the total variance it is p‖x − μ‖²/tr Σ. If
+    the rows are not known any more, the sketch has those farthest from the mean μ. Missing entries
+    are replaced by their expectations.
     """
     if not data.trace > data.rounding or (data.weight or 0.0) < 10.0:
         return None
@@ -1065,18 +704,20 @@ def find_leverage(data: Data, atoms: Vector) -> Leverage | None:
         table = np.minimum(shares, 1.0)[:, None]
     else:
         units = _unit_rows(atoms[np.all(np.isfinite(atoms), axis=1)])
-        if not len(units):
-            return None
         # Single precision suffices for float32 rows, because the shares are not judged.
         V = units if scipy.sparse.issparse(rows.X) else like(units, rows.X)
         table = (to_numpy(rows.X @ V.T) - units @ data.mean.value) ** 2 * rows.shares[:, None]
         sums = np.sum(table, axis=0)
         # One row may well make a component of less than the average variance.
         table = table / np.where(sums > data.trace / data.n_features, sums, math.inf)
+        total = rows.squared_distances(data.mean.value) * rows.shares / data.trace
+        table = np.column_stack([total, table])
         numbers = np.arange(len(table))
-    best = np.argmax(table, axis=1)
-    shares = table[np.arange(len(table)), best]
+    limits = np.full(table.shape[1], LEVERAGE)
+    limits[0] = min(LEVERAGE, max(OUTLYING, FAR_ROW / float(data.weight or 1.0)))
+    large = np.where(table > limits, table, 0.0)
+    best, shares = np.argmax(large, axis=1), np.max(large, axis=1)
     order = np.argsort(-shares, kind="stable")
-    order = order[shares[order] > LEVERAGE][:100]
-    return Leverage(float(np.max(shares)), numbers[order].astype(int), shares[order],
-                    best[order] if isinstance(rows, GivenRows) else best[order] - 1)  # fmt: skip
+    order = order[shares[order] > 0.0][:100]
+    return Leverage(float(np.max(table)), numbers[order].astype(int), shares[order],
+                    best[order] - 1)  # fmt: skip

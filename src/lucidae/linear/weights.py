@@ -1,17 +1,23 @@
-"""Weights of a linear autoencoder: untied, tied, and those of a linear VAE.
+"""Weights of a linear autoencoder, and the first-order optimizers that change them.
 
 Both layers are stored as arrays of shape (…, k, m) for k latents and m features: `encoder` is the
 encoder matrix W₁, and `atoms` the transposed decoder matrix W₂ᵀ, whose rows are the decoder's
 columns. Leading axes contain the weights of independent training runs.
+
+An optimizer does not change itself or its state: `update` returns a new state. A learning rate is a
+number, or an array that broadcasts over weights of shape (runs, k, m), with one rate per run.
 """
 
 from __future__ import annotations
 
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol, Self
 
-from lucidae.arrays import Array, namespace, squared_norm, where_set
+from lucidae.arrays import Array, add_scaled, namespace, squared_norm, where_set
+from lucidae.iteration import Callback, progress_bars
 from lucidae.metrics import alignment_of, subspace_distance
 from lucidae.rows.covariances import Covariance
 
@@ -198,3 +204,264 @@ def products(weights: AnyWeights, covariance: Covariance) -> Products:
         stacked = covariance.apply(namespace(encoder).concat([encoder, atoms], axis=-2))
         encoded, decoded = stacked[..., :k, :], stacked[..., k:, :]
     return Products(encoded, decoded, encoded @ encoder.mT, atoms @ atoms.mT)
+
+
+SAFETY = 0.5
+"""Ratio of the step size of `learning_rate="auto"` to the largest stable step size."""
+
+ADAM_RATE = 3e-3
+"""Step size of Adam with `learning_rate="auto"`; it does not depend on the scale of the loss."""
+
+
+@dataclass(frozen=True, slots=True)
+class Optimizer(ABC):
+    """Interface of optimizers, which update weights against a direction such as a gradient."""
+
+    rate: Any  # the step size; an array has one step size per run
+    # the momentum, from 0 to below 1, which optimizers without momentum ignore
+    momentum: float = 0.9
+
+    uses_momentum = False
+    commutes_with_rotations = True
+
+    @abstractmethod
+    def start(self, weights: Any) -> Any:
+        """Return the optimizer's state before the first step from the given weights."""
+
+    @abstractmethod
+    def update(self, state: Any, direction: Any, scale: float = 1.0) -> Any:
+        """Return the state after one step against `direction`; `scale` multiplies the step size."""
+
+    @staticmethod
+    @abstractmethod
+    def largest_stable_product(momentum: float) -> float:
+        """Return the largest stable product of step size and curvature.
+
+        Above this product, the optimizer diverges on a quadratic loss.
+        """
+
+    @classmethod
+    def automatic_rate(cls, curvature: float, momentum: float) -> float:
+        """Return half of the largest stable step size for a loss with the given curvature."""
+        return SAFETY * cls.largest_stable_product(momentum) / curvature
+
+
+class DescentState(NamedTuple):
+    """State of gradient descent: only the weights."""
+
+    weights: Any
+
+
+class MomentumState(NamedTuple):
+    """State of heavy ball and Nesterov: the weights, and the velocity in the same shape."""
+
+    weights: Any
+    velocity: Any
+
+
+class AdamState(NamedTuple):
+    """State of Adam.
+
+    The fields are the weights, the running averages of the gradient (`first`) and of its square
+    (`second`) in the same shape, and the number of steps.
+    """
+
+    weights: Any
+    first: Any
+    second: Any
+    steps: Any
+
+
+@dataclass(frozen=True, slots=True)
+class GradientDescent(Optimizer):
+    """Gradient descent w ← w − αg with weights w, gradient g and step size α.
+
+    The momentum is ignored.
+    """
+
+    def start(self, weights: Any) -> DescentState:
+        """Return the state before the first step: the given weights."""
+        return DescentState(weights)
+
+    def update(self, state: DescentState, direction: Any, scale: float = 1.0) -> DescentState:
+        """Return the state after one step against `direction`; `scale` multiplies the step size."""
+        rate = self.rate * scale
+        return DescentState(_plus(state.weights, direction, -rate))
+
+    @staticmethod
+    def largest_stable_product(momentum: float) -> float:  # noqa: ARG004
+        """Return 2: the largest stable product of step size and curvature on a quadratic loss."""
+        return 2.0
+
+
+class MomentumOptimizer(Optimizer):
+    """Base of optimizers with the velocity v ← μv + g, which starts at 0.
+
+    μ is the momentum and g the gradient or another direction.
+    """
+
+    __slots__ = ()
+
+    uses_momentum = True
+
+    def start(self, weights: Any) -> MomentumState:
+        """Return the state before the first step: the given weights and the velocity 0."""
+        return MomentumState(weights, map_fields(lambda w: 0.0 * w, weights))
+
+    def _velocity(self, state: MomentumState, direction: Any) -> Any:
+        return _plus(direction, state.velocity, self.momentum)
+
+
+def _plus(weights: Any, direction: Any, scale: Any, *, overwrite: bool = False) -> Any:
+    """Return weights + scale · direction for every field of the weights.
+
+    If `overwrite` is true, the arrays of `direction` may be overwritten.
+    """
+    return type(weights)(*add_scaled(weights, direction, scale, overwrite=overwrite))
+
+
+@dataclass(frozen=True, slots=True)
+class HeavyBall(MomentumOptimizer):
+    """The heavy-ball method v ← μv + g, w ← w − αv (Polyak 1964).
+
+    w are the weights, v is the velocity, g the gradient, μ the momentum and α the step size.
+    """
+
+    def update(self, state: MomentumState, direction: Any, scale: float = 1.0) -> MomentumState:
+        """Return the state after one step against `direction`; `scale` multiplies the step size."""
+        rate, velocity = self.rate * scale, self._velocity(state, direction)
+        return MomentumState(_plus(state.weights, velocity, -rate), velocity)
+
+    @staticmethod
+    def largest_stable_product(momentum: float) -> float:
+        """Return 2(1 + momentum): the largest stable product of step size and curvature."""
+        return 2 * (1 + momentum)
+
+    @classmethod
+    def automatic_rate(cls, curvature: float, momentum: float) -> float:
+        """Return the automatic step size of Nesterov's method, for a bound on the curvature.
+
+        It is smaller than half of the largest stable step of the heavy ball, which is stable on a
+        quadratic loss but would overshoot on a quartic one.
+        """
+        return Nesterov.automatic_rate(curvature, momentum)
+
+
+@dataclass(frozen=True, slots=True)
+class Nesterov(MomentumOptimizer):
+    """Nesterov's method in the form of PyTorch: v ← μv + g, w ← w − α(g + μv).
+
+    w are the weights, v is the velocity, g the gradient, μ the momentum and α the step size.
+    """
+
+    def update(self, state: MomentumState, direction: Any, scale: float = 1.0) -> MomentumState:
+        """Return the state after one step against `direction`; `scale` multiplies the step size."""
+        rate, velocity = self.rate * scale, self._velocity(state, direction)
+        ahead = _plus(direction, velocity, self.momentum)
+        # In place: one more array would take longer than the arithmetic.
+        return MomentumState(_plus(state.weights, ahead, -rate, overwrite=True), velocity)
+
+    @staticmethod
+    def largest_stable_product(momentum: float) -> float:
+        """Return 2(1 + μ)/(1 + 2μ) for momentum μ: the largest stable step size times curvature."""
+        return 2 * (1 + momentum) / (1 + 2 * momentum)
+
+
+@dataclass(frozen=True, slots=True)
+class Adam(Optimizer):
+    """Adam with bias correction (Kingma & Ba 2015), which rescales each coordinate.
+
+    The argument `momentum` is ignored. `decay_first` and `decay_second` are the decay rates β₁ and
+    β₂ of the averages of the gradient and of its square. `floor` is added to the root of the
+    average square before dividing by it.
+    """
+
+    decay_first: float = 0.9
+    decay_second: float = 0.999
+    floor: float = 1e-8
+
+    commutes_with_rotations = False
+
+    def start(self, weights: Any) -> AdamState:
+        """Return the state before the first step: the given weights, and averages of 0."""
+        zero = map_fields(lambda w: 0.0 * w, weights)
+        return AdamState(weights, zero, zero, zero[0][..., :1, :1])
+
+    def update(self, state: AdamState, direction: Any, scale: float = 1.0) -> AdamState:
+        """Return the state after one step against `direction`; `scale` multiplies the step size."""
+        steps = state.steps + 1.0
+        one, two = self.decay_first, self.decay_second
+        first = map_fields(lambda a, g: one * a + (1 - one) * g, state.first, direction)
+        second = map_fields(lambda b, g: two * b + (1 - two) * g * g, state.second, direction)
+        # Both averages start at 0; dividing by 1 − βᵗ removes the bias.
+        rate = self.rate * scale / (1 - one**steps)
+        correction = 1 - two**steps
+
+        def move(w: Any, a: Any, b: Any) -> Any:
+            return w - rate * a / (namespace(b).sqrt(b / correction) + self.floor)
+
+        return AdamState(map_fields(move, state.weights, first, second), first, second, steps)
+
+    @staticmethod
+    def largest_stable_product(momentum: float) -> float:  # noqa: ARG004
+        """Return infinity, because the length of Adam's steps does not depend on the curvature."""
+        return math.inf
+
+    @classmethod
+    def automatic_rate(cls, curvature: float, momentum: float) -> float:  # noqa: ARG003
+        """Return the fixed step size 3e-3, since Adam's steps do not depend on the loss's scale."""
+        return ADAM_RATE
+
+
+OPTIMIZERS: dict[str, type[Optimizer]] = {
+    "gradient_descent": GradientDescent,
+    "heavy_ball": HeavyBall,
+    "nesterov": Nesterov,
+    "adam": Adam,
+}
+"""Classes of the optimizers by name; each is called with a step size and a momentum."""
+
+
+@dataclass(frozen=True, slots=True)
+class DescentSettings:
+    """Checked settings of the gradient and stochastic solvers."""
+
+    optimizer: str = "nesterov"  # name of the optimizer, a key of `OPTIMIZERS`
+    # the step size; ``"auto"`` computes it from a bound on the curvature
+    learning_rate: float | str = "auto"
+    momentum: float = 0.9  # momentum of heavy ball and Nesterov
+    max_iter: int = 10_000  # largest number of steps
+    # descent stops when ‖direction‖ ≤ tol · scale · ‖weights‖, with Frobenius norms over all
+    # weights, where scale is the curvature at the optimum
+    tol: float = 1e-6
+    # whether to show a progress bar: always, never, or if somebody can see it
+    verbose: bool | str = False
+
+    @property
+    def callbacks(self) -> tuple[Callback, ...]:
+        """Callbacks of the iteration loop: a progress bar, or none, as `verbose` says."""
+        return progress_bars("training", self.verbose)
+
+    @property
+    def effective_momentum(self) -> float:
+        """The momentum that the optimizer uses; 0 for optimizers without momentum."""
+        return self.momentum if OPTIMIZERS[self.optimizer].uses_momentum else 0.0
+
+    @property
+    def preconditions(self) -> bool:
+        """Whether directions are preconditioned: divided by the curvature of groups of weights.
+
+        This is done if the step size is ``"auto"``, except for Adam, which rescales each coordinate
+        anyway. `Rule.preconditioned` defines the division.
+        """
+        return self.learning_rate == "auto" and OPTIMIZERS[self.optimizer] is not Adam
+
+    def rate(self, curvature: float) -> float:
+        """Return the step size: `learning_rate`, or for ``"auto"`` one that suits the curvature."""
+        if self.learning_rate != "auto":
+            return float(self.learning_rate)
+        return OPTIMIZERS[self.optimizer].automatic_rate(curvature, self.momentum)
+
+    def build(self, curvature: float) -> Optimizer:
+        """Return the optimizer with its step size and momentum."""
+        return OPTIMIZERS[self.optimizer](self.rate(curvature), self.momentum)

@@ -24,7 +24,7 @@ from lucidae.arrays.threads import one_thread
 from lucidae.certificates.claims import Certificate
 from lucidae.mne.certificate import SelectedSources, with_selection
 from lucidae.sparsity.estimator import SparseVAE
-from lucidae.sparsity.noise import WAYS, Guide, checked_noise
+from lucidae.sparsity.noise import WAYS, checked_noise
 from lucidae.sparsity.objectives import FullCovariance, GroupCovariance
 from lucidae.sparsity.path import NoisePath, noise_path
 from lucidae.sparsity.posterior import (
@@ -104,17 +104,17 @@ The smallest noise variance is that of the fit times this ratio. At still smalle
 would explain noise."""
 
 
-def observable_basis(gain: Floats, labels: Floats) -> tuple[Floats, Any]:
+def observable_basis(gain: Floats, labels: Floats, least: float) -> tuple[Floats, Any]:
     """Return, for each source, a basis of those current directions that produce a field.
 
-    Radial currents in a spherical head have no magnetic field, up to rounding errors. Such
-    directions are left out, because the data contain no information about them. If all directions
-    of a source have a field, its columns are unchanged.
+    Radial currents in a spherical head have no magnetic field, up to rounding errors. Directions
+    whose field is below `least` times the strongest are left out, because the data contain no
+    information about them. If all directions of a source have a field, its columns are unchanged.
     """
     rows, values, owners = [], [], []
     for _, members in Groups.of(labels, labels.size).by_size():
         powers, axes = np.linalg.eigh(group_grams(gain, members))
-        seen = powers > UNSEEN**2 * powers[:, -1:]
+        seen = powers > least**2 * powers[:, -1:]
         axes[seen.all(axis=1)] = np.eye(members.shape[1])
         group, axis = np.nonzero(seen)
         rows.append(members[group])
@@ -149,8 +149,7 @@ class FitToAll:
         """The fitted estimator."""
         if self.fitted is not None:
             return self.fitted
-        guide = None if self.start is None else Guide(self.start, None)
-        return _fitted(self.template, self.gain, self.responses, guide)
+        return _fitted(self.template, self.gain, self.responses, self.start)
 
 
 @dataclass(frozen=True, eq=False)
@@ -276,9 +275,19 @@ class GroupEstimate:
         return louder._without_insignificant().groups
 
     @property
-    def price(self) -> float:
-        """Sum of the evidence that each selected group must exceed to be significant."""
-        return 0.0 if self.level is None else float(self._thresholds(self.level).sum())
+    def thresholds(self) -> dict[int, float]:
+        """The evidence that a group must exceed to be significant, by its number of columns."""
+        return {} if self.level is None else self._thresholds_by_size(self.level)
+
+    def at(self, priors: dict[int, Floats]) -> GroupEstimate:
+        """Return the estimate of other groups, with given prior covariances by label."""
+        columns = np.flatnonzero(np.isin(self.labels, list(priors)))
+        owners, prior = self.labels[columns], np.zeros((columns.size,) * 2)
+        for label, one in priors.items():
+            here = np.flatnonzero(owners == label)
+            shared = np.trace(one) / here.size * np.eye(here.size)
+            prior[np.ix_(here, here)] = one if self.template.group_covariance == "full" else shared
+        return replace(self, columns=columns, prior=prior)
 
     def moved(self, gain: Floats, responses: Floats, samples: float) -> GroupEstimate:
         """Return the estimate of those groups that are significant for another gain and data."""
@@ -558,12 +567,10 @@ def _check_folds(cv: Any, n_rows: int) -> None:
         )
 
 
-def _fitted(
-    template: SparseVAE, gain: Floats, responses: Floats, guide: Guide | None = None
-) -> SparseVAE:
+def _fitted(template: SparseVAE, gain: Floats, responses: Floats, start: Any = None) -> SparseVAE:
     """Return a fitted copy of `template`; its certificate is computed when it is first read."""
     model: SparseVAE = clone(template)
-    return model._fit_on(gain, responses, None, None, guide, deferred=True, zeros=True)
+    return model._fit_on(gain, responses, None, None, start, zeros=True)
 
 
 def _prior_of(model: SparseVAE, labels: Floats, columns: Floats) -> Floats:

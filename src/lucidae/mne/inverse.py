@@ -15,13 +15,13 @@ import scipy.spatial
 from lucidae.arrays.threads import one_thread
 from lucidae.iteration.progress import elapsed
 from lucidae.mne.certificate import MISFIT
-from lucidae.mne.estimate import GroupEstimate, observable_basis
+from lucidae.mne.estimate import UNSEEN, GroupEstimate, observable_basis
 from lucidae.mne.model_errors import fit_with_errors, grid_spacing
 from lucidae.mne.problem import EvokedProblem, Floats, log_explained, logging_at
 from lucidae.mne.result import SourceResult
+from lucidae.sparsity.covariances import rotation_to_rows
 from lucidae.sparsity.noise import WAYS, checked_noise, noise_rule
 from lucidae.sparsity.objectives import FullCovariance
-from lucidae.sparsity.whitening import rotation_to_rows
 from lucidae.validation import (
     check_choice,
     check_flag,
@@ -127,10 +127,11 @@ def sparse_vae(
         Standard deviation, in metres along each axis, of the errors of position of sensors, head
         and sources. The fields that such errors produce are added to the noise; without them they
         would be explained by spurious sources. "auto" is 0.006, or half the distance of
-        neighbouring sources if that is larger. 0 takes all positions as exact.
+        neighbouring sources if that is larger. 0 takes all positions as exact. With any errors,
+        directions of a current whose field is below a tenth of the strongest are left out.
     model_error : float or "auto", default="auto"
-        Share of the mean power of the whitened data that is added to the noise variance, for errors
-        that no shift describes (conductivities, shape of the head). "auto" is 0.1. With an
+        Share of the power of the data at the sensors that is added to the noise variance, for
+        errors that no shift describes (conductivities, shape of the head). "auto" is 0.1. With an
         estimated `noise_variance`, which contains all errors, both errors are 0.
     samples : {"auto", "independent"}, default="auto"
         How many independent samples the evidence of a source counts. Noise that is correlated in
@@ -279,9 +280,9 @@ def sparse_vae(
         gain, labels, expansion = problem.gain, problem.labels, problem.expansion
         if patches is not None:
             gain, labels, expansion = expanded(problem, patches)
-        labels, basis = observable_basis(gain, labels)
-        gain, expansion = gain @ basis, expansion @ basis
         position, share = checked_errors(problem, noise_variance, position_error, model_error)
+        labels, basis = observable_basis(gain, labels, HIDDEN if position or share else UNSEEN)
+        gain, expansion = gain @ basis, expansion @ basis
         fit = partial(
             GroupEstimate.fit, labels=labels, noise_variance=noise_variance,
             group_covariance=group_covariance, significance=significance, cv=cv,
@@ -374,7 +375,7 @@ def solver(
         data, gain = _without_null_space(data, gain)
     sources = np.arange(gain.shape[1]) // size
     with one_thread():
-        labels, basis = observable_basis(gain, sources)
+        labels, basis = observable_basis(gain, sources, UNSEEN)
         estimate = GroupEstimate.fit(
             gain @ basis, data, labels, noise_variance=noise_variance,
             group_covariance=group_covariance, significance=significance, **settings,
@@ -392,6 +393,12 @@ POSITION_ERROR = 0.006
 
 MODEL_ERROR = 0.1
 """Default share of the power that is added to the noise variance."""
+
+HIDDEN = 0.1
+"""Field of a direction of the current, relative to the strongest, that errors of the model hide.
+
+Nearly radial currents in a realistic head have such magnetic fields, and moments that explain
+errors by them are ten times too large."""
 
 
 def checked_errors(

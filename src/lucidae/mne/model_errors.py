@@ -6,17 +6,21 @@ to the covariance of the whitened noise, which is γI without them:
 
     N = γI + η P I + δ² Σ_b Σ_i (∂ᵢΦ_b) Γ_b (∂ᵢΦ_b)ᵀ
 
-η (`model_error`) is a share of P, the mean square of the whitened data. δ (`position_error`) is the
-standard deviation of the errors of position along each axis: if sensors or sources are shifted by a
-small vector, the field Φ_b of a source changes by the products of this vector with its derivatives
-∂ᵢΦ_b. Γ_b is the prior covariance of the currents of the source. Because N depends on the sources,
-fits with a given N alternate with its computation.
+η (`model_error`) is a share of P, the power of the data relative to the noise at a sensor. δ
+(`position_error`) is the standard deviation of the errors of position along each axis: if sensors
+or sources are shifted by a small vector, the field Φ_b of a source changes by the products of this
+vector with its derivatives ∂ᵢΦ_b. Γ_b is the prior covariance of the currents of the source.
+
+N depends on the sources. A first fit without the third term gives a few of them. These then move to
+neighbouring places, or are left out, as long as the energy of sources and errors together falls,
+where source b has the prior I ⊗ Γ_b on the columns [Φ_b, δ∂₁Φ_b, δ∂₂Φ_b, δ∂₃Φ_b] (`rearranged`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -25,17 +29,30 @@ import scipy.spatial
 
 from lucidae.mne.estimate import GroupEstimate
 from lucidae.mne.problem import EvokedProblem, Floats
+from lucidae.sparsity.prior import full_moves, majorized_covariances
 
 __all__ = ["FittedNoise", "effective_samples", "fit_with_errors", "grid_spacing"]
 
 FIRST_SHARE = 0.1
 """Share of the power in the noise of the first fit, which has no sources to derive errors from."""
 
+SWEEPS = 8
+"""Largest number of times that each source is moved."""
+
+REACH = 2.0
+"""Largest distance by which a source moves at a time, in units of the grid spacing."""
+
+BETTER = 1.0
+"""Twice the log-likelihood by which another place of a source must be better."""
+
+STEPS = 8
+"""Steps of majorise–minimise for the prior covariance of a source at a place."""
+
 ROUNDS = 8
-"""Largest number of fits."""
+"""Largest number of times that prior covariances and errors of the same places are fitted."""
 
 SETTLED = 0.05
-"""Relative change of N (in the Frobenius norm) at which the fits end."""
+"""Relative change of N (in the Frobenius norm) and of the number of samples that ends them."""
 
 NEIGHBOURS = 18
 """Number of nearest sources whose fields give the derivatives of the field of a source."""
@@ -77,41 +94,57 @@ def fit_with_errors(
     (N/γ)^{-½}; its noise variance is γ.
     """
     responses, (rank, count) = problem.responses, problem.responses.shape
-    noise, power = np.eye(rank), 0.0
-    if position_error or model_error:
-        power = float(np.mean(responses**2)) / noise_variance
-        noise *= 1.0 + max(model_error, FIRST_SHARE) * power
-    samples, least, best = float(count), np.inf, None
+    exact = not (position_error or model_error)
+    power = 0.0 if exact else sensor_power(problem) / noise_variance
+    level, samples = 1.0 + model_error * power, float(count)
 
-    def noise_of(estimate: GroupEstimate) -> tuple[Floats, float]:
-        """Return N/γ with the errors of the sources of an estimate, and its relative change."""
-        found = (1.0 + model_error * power) * np.eye(rank)
-        if position_error:
-            found += position_error**2 / noise_variance * displaced(problem, estimate, expansion)
-        return found, float(np.linalg.norm(found - noise) / np.linalg.norm(noise))
+    def independent_samples(estimate: GroupEstimate) -> float:
+        if independent:
+            return float(count)
+        residual = estimate.responses - estimate.gain[:, estimate.columns] @ estimate.mean
+        return effective_samples(
+            [residual[:, problem.samples(part)] for part in range(len(problem.evokeds))]
+        )
 
+    # 1) Fit without errors of position, and count the independent samples of what sources leave.
+    noise = (1.0 + max(model_error, FIRST_SHARE) * power) * np.eye(rank)
     for _ in range(ROUNDS):
-        # 1) fit with the errors and the number of samples of the round before
-        dictionary, data = _whitened(noise, gain, responses)
-        estimate = fit(dictionary, data, samples=samples)
-        # 2) count the independent samples of what the sources leave, and compute their errors
-        residual = data - dictionary[:, estimate.columns] @ estimate.mean
-        parts = [residual[:, problem.samples(part)] for part in range(len(problem.evokeds))]
-        counted = float(count) if independent else effective_samples(parts)
-        found, change = noise_of(estimate)
-        if change <= SETTLED and abs(counted - samples) <= SETTLED * samples:
-            return estimate, FittedNoise(noise, position_error, model_error, change, samples)
-        # 3) keep the round with the least energy of sources and errors together. Two sets of
-        # sources can follow each other for ever, each of which the errors of the other favour.
-        loss = _penalised_energy(found, gain, responses, estimate)
-        if best is None or loss < least:
-            least, best = loss, (estimate, found, counted)
-        noise, samples = found, counted
-    assert best is not None
-    estimate, noise, samples = best
-    estimate = estimate.moved(*_whitened(noise, gain, responses), samples)
-    change = noise_of(estimate)[1]
+        estimate = fit(*_whitened(noise, gain, responses), samples=samples)
+        counted = independent_samples(estimate)
+        if not exact or abs(counted - samples) <= SETTLED * samples:
+            break
+        samples = counted
+    if exact:
+        return estimate, FittedNoise(noise, 0.0, 0.0, 0.0, samples)
+    samples, change = counted, 0.0
+    # 2) Move the sources to better places, by the energy of sources and errors together.
+    shifts = Shifts(problem, gain, estimate.labels, expansion, position_error)
+    if position_error and estimate.level is not None:
+        least = {size: one * count / samples for size, one in estimate.thresholds.items()}
+        estimate = estimate.at(
+            rearranged(shifts, responses, estimate, level * noise_variance, least)
+        )
+    # 3) Fit their prior covariances and compute their errors in turn.
+    for _ in range(ROUNDS):
+        noise = level * np.eye(rank) + shifts.errors(estimate) / noise_variance
+        estimate = estimate.moved(*_whitened(noise, gain, responses), samples)
+        found = level * np.eye(rank) + shifts.errors(estimate) / noise_variance
+        change = float(np.linalg.norm(found - noise) / np.linalg.norm(noise))
+        if change <= SETTLED:
+            break
     return estimate, FittedNoise(noise, position_error, model_error, change, samples)
+
+
+def sensor_power(problem: EvokedProblem) -> float:
+    """Return the mean power of the data at the sensors, each in units of its noise variance.
+
+    The mean square of whitened data is larger if the noise is small along some directions, which
+    errors of the forward solution are not.
+    """
+    back = np.linalg.pinv(problem.whitener)
+    deviations = np.linalg.norm(back, axis=1)  # of the noise of each sensor
+    used = deviations > 0.0
+    return float(np.mean((back[used] @ problem.responses / deviations[used, None]) ** 2))
 
 
 def _whitened(noise: Floats, gain: Floats, responses: Floats) -> tuple[Floats, Floats]:
@@ -121,59 +154,174 @@ def _whitened(noise: Floats, gain: Floats, responses: Floats) -> tuple[Floats, F
     return white[:, : gain.shape[1]], white[:, gain.shape[1] :]
 
 
-def _penalised_energy(
-    noise: Floats, gain: Floats, responses: Floats, estimate: GroupEstimate
-) -> float:
-    """Return minus twice the log-likelihood of an estimate with its own errors in the noise.
+def rearranged(
+    shifts: Shifts, responses: Floats, estimate: GroupEstimate, noise: float,
+    thresholds: dict[int, float],
+) -> dict[int, Floats]:  # fmt: skip
+    """Return places at which sources and their errors have a lower energy, with the priors there.
 
-    The evidence that each source must exceed to be significant is added.
+    Each source in turn, the weakest first, goes to the best place nearby, with all others fixed, or
+    is left out if its evidence there is below the threshold for the number of its columns.
     """
-    columns = gain[:, estimate.columns]
-    covariance = estimate.noise_variance * noise + columns @ estimate.prior @ columns.T
-    lower = np.linalg.cholesky(covariance)
-    fit = np.sum(scipy.linalg.solve_triangular(lower, responses, lower=True) ** 2)
-    logarithm = 2.0 * responses.shape[1] * np.sum(np.log(np.diagonal(lower)))
-    return float(fit + logarithm + estimate.price)
+    owners, count = estimate.labels[estimate.columns], responses.shape[1]
+    # a root of the moment of the data
+    root = np.asarray(np.linalg.qr(responses.T, mode="r")).T / np.sqrt(count)
+    priors: dict[int, Floats] = {}
+    scaled: dict[int, Floats] = {}  # [Φ_b, δ∂₁Φ_b, …] times a root of I ⊗ Γ_b
+
+    def place(group: int, prior: Floats, fields: Floats) -> None:
+        values, axes = np.linalg.eigh(prior)
+        half = axes * np.sqrt(np.maximum(values, 0.0))
+        priors[group], scaled[group] = prior, np.hstack(list(fields @ half))
+
+    for group in map(int, estimate.groups):
+        index = np.flatnonzero(owners == group)
+        place(group, estimate.prior[np.ix_(index, index)], shifts.fields([group])[0])
+    for _ in range(SWEEPS):
+        stays = True
+        for group in sorted(scaled, key=lambda one: float(np.linalg.norm(scaled[one]))):
+            # 1) The covariance of the data without this source.
+            rest = [part for one, part in scaled.items() if one != group]
+            others = np.hstack([np.zeros((len(responses), 0)), *rest])
+            lower = np.linalg.cholesky(noise * np.eye(len(responses)) + others @ others.T)
+            # 2) The evidence of a source at every place nearby that is free.
+            places = [one for one in shifts.near(group) if one == group or one not in priors]
+            fields = shifts.fields(places)
+            found, gains = best_priors(lower, fields, root)
+            excess = count * gains - [thresholds[shifts.size(one)] for one in places]
+            # 3) The best of them, or none.
+            here, best = places.index(group), int(excess.argmax())
+            best = best if excess[best] > excess[here] + BETTER else here
+            del priors[group], scaled[group]
+            if excess[best] > 0.0:
+                place(places[best], found[best], fields[best])
+            stays &= group in priors
+        if stays:
+            break
+    return {one: prior[: shifts.size(one), : shifts.size(one)] for one, prior in priors.items()}
 
 
-def displaced(problem: EvokedProblem, estimate: GroupEstimate, expansion: Any) -> Floats:
-    """Return Σ_b Σ_i (∂ᵢΦ_b) Γ_b (∂ᵢΦ_b)ᵀ over the sources and patches of an estimate."""
-    found = np.zeros((len(problem.whitener),) * 2)
-    owners = estimate.labels[estimate.columns]
-    tree = scipy.spatial.cKDTree(problem.forward["source_rr"])
-    for group in estimate.groups:
-        here = np.flatnonzero(owners == group)
-        # Column j of the group contributes the current `turn[:, j]` to the components of a source.
-        currents = expansion[:, estimate.columns[here]].tocsr()
-        moved = np.zeros((3, len(found), here.size))
-        for source in np.unique(currents.nonzero()[0] // problem.n_orient):
-            turn = currents[source * problem.n_orient : (source + 1) * problem.n_orient].toarray()
-            moved += derivatives(problem, source, tree) @ turn
-        prior = estimate.prior[np.ix_(here, here)]
-        found += np.einsum("idm,mk,iek->de", moved, prior, moved, optimize=True)
-    return found
+def best_priors(lower: Floats, fields: Floats, root: Floats) -> tuple[Floats, Floats]:
+    """Return the best prior Γ of a source at each of k places, and its gain.
+
+    `fields` (k, 4, d, m) are the parts of X = [Φ, δ∂₁Φ, δ∂₂Φ, δ∂₃Φ], whose coefficients have the
+    prior I ⊗ Γ. The data have the moment C = RRᵀ with R = `root`, and the covariance LLᵀ with
+    L = `lower` without the source. The gain is the decrease of the energy per sample.
+    """
+    flat = np.moveaxis(fields, 2, 0).reshape(len(lower), -1)
+    white = scipy.linalg.solve_triangular(lower, np.hstack([flat, root]), lower=True)
+    columns = white[:, : flat.shape[1]].reshape(len(lower), len(fields), -1).transpose(1, 2, 0)
+    loading = columns @ white[:, flat.shape[1] :]
+    metric, explained = columns @ np.swapaxes(columns, 1, 2), loading @ np.swapaxes(loading, 1, 2)
+    count, width = metric.shape[:2]
+    size, unit = width // 4, np.eye(width)
+    prior = full_moves(
+        np.zeros((count, size, size)), metric[:, :size, :size], explained[:, :size, :size]
+    )[0]
+
+    def repeated(prior: Floats) -> Floats:
+        return np.asarray(np.einsum("ij,kab->kiajb", np.eye(4), prior)).reshape(metric.shape)
+
+    def summed(matrix: Floats) -> Floats:
+        return np.asarray(np.einsum("kiaib->kab", matrix.reshape(count, 4, size, 4, size)))
+
+    # With the source, S becomes TS and Q becomes TQTᵀ, T = (I + S(I ⊗ Γ))⁻¹ (Woodbury). The
+    # majoriser of the energy depends on the sums of the diagonal blocks of both.
+    for _ in range(STEPS):
+        turn = np.linalg.inv(unit + metric @ repeated(prior))
+        quality = turn @ explained @ np.swapaxes(turn, 1, 2)
+        prior = majorized_covariances(prior, summed(turn @ metric), summed(quality))
+    whole = repeated(prior)
+    inner = unit + metric @ whole
+    fit = np.einsum("kab,kba->k", whole, np.linalg.solve(inner, explained))
+    return prior, fit - np.linalg.slogdet(inner)[1]
 
 
-def derivatives(problem: EvokedProblem, source: int, tree: Any) -> Floats:
-    """Return the derivatives of the whitened field of a source, of shape (3, d, n_orient).
+@dataclass(frozen=True, eq=False)
+class Shifts:
+    """Fields of groups of columns (sources and patches), and how errors of position change them."""
 
-    They are those along x, y and z at a fixed direction of the current, for each component of the
+    problem: EvokedProblem
+    gain: Floats  # (d, κ): the dictionary
+    labels: Floats  # (κ,): group of each column, ascending
+    expansion: Any  # (n_columns, κ): currents of the sources by coefficients of the columns
+    position_error: float  # δ in metres
+
+    @cached_property
+    def tree(self) -> Any:
+        """The places of all sources, for searches of neighbours."""
+        return scipy.spatial.cKDTree(self.problem.forward["source_rr"])
+
+    def size(self, group: int) -> int:
+        """Return the number of columns of a group, zero if there is no such group."""
+        return int(np.diff(np.searchsorted(self.labels, [group, group + 1]))[0])
+
+    def near(self, group: int) -> list[int]:
+        """Return the sources near a source, with itself; of a patch itself alone."""
+        places = self.tree.data
+        if group >= len(places):
+            return [group]
+        near = self.tree.query_ball_point(places[group], REACH * self.spacing)
+        return [one for one in sorted(near) if self.size(one)]
+
+    @cached_property
+    def spacing(self) -> float:
+        """The distance of neighbouring sources."""
+        return grid_spacing(self.tree.data)
+
+    def fields(self, groups: Any) -> Floats:
+        """Return Φ_b and the three δ∂ᵢΦ_b of k groups, (k, 4, d, m), padded to equal sizes."""
+        first = np.searchsorted(self.labels, groups)
+        last = np.searchsorted(self.labels, groups, side="right")
+        columns = first[:, None] + np.arange((last - first).max())
+        present = columns < last[:, None]
+        used = columns[present]
+        found = np.zeros((*columns.shape, 4, len(self.gain)))
+        found[present, 0] = self.gain[:, used].T
+        found[present, 1:] = self.position_error * self.slopes(used)
+        return np.moveaxis(found, 1, 3)
+
+    def slopes(self, columns: Floats) -> Floats:
+        """Return the derivatives of columns of the dictionary along x, y and z, (a, 3, d)."""
+        currents, axes = self.expansion[:, columns].tocoo(), self.problem.n_orient
+        sources, place = np.unique(currents.row // axes, return_inverse=True)
+        parts = derivatives(self.problem, sources, self.tree)[place, :, :, currents.row % axes]
+        found = np.zeros((columns.size, 3, len(self.gain)))
+        np.add.at(found, currents.col, currents.data[:, None, None] * parts)
+        return found
+
+    def errors(self, estimate: GroupEstimate) -> Floats:
+        """Return δ² Σ_b Σ_i (∂ᵢΦ_b) Γ_b (∂ᵢΦ_b)ᵀ over the sources and patches of an estimate."""
+        if not self.position_error or not estimate.columns.size:
+            return np.zeros((len(self.gain),) * 2)
+        slopes = self.position_error * self.slopes(estimate.columns)
+        return np.asarray(
+            np.einsum("aid,ab,bie->de", slopes, estimate.prior, slopes, optimize=True)
+        )
+
+
+def derivatives(problem: EvokedProblem, sources: Floats, tree: Any) -> Floats:
+    """Return the derivatives of the whitened fields of k sources, of shape (k, 3, d, n_orient).
+
+    They are those along x, y and z at a fixed direction of the current, for each component of a
     source. The fields of its nearest neighbours, found in the `tree` of all positions, give them by
     least squares, as the slopes of a function that is linear nearby.
     """
     forward, places = problem.forward, problem.forward["source_rr"]
-    near = tree.query(places[source], k=min(NEIGHBOURS + 1, len(places)))[1]
-    near = near[near != source]
-    left, sizes, right = np.linalg.svd(places[near] - places[source], full_matrices=False)
-    kept = sizes > FLAT * sizes.max(initial=0.0)
-    slopes = (right[kept].T / sizes[kept]) @ left[:, kept].T  # (3, neighbours)
+    near = tree.query(places[sources], k=min(NEIGHBOURS + 1, len(places)))[1]
+    near = near.reshape(len(sources), -1)  # the source itself, among them, changes nothing
+    left, sizes, right = np.linalg.svd(places[near] - places[sources][:, None], full_matrices=False)
+    kept = sizes > FLAT * sizes.max(axis=1, keepdims=True)
+    inverse = np.where(kept, 1.0 / np.where(kept, sizes, 1.0), 0.0)
+    weights = np.einsum("kji,kj,knj->kin", right, inverse, left)
     gain = forward["_orig_sol"]  # that of free orientations along x, y and z, if there was one
-    width = gain.shape[1] // len(places)
-    fields = gain.reshape(len(gain), len(places), width)
-    changes = np.tensordot(problem.whitener, fields[:, near] - fields[:, [source]], 1)
-    axes = np.reshape(forward["source_nn"], (-1, problem.n_orient, 3))[source]
-    axes = axes if width == 3 else np.ones((1, 1))
-    return np.asarray(np.einsum("in,dnw,ow->ido", slopes, changes, axes))
+    fields = gain.reshape(len(gain), len(places), -1)
+    changes = np.einsum("kin,cknw->ckiw", weights, fields[:, near], optimize=True)
+    changes -= weights.sum(axis=2)[None, :, :, None] * fields[:, sources][:, :, None]
+    axes = np.reshape(forward["source_nn"], (-1, problem.n_orient, 3))[sources]
+    axes = axes if fields.shape[2] == 3 else np.ones((len(sources), 1, 1))
+    turned = np.einsum("ckiw,kow->ckio", changes, axes, optimize=True)
+    return np.moveaxis(np.tensordot(problem.whitener, turned, 1), 0, 2)
 
 
 def effective_samples(parts: list[Floats]) -> float:

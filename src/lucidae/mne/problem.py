@@ -18,7 +18,7 @@ import mne
 import numpy as np
 import scipy.sparse
 
-from lucidae.sparsity.whitening import rotation_to_rows
+from lucidae.sparsity.covariances import rotation_to_rows
 from lucidae.validation import check_number, check_vector, warn_user
 
 try:

@@ -12,6 +12,7 @@ import numpy as np
 
 from lucidae.cards import card, table
 from lucidae.certificates.claims import Certificate
+from lucidae.displays._sources import source_names
 from lucidae.mne.certificate import forward_claims, misfit, noise_covariance_claim
 from lucidae.mne.estimate import DOUBT, GroupEstimate
 from lucidae.mne.model_errors import FittedNoise
@@ -22,7 +23,6 @@ from lucidae.mne.problem import (
     make_stc,
     split_goodness_of_fit,
 )
-from lucidae.source_names import center_of, source_names
 from lucidae.sparsity.estimator import SparseVAE
 from lucidae.sparsity.path import NoisePath
 
@@ -748,3 +748,9 @@ def counted(sizes: Sequence[int]) -> str:
         noun = "patch" if len(extended) == 1 else "patches"
         parts.append(f"{len(extended)} {noun} of {range_of_sizes} sources")
     return " and ".join(parts)
+
+
+def center_of(positions: Any) -> int:
+    """Return the index of the point that is nearest to the mean of several points (n, 3)."""
+    points = np.asarray(positions, dtype=float)
+    return int(np.argmin(np.linalg.norm(points - points.mean(axis=0), axis=1)))

@@ -27,13 +27,6 @@ from lucidae.nn.bottleneck import (
 )
 from lucidae.nn.collapse import CollapseReport, active_directions, collapse_report
 from lucidae.nn.layers import ResidualBlock, ResNetDecoder, ResNetEncoder
-from lucidae.nn.monitoring import (
-    certificate_scalars,
-    collapse_scalars,
-    mean_scalars,
-    prefix_scalars,
-    scalars_figure,
-)
 from lucidae.nn.posteriors import (
     DiagonalGaussian,
     FullGaussian,
@@ -43,7 +36,14 @@ from lucidae.nn.posteriors import (
     hadamard_gap,
 )
 from lucidae.nn.prefixes import NestedDropout, PrefixLoss, prefix_losses
-from lucidae.nn.training import fit_vae
+from lucidae.nn.training import (
+    certificate_scalars,
+    collapse_scalars,
+    fit_vae,
+    mean_scalars,
+    prefix_scalars,
+    scalars_figure,
+)
 from lucidae.nn.vae import (
     VAE,
     DictionaryVAE,

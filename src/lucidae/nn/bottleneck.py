@@ -15,10 +15,9 @@ from torch import nn
 
 from lucidae.arrays import eigh_descending, scalar
 from lucidae.arrays.eigen import fix_signs
-from lucidae.certificates.certify import certify
-from lucidae.certificates.claims import Certificate, Claim, at_most
+from lucidae.certificates.claims import Certificate, Claim, at_most, certify
 from lucidae.dropout.claims import certify_weights
-from lucidae.dropout.equalize import equalize_pair
+from lucidae.dropout.solvers import equalize_pair
 from lucidae.dropout.theory import strength_of
 from lucidae.linear.rules import rotation_generator
 from lucidae.moments import SecondMoment

@@ -17,7 +17,7 @@ import torch
 from lucidae.nn.bottleneck import certify_dropout, certify_linear
 from lucidae.nn.collapse import CollapseReport, collapse_report
 from lucidae.nn.layers import Tensor
-from lucidae.nn.monitoring import (
+from lucidae.nn.training import (
     Scalars,
     certificate_scalars,
     collapse_scalars,

@@ -30,7 +30,7 @@ import torch
 from torch import nn
 
 from lucidae.arrays import to_numpy
-from lucidae.dropout.equalize import equalize
+from lucidae.dropout.solvers import equalize
 from lucidae.dropout.theory import optimal_value, shrink
 from lucidae.nn.layers import Tensor, device_of, full_precision, summed, without_autocast
 

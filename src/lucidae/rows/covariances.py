@@ -89,10 +89,6 @@ class DenseCovariance:
         """Return ``rows @ Σ``, where `rows` have shape (…, k, m) and Σ is the second moment."""
         return rows @ self.matrix
 
-    def in_units(self, unit: float) -> DenseCovariance:
-        """Return the second moment after a division of all data by the number `unit`."""
-        return self if unit == 1.0 else DenseCovariance(self.matrix / unit**2)
-
 
 @dataclass(frozen=True, slots=True)
 class EigenbasisCovariance:

@@ -27,7 +27,7 @@ from lucidae.columns import (
     judge,
     refuse_bad_cells,
 )
-from lucidae.io.atomic import (
+from lucidae.io import (
     EXPANSION,
     SMALL,
     array_header,
@@ -357,7 +357,7 @@ def _blocks_of_npz(file: Path, *, flat: bool, first_row: int, options: ReadOptio
             array = read_member(archive, members[name], limit)
     except ChoiceError:
         raise
-    except Exception as error:  # see `lucidae.io.atomic.read_arrays`
+    except Exception as error:  # see `lucidae.io.read_arrays`
         raise ValueError(
             f"{file.name!r} is not an NPZ file of numbers: {reason_of(error)}."
         ) from error

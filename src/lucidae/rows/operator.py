@@ -18,9 +18,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from functools import cached_property, partial
-from typing import Any, NamedTuple, Self
+from typing import Any, NamedTuple
 
 import numpy as np
 import scipy.sparse
@@ -28,7 +29,6 @@ import scipy.sparse
 from lucidae.arrays import (
     Array,
     as_double,
-    device,
     is_numpy,
     like,
     namespace,
@@ -36,10 +36,10 @@ from lucidae.arrays import (
     scalar,
     to_numpy,
     where_set,
+    zeros_like_shape,
 )
-from lucidae.arrays.threads import blas_threads, in_threads
-from lucidae.moments import SecondMoment, check_squares, positive_rows, slices, sparse_centre
-from lucidae.rows.blocks import stored_bytes
+from lucidae.arrays.threads import blas_threads, in_threads, one_thread
+from lucidae.moments import SecondMoment, check_squares, slices, sparse_centre
 from lucidae.rows.covariances import RowsCovariance, moment_product
 from lucidae.rows.passes import Passes
 from lucidae.validation import mapping_of
@@ -119,7 +119,7 @@ class RowOperator:
     rows: Any = None  # (n, m): the rows, if they are in memory
     weights: Array | None = None  # (n,): weights of the rows; None for 1 each
     moment: SecondMoment | None = None  # the second moment, if it is known
-    rereadable = False  # whether the rows are read in blocks, and can be read again
+    reference: Array  # an empty array of the library, dtype and device of the rows
     factor: Array | None = None  # the triangle, if it was computed
 
     @staticmethod
@@ -132,16 +132,14 @@ class RowOperator:
         """Mean (m,) of the rows and variance (m,) of each feature."""
         raise NotImplementedError
 
-    @property
+    @cached_property
     def mean(self) -> Array:
         """Weighted mean of the rows, shape (m,)."""
-        return self._statistics[0] if self.moment is None else self.moment.mean
+        return self._statistics[0]
 
     @cached_property
     def trace(self) -> float:
         """Total variance of the rows: the trace of Σ."""
-        if self.moment is not None:
-            return self.moment.trace
         variances = self._statistics[1]
         return scalar(namespace(variances).sum(variances))
 
@@ -159,8 +157,14 @@ class RowOperator:
     def scatter(self) -> SecondMoment:
         """Return the second moment as a matrix, computed once."""
         if self.moment is None:
-            self.moment = self._scatter()
+            self.know(SecondMoment._of_rows(self.rows, self.weights))
+        assert self.moment is not None
         return self.moment
+
+    def know(self, moment: SecondMoment) -> None:
+        """Use the second moment of the rows instead of the rows from now on."""
+        self.moment, self.weight = moment, moment.weight
+        self.mean, self.trace = moment.mean, moment.trace
 
     def triangle(self) -> Array | None:
         """Return R of shape (min(n, m), m) with RᵀR = Σ, computed once; None if it is too large."""
@@ -173,36 +177,25 @@ class RowOperator:
         """Whether `triangle` can be computed."""
         return False
 
-    def in_units(self, unit: float) -> Any:
-        """Return the second moment after a division of all data by the number `unit`."""
-        return self if unit == 1.0 else _Scaled(self, unit)
-
     def _product(self, rows: Array) -> Array:
-        raise NotImplementedError
-
-    def _scatter(self) -> SecondMoment:
         raise NotImplementedError
 
     def _triangle(self) -> Array:
         raise NotImplementedError
 
 
-class _Scaled:
-    """The second moment of rows after a division by a number."""
-
-    def __init__(self, rows: RowOperator, unit: float) -> None:
-        self._rows, self._square = rows, unit**2
-        self.n_features, self.trace = rows.n_features, rows.trace / unit**2
-
-    def apply(self, rows: Array) -> Array:
-        return self._rows.apply(rows) / self._square
-
-
 class MomentRows(RowOperator):
     """Data of which only the second moment is known."""
 
-    def __init__(self, moment: SecondMoment) -> None:
-        self.moment, self.n_features, self.weight = moment, moment.n_features, moment.weight
+    def __init__(self, moment: SecondMoment, reference: Array | None = None) -> None:
+        self.n_features = moment.n_features
+        self.reference = moment.center[:0] if reference is None else reference
+        self.know(moment)
+
+
+FEWEST_PRODUCTS, FEW_PRODUCTS = 10**5, 10**8
+"""Number of multiplications in a product of rows with themselves above which BLAS may use several
+threads, and the largest for which one thread is used; they take about 2 ms."""
 
 
 class _RowsInMemory(RowOperator):
@@ -210,10 +203,23 @@ class _RowsInMemory(RowOperator):
 
     def __init__(self, X: Any, weights: Array | None) -> None:
         self.rows, self.weights = X, weights
-        self.n_features = int(X.shape[1])
+        self.n_features, sparse = int(X.shape[1]), scipy.sparse.issparse(X)
+        self.entries = int(X.nnz) if sparse else math.prod(X.shape)  # number of stored entries
+        plain = sparse or is_numpy(X)
+        self.reference = np.empty(0, X.dtype) if plain else zeros_like_shape((0,), X)
         self.weight = float(X.shape[0])
         if weights is not None:
             self.weight = scalar(namespace(weights).sum(weights))
+
+    def suitable_threads(self) -> AbstractContextManager[None]:
+        """Return a context manager in which BLAS uses one thread if the rows are few.
+
+        BLAS would start several threads for products of rows that take less time than waking up a
+        thread. For tiny rows nothing is changed: BLAS uses one thread for them anyway.
+        """
+        n, m = self.rows.shape
+        few = FEWEST_PRODUCTS < n * m * min(n, m) <= FEW_PRODUCTS
+        return one_thread() if few else nullcontext()
 
     @cached_property
     def shares(self) -> Array:
@@ -222,16 +228,7 @@ class _RowsInMemory(RowOperator):
             return self.weights / self.weight
         reference = np.empty(0) if scipy.sparse.issparse(self.rows) else self.rows
         xp, n = namespace(reference), self.rows.shape[0]
-        return xp.full((n,), 1.0 / n, dtype=xp.float64, device=device(reference))
-
-    def in_units(self, unit: float) -> Self:
-        """Return the rows divided by the number `unit`."""
-        return self if unit == 1.0 else type(self)(self.rows / unit, self.weights)
-
-    @property
-    def entries(self) -> int:
-        """Number of stored entries."""
-        return math.prod(self.rows.shape)
+        return xp.full((n,), 1.0 / n, dtype=xp.float64, device=reference.device)
 
     @property
     def can_factor(self) -> bool:
@@ -241,19 +238,9 @@ class _RowsInMemory(RowOperator):
         return small and bool(min(self.rows.shape) <= EXACT_FEATURES)
 
     @property
-    def smaller_than_moment(self) -> bool:
-        """Whether the rows are on the CPU and take less memory than their second moment."""
-        host = scipy.sparse.issparse(self.rows) or is_numpy(self.rows)
-        return bool(host and self.entries <= self.n_features**2)
-
-    @property
     def products(self) -> tuple[Any, Array]:
         """Rows by which vectors are multiplied, and their mean (m,)."""
         raise NotImplementedError
-
-    def _scatter(self) -> SecondMoment:
-        X, weights = positive_rows(self.rows, self.weights)
-        return SecondMoment._of_rows(X, weights)
 
     def _triangle(self) -> Array:
         n, m = self.rows.shape
@@ -272,11 +259,6 @@ class _RowsInMemory(RowOperator):
             mean = mean + rest
         assert found is not None, "there is at least one row"
         return found
-
-    def _checked(self, mean: Array, variances: Array) -> None:
-        """Raise a ValueError if rows contain NaN or infinity, or squares overflow or underflow."""
-        total = scalar(namespace(variances).sum(variances)) * self.weight
-        check_squares(self.rows, mean, total, self.weight)
 
     def gram(self) -> Array:
         """Return the Gram matrix AAᵀ (n, n) of A = diag(√shares)(X − mean)."""
@@ -300,7 +282,8 @@ class DenseRows(_RowsInMemory):
                 # About a first mean, no digits of the variance are lost, and its error is found.
                 rest, squares = self._sums_about(mean)
                 mean, variances = mean + rest, squares - rest * rest
-            self._checked(mean, variances)
+            total = scalar(xp.sum(variances)) * self.weight
+            check_squares(self.rows, mean, total, self.weight)
         return mean, where_set(variances, variances < 0, 0.0)
 
     def _sums_about(self, center: Array | None) -> tuple[Array, Array]:
@@ -308,7 +291,7 @@ class DenseRows(_RowsInMemory):
         (n, m), host, xp = self.rows.shape, on_host(self.rows), namespace(self.rows)
         weights = self.weights
         if weights is None:  # sums of ones are exact, so that equal rows have the variance zero
-            weights = xp.ones(n, dtype=xp.float64, device=device(self.rows))
+            weights = xp.ones(n, dtype=xp.float64, device=self.rows.device)
         size = max(4, (SUMMED_ENTRIES if host else BLOCK_ENTRIES) // m)
 
         def part(first: int, last: int) -> tuple[Array, Array]:
@@ -400,7 +383,7 @@ class DenseRows(_RowsInMemory):
     def _plain_gram(self) -> Array:
         X, mean = self.products
         xp, n = namespace(mean), X.shape[0]
-        gram = xp.zeros((n, n), dtype=mean.dtype, device=device(mean))
+        gram = xp.zeros((n, n), dtype=mean.dtype, device=mean.device)
         for part in slices(X.shape[1], COLUMNS):
             block = as_double(X[:, part]) - mean[part]
             gram += block @ block.mT  # NumPy computes one triangle of it
@@ -409,7 +392,7 @@ class DenseRows(_RowsInMemory):
     def batch(self, index: Any) -> RowsCovariance:
         """Return the second moment of the rows `index` about the mean of all rows."""
         xp = namespace(self.shares)
-        chosen = xp.asarray(index, device=device(self.shares))
+        chosen = xp.asarray(index, device=self.shares.device)
         X, mean = self.products
         own = xp.take(self.shares, chosen, axis=0)
         rows = as_double(xp.take(X, chosen, axis=0)) - mean
@@ -418,11 +401,6 @@ class DenseRows(_RowsInMemory):
 
 class CsrRows(_RowsInMemory):
     """Rows as a sparse matrix of SciPy, which is never made dense as a whole."""
-
-    @property
-    def entries(self) -> int:
-        """Number of stored entries."""
-        return int(self.rows.nnz)
 
     @cached_property
     def _centre(self) -> tuple[Any, Vector, Vector]:
@@ -440,7 +418,8 @@ class CsrRows(_RowsInMemory):
         with np.errstate(over="ignore", invalid="ignore"):
             squares = np.asarray(self.shares @ rows.multiply(rows)).ravel()
             variances = np.maximum(squares - offset * offset, 0.0)
-            self._checked(center, variances if np.isfinite(squares).all() else squares)
+            total = float(np.sum(variances if np.isfinite(squares).all() else squares))
+            check_squares(self.rows, center, total * self.weight, self.weight)
         return center + offset, variances
 
     def _product(self, rows: Array) -> Array:
@@ -474,30 +453,24 @@ def _stacked(upper: Array | None, lower: Array) -> Array:
 
 
 class _Sums(NamedTuple):
-    """Weight, mean (as two vectors), and squares about the mean of blocks of rows."""
+    """Weight, mean, and squares about the mean of blocks of rows."""
 
     weight: float
-    center: Vector
-    offset: Vector
+    mean: Vector
     squares: Vector
 
     def merge(self, other: _Sums) -> _Sums:
         """Return the sums of the rows of both (Chan et al. 1983)."""
-        weight = self.weight + other.weight
-        shift = (other.center - self.center) + (other.offset - self.offset)
+        weight, shift = self.weight + other.weight, other.mean - self.mean
         between = shift * shift * (self.weight * (other.weight / weight))
-        return _Sums(
-            weight,
-            self.center,
-            self.offset + shift * (other.weight / weight),
-            self.squares + other.squares + between,
-        )
+        mean = self.mean + shift * (other.weight / weight)
+        return _Sums(weight, mean, self.squares + other.squares + between)
 
 
 def _block_sums(X: Any, _targets: Any, weights: Any) -> _Sums:
     rows = RowOperator.of(X, weights)
     mean, variances = map(to_numpy, rows._statistics)
-    return _Sums(rows.weight, mean, 0.0 * mean, variances * rows.weight)
+    return _Sums(rows.weight, mean, variances * rows.weight)
 
 
 class _Products(NamedTuple):
@@ -555,32 +528,25 @@ def _block_factor(center: Vector, offset: Vector, X: Any, _targets: Any, weights
 class BlockRows(RowOperator):
     """Rows that are read in blocks, several times: each product with Σ is a pass over the data."""
 
-    rereadable = True
-
     def __init__(self, passes: Passes, moment: SecondMoment | None = None) -> None:
-        self.passes, self.moment = passes, moment
+        rows = passes.data.rows
+        self.passes, self.n_features, self.reference = passes, rows.n_features, rows.reference
         if moment is not None:
             passes.expect(moment)
-        self.n_features = passes.data.rows.n_features
+            self.know(moment)
 
     @cached_property
     def _sums(self) -> _Sums:
         return self.passes.total(_block_sums, _Sums.merge)  # type: ignore[no-any-return]
 
-    @property
+    @cached_property
     def weight(self) -> float:  # type: ignore[override]
         """Sum of the weights of the rows."""
-        return self._sums.weight if self.moment is None else self.moment.weight
+        return self._sums.weight
 
     @cached_property
     def _statistics(self) -> tuple[Vector, Vector]:
-        sums = self._sums
-        return sums.center + sums.offset, sums.squares / sums.weight
-
-    @property
-    def single(self) -> bool:
-        """Whether the rows are float32 numbers, in any array library."""
-        return str(self.passes.data.rows.dtype).endswith("float32")
+        return self._sums.mean, self._sums.squares / self._sums.weight
 
     def _product(self, rows: Array) -> Array:
         vectors = np.reshape(rows, (-1, self.n_features))
@@ -623,11 +589,17 @@ class TrainingRows:
         vector that shows changes is drawn anew for every fit, so that nobody can choose a change
         that it does not show. No fitted number depends on it.
         """
-        if not (is_numpy(X) or scipy.sparse.issparse(X)) or stored_bytes(X) > REFERENCED_BYTES:
+        if not (is_numpy(X) or scipy.sparse.issparse(X)):
             return None
-        if any(mapping_of(part) is not None for part in _arrays(X)):
+        parts = _arrays(X)
+        size = sum(part.nbytes for part in parts)
+        if size > REFERENCED_BYTES or any(mapping_of(part) is not None for part in parts):
             return None
-        direction = np.random.default_rng().standard_normal(X.shape[1])
+        # In units of the columns, so that a column of large numbers does not hide the others.
+        some = abs(X[:: max(1, X.shape[0] // 32)]).max(axis=0)
+        sizes = np.asarray(some.toarray() if scipy.sparse.issparse(some) else some).ravel()
+        sizes = np.where((sizes > 1e-100) & np.isfinite(sizes), sizes, 1.0).astype(np.float64)
+        direction = np.random.default_rng().standard_normal(X.shape[1]) / sizes
         weights = None if weights is None else weights.copy()
         return cls(X, weights, title, direction, _projected(X, direction))
 

@@ -52,7 +52,6 @@ __all__ = [
     "no_moment",
     "nothing_read",
     "store_features",
-    "store_targets",
 ]
 
 Summary = TypeVar("Summary")
@@ -357,16 +356,6 @@ def store_features(estimator: Any, data: AlignedBlocks) -> None:
         estimator.feature_names_in_ = np.asarray(data.rows.feature_names, dtype=object)
     else:
         vars(estimator).pop("feature_names_in_", None)
-
-
-def store_targets(estimator: Any, y: Any) -> None:
-    """Store the names of the targets y, if it has names, for predictions in a Dask data frame."""
-    columns = getattr(y, "columns", None)
-    given = [getattr(y, "name", None)] if columns is None else list(columns)
-    if given and all(isinstance(name, str) for name in given):
-        estimator._target_names = given
-    else:
-        vars(estimator).pop("_target_names", None)
 
 
 class ReadTwiceMixin:

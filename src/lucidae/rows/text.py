@@ -37,7 +37,7 @@ from lucidae.columns import (
     refuse_bad_cells,
     some,
 )
-from lucidae.io.atomic import reason_of
+from lucidae.io import reason_of
 from lucidae.rows.blocks import RowBlocks, float_reference
 from lucidae.rows.tables import ChosenColumns, ReadOptions, choose_columns, unique_names
 

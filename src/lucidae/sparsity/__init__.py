@@ -3,10 +3,10 @@
 from lucidae.sparsity.batch import SparseBatch, SparseGroupBatch, solve_batch
 from lucidae.sparsity.claims import certify_coefficients
 from lucidae.sparsity.estimator import SparseVAE
-from lucidae.sparsity.group_lasso import group_lasso, noise_free_group_lasso
 from lucidae.sparsity.joint import SparseJoint, joint_blocks, solve_joint
 from lucidae.sparsity.objectives import Energy, EnergySlice, register_posterior
 from lucidae.sparsity.path import NoisePath, noise_path
+from lucidae.sparsity.solve import group_lasso, noise_free_group_lasso
 
 __all__ = [
     "Energy",

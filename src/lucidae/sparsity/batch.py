@@ -43,7 +43,8 @@ from lucidae.iteration import (
 )
 from lucidae.iteration.progress import elapsed
 from lucidae.sparsity.newton import FIRST_DAMPING, newton_step
-from lucidae.sparsity.noise import FALLBACK, check_learnable, learn_noise
+from lucidae.sparsity.noise import FALLBACK, check_learnable
+from lucidae.sparsity.noise_learning import learn_noise
 from lucidae.sparsity.objectives import (
     SMALLEST_LEARNED,
     UPDATES,
@@ -55,7 +56,6 @@ from lucidae.sparsity.objectives import (
     axes_of,
     evaluate,
     evaluate_fit,
-    evaluate_from,
     flat_start,
     learned_noise,
     make_objective,
@@ -65,7 +65,6 @@ from lucidae.sparsity.posterior import ILL_CONDITIONED, ActiveFactor, check_kept
 from lucidae.sparsity.prior import Groups, best_change
 from lucidae.sparsity.problem import (
     Problem,
-    Units,
     covariance,
     normalise,
     refuse_extremes,
@@ -75,6 +74,7 @@ from lucidae.sparsity.problem import (
 )
 from lucidae.sparsity.solve import (
     BASIN,
+    BASIN_LIMIT,
     FEW_RESPONSES,
     basin_limit,
     check_suited,
@@ -342,7 +342,12 @@ def _solve_stack(X: Array, y: Array, noise: Any, settings: BatchSettings) -> Bat
         learn = isinstance(noise, str)
         level = _first_noise(problem) if learn else units.normalised_noise(noise)
         solution = _solve_together(problem._replace(noise=level), settings, learn)
-        value = _in_units(dictionary, responses, solution.value, units, objective)
+        state = solution.value
+        relevance, level = units.relevance(state.relevance), units.noise(state.noise)
+        # The canonical problem has a root of XXᵀ in place of X: means come from the given data.
+        coef = _posterior_means(dictionary, responses, relevance, level)
+        energy = objective.in_units(objective.value(state), units)
+        value = SparseBatch(coef, relevance, level, energy)
     return _reported(solution, value, units.norms, y)
 
 
@@ -392,20 +397,14 @@ def _solve_one_by_one(
 def _reported(
     solution: BatchSolution[Any], value: Any, norms: Array, y: Array
 ) -> BatchSolution[Any]:
-    """Return the solutions in the dtype of the responses y, with their status and iterations."""
-    ended = (solution.n_iter, solution.distance, solution.tolerance)
-    return BatchSolution(_narrowed(value, norms, y), _finite_status(solution, value), *ended)
-
-
-def _narrowed(value: Any, norms: Array, y: Array) -> Any:
     """Return the solutions as arrays of the library and the dtype of y; raise if a number is lost.
 
+    A problem whose coefficients or energy are not finite has diverged, and does not stop others.
     The covariance of a group is not rounded, because that would change its small eigenvalues.
     """
     xp = namespace(value.coef)
     parts = {name: getattr(value, name) for name in SparseBatch._fields}
     for name, part in parts.items():
-        # Problems that diverged are told by their status, and do not stop the others.
         narrowed(xp.where(xp.isfinite(part), part, xp.zeros_like(part)), y, name)
     narrow = value._replace(**{name: matched(part, y) for name, part in parts.items()})
     if isinstance(value, SparseGroupBatch):
@@ -413,17 +412,12 @@ def _narrowed(value: Any, norms: Array, y: Array) -> Any:
         narrow = narrow._replace(group_covariances=wide)
     sizes = xp.abs(value.coef) * norms[:, None, :]
     check_kept(value.coef, like(narrow.coef, value.coef), sizes, "coef")
-    return narrow
-
-
-def _finite_status(solution: BatchSolution[State], value: Any) -> tuple[Status, ...]:
-    """Return the status of each problem: DIVERGED if its coefficients or energy are not finite."""
-    xp = namespace(value.coef)
     finite = xp.all(xp.isfinite(value.coef), axis=(1, 2)) & xp.isfinite(value.energy)
-    return tuple(
-        status if sound else Status.DIVERGED
-        for status, sound in zip(solution.status, to_numpy(finite), strict=True)
+    status = tuple(
+        ended if sound else Status.DIVERGED
+        for ended, sound in zip(solution.status, to_numpy(finite), strict=True)
     )
+    return replace(solution, value=narrow, status=status)
 
 
 def _first_noise(problem: Problem) -> Array:
@@ -444,12 +438,14 @@ def _solve_together(problem: Problem, settings: BatchSettings, learn: bool) -> B
     reachable = max(settings.tol, rounding_distance(problem))
     large = problem.columns > NEWTON_COLUMNS * problem.rows
     marginal = objective.marginal
+    rule = settings.solver if settings.solver in objective.rules else "mm"
     if learn or large or reachable >= BASIN or marginal is None:
-        rule = _given_rule(settings)
         return _update(problem, objective, rule, reachable, settings.max_iter, learn)
-    rule, updates = _basin_rule(problem, settings)
-    limit = min(settings.max_iter, updates)
-    basin = _update(problem, objective, rule, BASIN, limit, learn)
+    updates = basin_limit(objective, rule)
+    if settings.solver == "auto" and objective.exact_coordinates:
+        few = problem.responses.shape[-1] <= FEW_RESPONSES
+        rule, updates = ("em", em_steps(problem)) if few else ("mackay", BASIN_LIMIT["mackay"])
+    basin = _update(problem, objective, rule, BASIN, min(settings.max_iter, updates), learn)
     left = settings.max_iter - int(basin.n_iter.max())
     if left >= 1:
         return _polish(basin, marginal, reachable, left)
@@ -458,22 +454,6 @@ def _solve_together(problem: Problem, settings: BatchSettings, learn: bool) -> B
         for ended, distance in zip(basin.status, basin.distance, strict=True)
     )
     return replace(basin, status=status, tolerance=reachable)
-
-
-def _given_rule(settings: BatchSettings) -> str:
-    """Return name of the update rule: `settings.solver`, or "mm" if the energy lacks this rule."""
-    return settings.solver if settings.solver in settings.objective.rules else "mm"
-
-
-def _basin_rule(problem: Problem, settings: BatchSettings) -> tuple[str, int]:
-    """Return the update that chooses a basin of attraction, and its limit; EM for few responses."""
-    objective = settings.objective
-    if settings.solver == "auto" and objective.exact_coordinates:
-        if problem.responses.shape[-1] <= FEW_RESPONSES:
-            return "em", em_steps(problem)
-        return "mackay", basin_limit(objective, "mackay")
-    rule = _given_rule(settings)
-    return rule, basin_limit(objective, rule)
 
 
 def _update(
@@ -508,15 +488,10 @@ def _update(
         start,
         stop=Below(distance, tolerance),
         limit=limit,
-        check_every=_intervals(start.noise)[0],
+        check_every=(ON_HOST if on_host(start.noise) else ON_DEVICE)[0],
         copy=keeper(recorded),
         size=problem.rows,
     )
-
-
-def _intervals(example: Array) -> tuple[int, int]:
-    """Return the intervals between two checks of the stopping rule on the device of `example`."""
-    return ON_HOST if on_host(example) else ON_DEVICE
 
 
 def _polish(
@@ -526,10 +501,21 @@ def _polish(
 
     Leaving out columns at zero would need further kernel launches, which cost more than arithmetic.
     """
-    state = _without_vanishing(basin.value, marginal).without_factor()
-    damping = namespace(state.noise).full_like(state.noise, FIRST_DAMPING)
+    # Relevances that tend to zero are set to zero: those far below γ if the energy falls as they
+    # shrink and, with exact coordinates, those whose minimiser is zero, if that does not raise it.
+    state = basin.value
+    xp, w = namespace(state.relevance), state.relevance
+    vanishing = (w < 1e-6 * state.noise[..., None]) & (marginal.gradient(state) > 0)
+    remaining = xp.where(vanishing, 0.0 * w, w)
+    if marginal.exact_coordinates and marginal.groups is None:
+        zero = best_change(w, positive(state.curvature), state.alignment) <= -w
+        trial = xp.where(zero, 0.0 * w, remaining)
+        lower = marginal.value(evaluate(state.problem, trial)) <= marginal.value(state)
+        remaining = xp.where(lower[..., None], trial, remaining)
+    state = evaluate(state.problem, remaining, columns=True)
+    damping = xp.full_like(state.noise, FIRST_DAMPING)
     start = NewtonPoint(*state, damping)
-    stride = _intervals(start.noise)[1]
+    stride = (ON_HOST if on_host(start.noise) else ON_DEVICE)[1]
     stop = Below(
         lambda point: marginal.violation(State(*point[:-1])), tolerance, patience=PATIENCE // stride
     )
@@ -550,39 +536,6 @@ def _polish(
     return replace(ended, value=value, n_iter=basin.n_iter + ended.n_iter)
 
 
-def _without_vanishing(state: State, marginal: Marginal) -> State:
-    """Return the states with relevances that tend to zero set to zero.
-
-    These are relevances far below γ if the energy falls as they shrink and, with exact coordinates,
-    those whose minimiser is zero, if this does not raise the energy.
-    """
-    xp = namespace(state.relevance)
-    falling = marginal.gradient(state) > 0
-    vanishing = (state.relevance < 1e-6 * state.noise[..., None]) & falling
-    remaining = xp.where(vanishing, 0.0 * state.relevance, state.relevance)
-    if not marginal.exact_coordinates:
-        return evaluate_from(state, remaining)
-    if marginal.groups is None:
-        change = best_change(state.relevance, positive(state.curvature), state.alignment)
-        vanishing = change <= -state.relevance
-    trial = xp.where(vanishing, 0.0 * remaining, remaining)
-    reached = evaluate_from(state, trial)
-    lower = marginal.value(reached) <= marginal.value(state)
-    return evaluate_from(reached, xp.where(lower[..., None], trial, remaining))
-
-
-def _in_units(
-    dictionary: Array, responses: Array, state: State, units: Units, objective: Energy
-) -> SparseBatch:
-    """Return coefficients, relevances, noise variances and energies in the units of the data.
-
-    The canonical problem has a root of XXᵀ in place of X: coefficients come from the given data.
-    """
-    relevance, noise = units.relevance(state.relevance), units.noise(state.noise)
-    coef = _posterior_means(dictionary, responses, relevance, noise)
-    return SparseBatch(coef, relevance, noise, objective.in_units(objective.value(state), units))
-
-
 def _posterior_means(X: Array, y: Array, relevance: Array, noise: Array) -> Array:
     """Return the posterior means of the coefficients of B problems, of shape (B, n, κ)."""
     xp = namespace(noise)
@@ -593,25 +546,13 @@ def _posterior_means(X: Array, y: Array, relevance: Array, noise: Array) -> Arra
     precise = solve_lower(factor, solve_lower(factor, y), transpose=True)
     coef = xp.matrix_transpose(precise) @ conjugate(X) * relevance[:, None, :]
     ill = noise < ILL_CONDITIONED * xp.max(real_part(diagonal(sigma)), axis=-1)
-    chosen = np.flatnonzero(to_numpy(ill))
-    if not chosen.size:
+    if not bool(xp.any(ill)):
         return coef
-    exact = _means_by_qr(*(_some(part, chosen) for part in (X, y, relevance, noise)))
-    place = np.zeros(coef.shape[0], dtype=int)
-    place[chosen] = np.arange(chosen.size)
-    return xp.where(ill[:, None, None], _some(exact, place), coef)
-
-
-def _means_by_qr(X: Array, y: Array, relevance: Array, noise: Array) -> Array:
-    """Return the posterior means of ill-conditioned problems, by QR factorisation.
-
-    With S = ΦW^½ and Sᵀ = BLᵀ, where Σ = LLᵀ is not formed, W^½SᵀΣ⁻¹X is W^½BL⁻¹X.
-    """
-    xp = namespace(X)
+    # With S = ΦW^½ and Sᵀ = BLᵀ, where Σ = LLᵀ is not formed, W^½SᵀΣ⁻¹X is W^½BL⁻¹X.
     roots = xp.sqrt(relevance)
     lower, basis = root_by_qr(adjoint(X * roots[:, None, :]), noise)
-    latent = basis @ solve_lower(lower, y)
-    return xp.matrix_transpose(latent) * roots[:, None, :]
+    exact = xp.matrix_transpose(basis @ solve_lower(lower, y)) * roots[:, None, :]
+    return xp.where(ill[:, None, None], exact, coef)
 
 
 def _concatenated(solved: list[BatchSolution[Any]]) -> BatchSolution[Any]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -10,16 +10,7 @@ import numpy as np
 import scipy.sparse
 
 from lucidae.arrays import as_double, is_array, machine_epsilon, to_numpy
-from lucidae.certificates.certify import certifies
-from lucidae.certificates.claims import (
-    Certificate,
-    Claim,
-    at_least,
-    at_most,
-    does_not_apply,
-    reported,
-    undecided,
-)
+from lucidae.certificates.claims import Certificate, Claim, certifies
 from lucidae.sparsity.problem import dense_if_small, refuse_extremes
 from lucidae.sparsity.theory import (
     EXACT,
@@ -50,6 +41,14 @@ NOT_DETERMINED = (
     "The coefficients do not determine the relevances (prior variances of the coefficients): these "
     "are not finite, or too inaccurate because the coefficients interpolate the responses."
 )
+CHANGED = (
+    "The fitted attributes do not fit together, or do not belong to these data: they were changed, "
+    "or these are other data. Fit again."
+)
+AGAIN = (
+    "and the other claims are about the fit: fit again, or certify the changed attributes with "
+    "certify(estimator, X, y)."
+)
 NO_FEWER = "No column is active, or there are at least as many active columns as rows."
 OUT_OF_REACH = (
     "The noise variance is so small that the covariance of a response is ill-conditioned. Solvers "
@@ -67,7 +66,7 @@ NOISE_STATEMENTS = {
     "learn": LEARNED,
     "floor": LEARNED,
     "learn_diagonal": f"{LEARNED} of every row",
-    "auto": f"{HELD}, plus a share for errors of the dictionary",
+    "auto": f"{HELD}, times a factor for errors of the dictionary",
     "cv": HELD,
     "cv_1se": "held-out rows are predicted within one standard error of the best noise variance",
 }
@@ -101,9 +100,7 @@ def certificate_of(figures: Figures, title: str) -> Certificate:
     unique = uniqueness_of(rows.dictionary, rows.responses, figures.used, figures.relative_error)
     found = (
         *_optimality(figures), _variance(figures), *_representation(figures),
-        _unique_in_general_position(figures, unique), _unique_by_coherence(figures, unique),
-        *_shape(figures), *_path(figures), *_noise_covariance(figures),
-        *_response_covariance(figures),
+        *_uniqueness(figures, unique), *_shape(figures), *_path(figures), *_covariances(figures),
     )  # fmt: skip
     return Certificate(title, found, figures.evidence | unique.evidence)
 
@@ -114,75 +111,49 @@ def joint_certificate(figures: Figures) -> Certificate:
     return Certificate("solve_joint, full posterior", found, figures.evidence)
 
 
-def with_changes(found: Certificate, changed: Mapping[str, float]) -> Certificate:
-    """Return the certificate of a fit with a failed claim added if attributes were changed."""
-    if not changed:
-        return found
-    names = ", ".join(changed)
-    advice = (
-        f"{names} {'was' if len(changed) == 1 else 'were'} changed after the fit, and the other "
-        "claims are about the fit: fit again, or certify the changed attributes with "
-        "certify(estimator, X, y)."
-    )
-    claim = "no fitted attribute was changed after the fit (largest relative change)"
-    failed = at_most("attributes", claim, "", max(changed.values()), 0.0, advice)
-    return Certificate(found.title, (*found, failed), found.evidence)
-
-
-def judged(
-    figures: Figures, name: str, statement: str, reference: str, advice: str,
-    without: str = NO_NOISE, headline: str = "",
-) -> Claim:  # fmt: skip
+def judged(figures: Figures, claim: Claim, advice: str, without: str = NO_NOISE) -> Claim:
     """Return the claim about what was measured under its name; `without` says why nothing was."""
-    words, found = (name, statement, reference), figures.distances.get(name)
+    found = figures.distances.get(claim.name)
     if found is None:
-        return does_not_apply(*words, without)
-    (value, error), limit, reach = (found.ball.value, found.ball.error), *found[1:]
-    claim = at_most(*words, value, limit, advice, error=error)
-    if claim.holds is False and value - limit <= reach:
-        claim = undecided(*words, OUT_OF_REACH.format(reach=reach), value, limit, error=reach)
-    return replace(claim, headline=headline)
+        return replace(claim, advice=without)
+    verdict = claim.judged(found.ball, found.limit, advice)
+    if verdict.holds is False and found.ball.value - found.limit <= found.reach:
+        why = OUT_OF_REACH.format(reach=found.reach)
+        known: Any = {"value": found.ball.value, "threshold": found.limit, "error": found.reach}
+        return replace(claim, **known, advice=why, undecided=True)
+    return verdict
 
 
 def _optimality(figures: Figures) -> Iterator[Claim]:
     """Yield the claims about relevances, coefficients, noise variance and energy."""
-    full, own = figures.kind.full_groups, figures.kind.violation is not None
-    yield judged(
-        figures, "stationarity",
-        f"the energy is stationary in the {'covariances of the groups' if full else 'relevances'} "
-        "(KKT conditions)", UNVERIFIED if own else f"{WIPF}, eq. 18 and 21",
-        "Raise max_iter, or raise tol if this accuracy is enough.",
+    blocks = "covariances of the groups" if figures.kind.full_groups else "relevances"
+    unknown = figures.kind.violation is not None
+    stationary = Claim(
+        "stationarity", f"the energy is stationary in the {blocks} (KKT conditions)",
+        UNVERIFIED if unknown else f"{WIPF}, eq. 18 and 21",
         headline="stationary point of the loss",
     )  # fmt: skip
+    advice = "Raise max_iter, or raise tol if this accuracy is enough."
+    yield judged(figures, stationary, advice)
     if "group_covariances" in figures.distances:
-        yield judged(
-            figures, "group_covariances",
+        statement = (
             "the covariances of the groups are symmetric and positive semi-definite, and their "
-            "diagonals are the relevances", f"{WIPF}, eq. 18",
-            "group_covariances_ or relevance_ were changed. Fit again.",
-        )  # fmt: skip
-    yield judged(
-        figures, "posterior_mean",
-        "the coefficients are the posterior mean, and predictions are computed from it",
-        f"{WIPF}, eq. 18",
-        "The coefficients, the intercept and the relevances do not fit together or do not belong "
-        "to these data. Fit again.",
-    )  # fmt: skip
+            "diagonals are the relevances"
+        )
+        valid = Claim("group_covariances", statement, f"{WIPF}, eq. 18")
+        yield judged(figures, valid, CHANGED)
+    statement = "the coefficients are the posterior mean, and predictions are computed from it"
+    yield judged(figures, Claim("posterior_mean", statement, f"{WIPF}, eq. 18"), CHANGED)
     yield _noise_variance(figures)
-    yield judged(
-        figures, "energy",
-        "the reported energy is the energy at the fitted relevances and noise variance",
-        f"{WIPF}, eq. 18, 48 and 50",
-        "The reported energy (loss) belongs to other relevances (prior variances) or to other "
-        "data. Fit again.",
-        "No energy was reported, or the verifier does not know the formula of this energy.",
-    )  # fmt: skip
+    statement = "the reported energy is the energy at the fitted relevances and noise variance"
+    energy = Claim("energy", statement, f"{WIPF}, eq. 18, 48 and 50")
+    without = "No energy was reported, or the verifier does not know the formula of this energy."
+    yield judged(figures, energy, CHANGED, without)
 
 
 def _noise_variance(figures: Figures) -> Claim:
     """Return the claim that the noise variance is what its rule gives."""
-    rule, without = figures.noise_rule, NO_NOISE
-    advice = "The noise variance was changed. Fit again."
+    rule, without, advice = figures.noise_rule, NO_NOISE, CHANGED
     if rule.startswith("learn") or rule == "floor":
         advice = (
             "Raise max_iter. If the noise variance then falls further, towards zero, these data do "
@@ -194,31 +165,28 @@ def _noise_variance(figures: Figures) -> Claim:
     if rule in HELD_OUT:
         without = "Held-out rows are predicted only during fit."
     statement = NOISE_STATEMENTS.get(rule, "the noise variance is the one that was given")
-    claim = judged(figures, "noise_variance", statement, "Wipf & Rao 2007", advice, without)
+    text = Claim("noise_variance", statement, "Wipf & Rao 2007")
+    claim = judged(figures, text, advice, without)
     if claim.holds and rule in NOT_REPEATED:
-        return does_not_apply(claim.name, statement, claim.reference, NOT_REPEATED[rule])
+        return replace(text, advice=NOT_REPEATED[rule])
     return claim
 
 
 def _variance(figures: Figures) -> Claim:
     """Return the claim about the variances of predictions."""
-    return judged(
-        figures, "predictive_variance",
-        "the variances of predictions follow from the relevances and the noise variance",
-        f"{WIPF}, eq. 18",
-        "The relevances (prior variances), the noise variance or the data have changed. Fit again.",
-        "Coefficients alone have no predictive variance.",
-    )  # fmt: skip
+    statement = "the variances of predictions follow from the relevances and the noise variance"
+    text = Claim("predictive_variance", statement, f"{WIPF}, eq. 18")
+    return judged(figures, text, CHANGED, "Coefficients alone have no predictive variance.")
 
 
 def _representation(figures: Figures) -> Iterator[Claim]:
     """Yield the claims about the columns in use and the error that they leave."""
-    support = judged(
-        figures, "support", "support_ contains exactly the statistically significant columns",
-        "Wilks 1938",
-        "The value is the number of columns that support_ lacks or contains wrongly. Fit again.",
-        "Coefficients alone have no support with a test of significance.",
-    )  # fmt: skip
+    statement = "support_ contains exactly the statistically significant columns"
+    advice = (
+        "The value is the number of columns that support_ lacks or contains wrongly. Fit again."
+    )
+    without = "Coefficients alone have no support with a test of significance."
+    support = judged(figures, Claim("support", statement, "Wilks 1938"), advice, without)
     if figures.tied and support.holds is not None:
         sets = "; ".join(" or ".join(map(str, found)) for found in figures.tied)
         alternatives = (
@@ -227,35 +195,32 @@ def _representation(figures: Figures) -> Iterator[Claim]:
         )
         support = replace(support, advice=f"{support.advice} {alternatives}".strip())
     yield support
-    yield reported(
-        "reconstruction", "relative error of the reconstructed responses",
-        f"{WIPF}, Theorem 4.1 (ii)", figures.relative_error,
-    )  # fmt: skip
-    yield reported(
-        "active_dimensions", f"number of active latents among {figures.n_columns} columns",
-        f"{WIPF}, Definition 3.1", figures.n_active,
-    )  # fmt: skip
+    statement = "relative error of the reconstructed responses"
+    error = figures.relative_error
+    yield Claim("reconstruction", statement, f"{WIPF}, Theorem 4.1 (ii)", error)
+    statement = f"number of active latents among {figures.n_columns} columns"
+    yield Claim("active_dimensions", statement, f"{WIPF}, Definition 3.1", figures.n_active)
 
 
 def _shape(figures: Figures) -> Iterator[Claim]:
     """Yield the claims about local minima, collapsed latents and rows of large influence."""
-    yield _row_scales(figures)
-    yield _posterior_collapse(figures)
-    yield _leverage(figures)
-
-
-def _row_scales(figures: Figures) -> Claim:
-    """Return a claim that reports the median ratio of a coefficient row's norm to the next."""
     statement = "median ratio of successive norms of the coefficient rows, in descending order"
-    words = "row_scales", statement, f"{WIPF}, Theorem 4.1"
+    scales = Claim("row_scales", statement, f"{WIPF}, Theorem 4.1")
     ratios = row_scale_ratios(figures.row_norms)
-    if not ratios.size:
-        return does_not_apply(*words, "Fewer than two columns are active.")
     advice = (
         "The smaller this ratio, the fewer bad local minima the energy has. How small it must be "
         "is not known, because the theorem does not state its constants."
     )
-    return reported(*words, float(np.median(ratios)), advice)
+    yield (
+        replace(scales, value=float(np.median(ratios)), advice=advice)
+        if ratios.size
+        else replace(scales, advice="Fewer than two columns are active.")
+    )
+    yield _posterior_collapse(figures)
+    statement = "largest share of the data, or of a column's coefficients, that one row carries"
+    leverage = Claim("leverage", statement, "Belsley, Kuh & Welsch 1980")
+    known = figures.leverage
+    yield replace(leverage, advice=NO_NOISE) if known is None else leverage.influenced(*known)
 
 
 def _posterior_collapse(figures: Figures) -> Claim:
@@ -263,15 +228,15 @@ def _posterior_collapse(figures: Figures) -> Claim:
     known, without = figures.kind.posterior, NO_NOISE
     if "stationarity" in figures.distances:
         without = "A zero coefficient is stationary for this energy, whatever the data say."
-    claim = judged(
-        figures, "posterior_collapse",
+    statement = (
         f"none of the {figures.n_columns - figures.n_active} collapsed latents would lower the "
-        "energy if it were active", f"{WIPF}, Theorem 4.4",
-        "The value is the number of collapsed latents that would lower it. Raise max_iter.",
-        without,
-    )  # fmt: skip
+        "energy if it were active"
+    )
+    text = Claim("posterior_collapse", statement, f"{WIPF}, Theorem 4.4")
+    advice = "The value is the number of collapsed latents that would lower it. Raise max_iter."
+    claim = judged(figures, text, advice, without)
     if claim.value is None and without != NO_NOISE and known in ("full", "diagonal"):
-        return undecided(claim.name, claim.statement, claim.reference, NOT_DETERMINED)
+        return replace(text, advice=NOT_DETERMINED, undecided=True)
     if not figures.full_gains or known == "full":
         return claim
     full = (
@@ -280,41 +245,21 @@ def _posterior_collapse(figures: Figures) -> Claim:
     return replace(claim, advice=f"{claim.advice} {full}".strip())
 
 
-def _leverage(figures: Figures) -> Claim:
-    """Return a claim that names the rows on which the fit rests more than on others."""
-    statement = "largest share of the data, or of a column's coefficients, that one row carries"
-    words = "leverage", statement, "Belsley, Kuh & Welsch 1980"
-    if figures.leverage is None:
-        return does_not_apply(*words, NO_NOISE)
-    rows, shares, most = figures.leverage
-    if not rows.size:
-        return reported(*words, most)
-    named = ", ".join(
-        f"row {row} ({100.0 * share:.0f} %)" for row, share in zip(rows[:5], shares, strict=False)
-    )
-    more = f" and {rows.size - 5} more" if rows.size > 5 else ""
-    advice = (
-        f"The fit rests on {named}{more}: check whether these rows are in the unit of the others, "
-        "or fit without them and compare the columns."
-    )
-    headline = f"influence: row{'s' * (rows.size > 1)} {', '.join(map(str, rows[:5]))}{more}"
-    return replace(reported(*words, most, advice), headline=headline)
-
-
-def _path(figures: Figures) -> tuple[Claim, ...]:
-    """Return claims about how the columns in use change with the noise variance."""
-    reference = "Meinshausen & Bühlmann 2010"
+def _path(figures: Figures) -> Iterator[Claim]:
+    """Yield claims about how the columns in use change with the noise variance."""
+    reference, path = "Meinshausen & Bühlmann 2010", figures.path
     statement = "share of the columns in use that stay in use if the noise variance is varied"
-    path = figures.path
+    stability = Claim("path_stability", statement, reference)
     if not figures.noise_rule:
-        return ()
+        return
     if path is None or path["overlap"] is None:
         correlated = ", without response_covariance," * bool(figures.response_rule)
         why = (
             "The fit was not repeated at neighbouring noise variances. Call "
             f"lucidae.sparsity.noise_path{correlated} to see how the columns change."
         )
-        return (does_not_apply("path_stability", statement, reference, why),)
+        yield replace(stability, advice=why)
+        return
     warnings = []
     if path["overlap"] < STABLE:
         warnings.append(
@@ -329,85 +274,80 @@ def _path(figures: Figures) -> tuple[Claim, ...]:
             f"and column {path['strongest'][worst]} at {path['noise'][worst]:.3g}"
         )
     advice = f"Warning: {', and '.join(warnings)}. {TRUST}" if warnings else ""
-    stability = reported("path_stability", statement, reference, path["overlap"], advice)
-    if figures.correlation is None:
-        return (stability,)
-    claim = at_least(
-        "strongest_column",
-        "the strongest column is the same at neighbouring noise variances, or is replaced by one "
-        "that is correlated with it", reference, figures.correlation, SAME_COLUMN,
-        f"The noise variance decides which column is the strongest. {TRUST}",
-    )  # fmt: skip
-    return stability, replace(claim, headline="same strongest column at nearby noise variances")
+    yield replace(stability, value=path["overlap"], advice=advice)
+    if figures.correlation is not None:
+        statement = (
+            "the strongest column is the same at neighbouring noise variances, or is replaced by "
+            "one that is correlated with it"
+        )
+        headline = "same strongest column at nearby noise variances"
+        claim = Claim("strongest_column", statement, reference, headline=headline)
+        advice = f"The noise variance decides which column is the strongest. {TRUST}"
+        yield claim.judged(figures.correlation, SAME_COLUMN, advice, least=True)
 
 
-def _noise_covariance(figures: Figures) -> tuple[Claim, ...]:
-    """Return a claim that reports the rank of a given covariance of the noise."""
-    if figures.noise_rank is None:
-        return ()
-    rank, rows, share = figures.noise_rank
-    advice = (
-        f"The noise covariance of the {rows} rows has rank {rank}, as after an average reference "
-        f"or a projection. The fit uses the {rank} dimensions of its range; of the power of the "
-        f"responses, {100.0 * share:.2g} % lie outside and were not used."
-    )
-    statement = f"rank of the noise covariance of {rows} rows, by which the rows were whitened"
-    advice = advice if rank < rows else ""
-    return (reported("noise_covariance", statement, "Aitken 1936", rank, advice),)
-
-
-def _response_covariance(figures: Figures) -> Iterator[Claim]:
-    """Yield the claim about the covariance of the responses, if there is one."""
+def _covariances(figures: Figures) -> Iterator[Claim]:
+    """Yield the claims about covariances of the noise and of the responses, if there are any."""
+    if figures.noise_rank is not None:
+        rank, rows, share = figures.noise_rank
+        advice = (
+            f"The noise covariance of the {rows} rows has rank {rank}, as after an average "
+            f"reference or a projection. The fit uses the {rank} dimensions of its range; of the "
+            f"power of the responses, {100.0 * share:.2g} % lie outside and were not used."
+        )
+        statement = f"rank of the noise covariance of {rows} rows, by which the rows were whitened"
+        advice = advice if rank < rows else ""
+        yield Claim("noise_covariance", statement, "Aitken 1936", rank, advice=advice)
     if figures.response_rule:
         statement, advice = RESPONSE_CLAIMS[figures.response_rule]
-        yield judged(figures, "response_covariance", statement, "Zhang & Rao 2011", advice)
+        yield judged(figures, Claim("response_covariance", statement, "Zhang & Rao 2011"), advice)
 
 
-def _not_proved(unique: Uniqueness) -> str:
-    """Return why nothing is claimed about uniqueness; an empty string if something may be."""
-    if not unique.exact_error <= EXACT:
-        return (
+def _uniqueness(figures: Figures, unique: Uniqueness) -> Iterator[Claim]:
+    """Yield two claims that no other set of as few columns represents the responses."""
+    general, coherent = (
+        Claim(name, SPARSEST, CHEN_HUO)
+        for name in ("unique_in_general_position", "unique_by_coherence")
+    )
+    count, exact, why = figures.used.size, unique.exact_error <= EXACT, ""
+    if not exact:
+        why = (
             "Least squares on the active columns leaves a relative error of "
             f"{unique.exact_error:.2g}, and the theorem covers exact fits only."
         )
-    return "" if unique.spark is not None else unique.reason or NO_FEWER
-
-
-def _unique_in_general_position(figures: Figures, unique: Uniqueness) -> Claim:
-    """Return the claim that no other set of as few columns represents the responses."""
-    words, count = ("unique_in_general_position", SPARSEST, CHEN_HUO), figures.used.size
-    if unique.proved and unique.exact_error <= EXACT:
-        return Claim(*words, count, None, True, unique.reason)
-    why = _not_proved(unique)
-    if not why and unique.spark is not None:
-        bound = uniqueness_bound(unique.spark, unique.rank)
-        why = f"{OPEN}. {unique.reason}"
+    elif unique.spark is None:
+        why = unique.reason or NO_FEWER
+    # 1) if all columns are in general position, any d of them are independent
+    if unique.proved and exact:
+        yield replace(general, value=count, holds=True, advice=unique.reason)
+    elif why or unique.spark is None:
+        yield replace(general, advice=why)
+    else:
+        bound, only = uniqueness_bound(unique.spark, unique.rank), ""
         if count < bound and unique.reason.startswith(UNCHECKED):
-            why += (
+            only = (
                 f" If all columns are in general position, the {count} active columns are the only "
                 f"possible choice, because {count} is smaller than {bound:g}."
             )
-    return does_not_apply(*words, why)
-
-
-def _unique_by_coherence(figures: Figures, unique: Uniqueness) -> Claim:
-    """Return the claim that no other set of as few columns represents the responses."""
-    words, count = ("unique_by_coherence", SPARSEST, CHEN_HUO), figures.used.size
-    why = _not_proved(unique)
-    if why:
-        return does_not_apply(*words, why)
-    if unique.coherence is None:
+        yield replace(general, advice=f"{OPEN}. {unique.reason}{only}")
+    # 2) the mutual coherence bounds the number of columns that can be dependent
+    if not why and unique.coherence is None:
         why = "The mutual coherence was not computed, because the dictionary has too many columns."
-        return does_not_apply(*words, why)
-    bound = uniqueness_bound(spark_bound(unique.coherence, figures.n_rows), unique.rank)
+    if why or unique.coherence is None:
+        yield replace(coherent, advice=why)
+        return
+    bound = uniqueness_bound(
+        spark_bound(unique.coherence, len(figures.rows[0].responses)), unique.rank
+    )
     if count < bound:
-        return Claim(*words, float(count), bound, True)
+        yield replace(coherent, value=count, threshold=bound, holds=True)
+        return
     why = (
         f"{OPEN}: the condition is sufficient but not necessary. The mutual coherence of the "
         f"dictionary is {unique.coherence:.3g}, so fewer than {bound:.3g} columns would have to "
         f"be active; {count} are."
     )
-    return does_not_apply(*words, why)
+    yield replace(coherent, advice=why)
 
 
 @certifies("sparsity")

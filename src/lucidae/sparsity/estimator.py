@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from copy import copy
-from functools import partial
-from typing import Any, NamedTuple, Self
+from collections.abc import Sequence
+from typing import Any, Self
 
 import numpy as np
+import scipy.sparse
 from sklearn.base import BaseEstimator, MultiOutputMixin, RegressorMixin
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils.validation import check_is_fitted
@@ -15,13 +14,11 @@ from sklearn.utils.validation import check_is_fitted
 from lucidae.arrays import (
     Array,
     as_double,
-    device,
     diagonal,
     is_array,
     is_complex,
     is_numpy,
     like,
-    machine_epsilon,
     namespace,
     number,
     of_one_kind,
@@ -39,32 +36,42 @@ from lucidae.base import (
     restored_on_failure,
     validated_rows,
 )
-from lucidae.certificates.claims import Certificate
+from lucidae.certificates.claims import Certificate, with_changes
 from lucidae.iteration import Callback, Solution, Status, limited_blas, progress_bars
 from lucidae.iteration.progress import timed_fit
-from lucidae.sparsity.claims import certificate_of, plain, with_changes
+from lucidae.sparsity.claims import AGAIN
+from lucidae.sparsity.covariances import (
+    NoiseCovariance,
+    checked_spectrum,
+    correlated_attributes,
+    given_covariance,
+    solve_correlated,
+)
 from lucidae.sparsity.fitted import (
     CERTIFIED_PARAMETERS,
+    PreparedProblem,
+    SparseData,
     SparseState,
-    checked_attributes,
     is_covariance,
+    objective_of,
 )
 from lucidae.sparsity.noise import (
     FALLBACK,
-    RULES,
-    Guide,
     PathTrace,
-    advice_on_learning,
-    check_learnable_rows,
     checked_noise,
     coarse_trace,
-    first_noise,
-    folds,
+    column_powers,
+    explained_share,
     held_out_errors,
+    noise_rule,
+    row_pairs,
+)
+from lucidae.sparsity.noise_learning import (
+    advice_on_learning,
+    check_learnable_rows,
+    first_noise,
     learn_noise,
     learn_row_noise,
-    noise_rule,
-    path_stability,
     warn_if_collapsed,
 )
 from lucidae.sparsity.objectives import (
@@ -77,8 +84,6 @@ from lucidae.sparsity.objectives import (
     energy_slice,
     evaluate,
     flat_start,
-    make_objective,
-    stored_penalty,
 )
 from lucidae.sparsity.posterior import (
     ActiveFactor,
@@ -90,27 +95,15 @@ from lucidae.sparsity.posterior import (
 from lucidae.sparsity.prior import Groups
 from lucidae.sparsity.problem import (
     Problem,
-    Rows,
-    SparseRows,
     Units,
     dense_if_small,
     refuse_nothing_left,
     refuse_zero,
-    rows_of,
     validated_data,
     validated_pair,
-    validated_weights,
-)
-from lucidae.sparsity.response_covariance import (
-    ResponseSpectrum,
-    checked_spectrum,
-    correlated_attributes,
-    given_covariance,
-    solve_correlated,
 )
 from lucidae.sparsity.solve import advice_on, check_suited, solve
-from lucidae.sparsity.verify import EnergyKind, Fit, Sample, group_numbers, measure
-from lucidae.sparsity.whitening import NoiseCovariance, prepared_rows
+from lucidae.sparsity.verify import HELD_OUT, group_numbers
 from lucidae.validation import (
     check_flag,
     check_integer,
@@ -125,31 +118,11 @@ from lucidae.validation import (
 
 __all__ = ["SparseVAE"]
 
-VERIFIED = ("full", "diagonal", "point")
-"""Posteriors whose distance to stationarity the verifier computes; others report their own."""
-
-LARGEST_STORED = 2**25
-"""Largest number of entries of X and y (256 MiB) that an estimator refers to after the fit."""
-
 DIVERGED = (
     "The fit diverged, because rounding errors made the covariance matrix of a response "
     "indefinite; the last finite relevances are returned. Use fit_intercept=True if columns of X "
     "are far from zero, or give a larger noise_variance."
 )
-
-
-class FittedProblem(NamedTuple):
-    """The problem that an estimator was fitted to, at its noise variance."""
-
-    problem: Problem
-    units: Units
-    rows: Rows
-    objective: Energy
-    penalty: Any
-
-    def energy(self, relevance: Array) -> float:
-        """Return the energy of all responses at normalised relevances."""
-        return _energy(self.objective, evaluate(self.problem, relevance), self.units, self.rows)
 
 
 class SparseVAE(CertifiedMixin, MultiOutputMixin, RegressorMixin, BaseEstimator):
@@ -178,10 +151,10 @@ class SparseVAE(CertifiedMixin, MultiOutputMixin, RegressorMixin, BaseEstimator)
         value, which gives fewer columns. "learn_diagonal" learns one noise variance for each row;
         it needs the full posterior, at least two outputs, and many more outputs than columns in
         use. ``noise_variance_`` is then their mean. "auto" means "learn" if there are at most half
-        as many columns as rows. Otherwise it adds a tenth of the mean square of `y` to the noise
-        variance of "cv", because errors of the dictionary are predicted, too, by further columns;
-        if "cv" leaves less than 1e-3 of the mean square, the dictionary is exact, and nothing is
-        added. For a single row it takes 0.1 times the mean square of `y`.
+        as many columns as rows. Otherwise it multiplies the noise variance of "cv" by
+        ``4 - 1.5 * n_samples / n_features`` (but takes at most the mean square of `y`), because
+        errors of the dictionary are predicted, too, by further columns. For a single row it takes
+        0.1 times the mean square of `y`.
     solver : {"auto", "mm", "em", "mackay", "coordinate"}, default="auto"
         How the energy of the full posterior is minimised: by majorise–minimise (MM),
         expectation–maximisation (EM) or MacKay's updates, or one relevance at a time
@@ -263,9 +236,8 @@ class SparseVAE(CertifiedMixin, MultiOutputMixin, RegressorMixin, BaseEstimator)
         Indices of the columns whose relevance is statistically significant, in ascending order.
     noise_variance_ : float
         The noise variance that was given or found; with `noise_cov`, the factor of this covariance.
-        After "auto" with more than half as many columns as rows it is no estimate of the noise: it
-        contains a tenth of the mean square of `y`, which at a high signal-to-noise ratio is 10 to
-        50 times the noise. Fit with "cv" for an estimate.
+        After "auto" with more than half as many columns as rows it is up to four times the error of
+        held-out rows, and no estimate of the noise. Fit with "cv" for an estimate.
     noise_variances_ : ndarray of shape (n_samples,)
         Noise variance of each row: ``noise_variance_`` times the diagonal of `noise_cov`. Only
         after a fit with `noise_cov` or with ``noise_variance="learn_diagonal"``.
@@ -390,31 +362,101 @@ class SparseVAE(CertifiedMixin, MultiOutputMixin, RegressorMixin, BaseEstimator)
         return self._fit_on(X, y, sample_weight, noise_cov)
 
     def _fit_on(
-        self, X: Any, y: Any, sample_weight: Any, noise_cov: Any, guide: Guide | None = None,
-        deferred: bool = False, zeros: bool = False,
+        self, X: Any, y: Any, sample_weight: Any, noise_cov: Any, start: Array | None = None,
+        trace: PathTrace | None = None, zeros: bool = False,
     ) -> Self:  # fmt: skip
-        """Check the data and fit to them, from the solution `guide` of `noise_path` if it is given.
+        """Check the data and fit to them, from a solution of `noise_path` with its path if given.
 
-        If `deferred`, the certificate is computed when it is first read, and the estimator holds
-        the data until then. Responses that are all zero are refused, unless `zeros`.
+        Responses that are all zero are refused, unless `zeros`.
         """
+        # 1) Check data and parameters. NumPy solves the problem wherever the arrays are.
         X, y = validated_pair(self, X, y)
         if not zeros and not bool(namespace(y).any(y != 0)):
             refuse_zero()
         objective = self._checked_objective(X.shape[1])
-        weights = validated_weights(sample_weight, X, y if y.ndim == 2 else y[:, None])
-        cov = NoiseCovariance.of_data(noise_cov, X, y)
-        given, beside = X, is_array(X) and not is_numpy(X)
-        if beside:  # NumPy solves the problem wherever the arrays are
-            X, y = to_numpy(X), to_numpy(y)
-            weights = None if weights is None else to_numpy(weights)
+        data = SparseData.of(X, y, sample_weight, noise_cov)
+        self._check_combination(data, objective, checked_noise(self.noise_variance))
         with limited_blas(X.shape[0]):
-            solution = self._fit(X, y, weights, objective, cov, guide, deferred, zeros)
-        if beside:
-            self._state.move_beside(given)
+            # 2) The canonical problem, and how its noise variance is found.
+            wanted, spectrum = self.response_covariance, None
+            posed = PreparedProblem.of(data, objective, bool(self.fit_intercept), wanted is None)
+            if not zeros:
+                refuse_nothing_left(posed.rows, posed.given)
+            rule = noise_rule(self.noise_variance, objective, posed.rows.count, X.shape[1])
+            if wanted is not None:
+                spectrum = checked_spectrum(
+                    wanted, posed.rows, objective, self.posterior, self.solver
+                )
+            # 3) The noise variance, and a path above it that shows how stable the columns are.
+            error = None
+            if rule in HELD_OUT:
+                held_out = held_out_errors(
+                    row_pairs(self.cv, self.random_state, posed.rows, posed.split),
+                    posed.rows.mean_square(), objective,
+                    self._callbacks("path of noise variances"), self.n_jobs,
+                )  # fmt: skip
+                noise = error = held_out.minimum()
+                if rule == "cv_1se":
+                    noise = held_out.one_standard_error()
+                elif rule == "auto":
+                    noise = held_out.with_misfit(posed.rows.count, X.shape[1])
+                trace = coarse_trace(posed.at(noise), objective, noise) if wanted is None else None
+            else:
+                noise = FALLBACK * posed.rows.mean_square() if isinstance(rule, str) else rule
+            # 4) The relevances of lowest energy, with the noise variance if it is learned.
+            solution: Any
+            limits: dict[str, Any] = {
+                "tolerance": self.tol,
+                "limit": self.max_iter,
+                "start": self._last_fit(posed) if start is None else start,
+                "callbacks": self._callbacks("minimising the energy"),
+            }
+            if rule == "learn_diagonal":
+                if limits["start"] is not None:
+                    limits["start"] = posed.units.relevance(limits["start"])
+                learned = learn_row_noise(posed.given, objective, method=self.solver, **limits)
+                solution = learned.solution
+                posed = posed._replace(rows=learned.rows, units=learned.units)
+                data = data._replace(noise_cov=learned.covariance)
+            elif spectrum is not None:
+                learn = rule == "learn"
+                at = (
+                    posed.problem.with_noise(first_noise(posed.problem))
+                    if learn
+                    else posed.at(noise)
+                )
+                solution = solve_correlated(
+                    at, objective, spectrum=spectrum, learn_noise=learn, **limits
+                )
+            elif rule == "learn":
+                solution = learn_noise(posed.problem, objective, method=self.solver, **limits)
+            else:
+                solution = solve(posed.at(noise), objective, method=self.solver, **limits)
+            # 5) The posterior of the coefficients and the fitted attributes.
+            state = self._fitted_state(solution, posed, data, reference_array(data.X), y.ndim == 1)
+            if error is not None:  # predictions have the noise that held-out rows have shown
+                state.noise_level *= error / state.results["noise_variance_"]
+            if trace is not None:
+                found = solution.value
+                powers, share = column_powers(found, objective), explained_share(found)
+                state.stability = trace.stability(state.results["noise_variance_"], powers, share)
+            state.noise_rule = rule if isinstance(rule, str) else "given"
+            state.parameters = {name: getattr(self, name) for name in CERTIFIED_PARAMETERS}
+            state.parameters |= {
+                "groups": group_numbers(self.groups, X.shape[1]),
+                "response_covariance": wanted
+                if isinstance(wanted, str)
+                else given_covariance(wanted),
+                "noise_cov": noise_cov is not None,
+            }
+            state.refer(data, type(self).__name__)
+        if is_array(X) and not is_numpy(X):
+            state.move_beside(X)
+        self._state = state
+        if rule == "learn":
+            warn_if_collapsed(solution)
         if not solution.status.ok:
-            learned = isinstance(self.noise_variance, str) and self.noise_variance == "learn"
-            advice = advice_on_learning(solution) if learned else advice_on(solution)
+            advice = advice_on_learning(solution) if rule == "learn" else advice_on(solution)
             diverged = solution.status is Status.DIVERGED
             warn_user(DIVERGED if diverged else advice, ConvergenceWarning)
         return self
@@ -529,20 +571,20 @@ class SparseVAE(CertifiedMixin, MultiOutputMixin, RegressorMixin, BaseEstimator)
         float
             Energy summed over the outputs, as ``energy_`` is.
         """
-        at = self._fitted_problem(X, y, sample_weight, noise_cov)
-        columns = at.problem.columns
+        posed, problem = self._fitted_problem(X, y, sample_weight, noise_cov)
+        columns = problem.columns
         given = check_vector(relevance, "relevance")
         if given.shape != (columns,) or not (given >= 0).all():
             raise ValueError(
                 f"relevance has shape {given.shape} and the smallest entry "
                 f"{given.min(initial=np.inf):.3g}, expected {columns} numbers, none negative."
             )
-        groups = at.objective.groups
+        groups = posed.objective.groups
         if groups is not None and not _constant_in(groups, given):
             raise ValueError(
                 "relevance has different entries for columns of one group, expected equal ones."
             )
-        return at.energy(at.units.normalised_relevance(like(given, at.problem.noise)))
+        return posed.energy(evaluate(problem, posed.units.normalised_relevance(given)))
 
     def energy_slice(
         self, j: int, X: Any = None, y: Any = None, sample_weight: Any = None,
@@ -567,65 +609,59 @@ class SparseVAE(CertifiedMixin, MultiOutputMixin, RegressorMixin, BaseEstimator)
         EnergySlice
             Relevances and energies, with a method ``plot``.
         """
-        at = self._fitted_problem(X, y, sample_weight, noise_cov)
+        posed, problem = self._fitted_problem(X, y, sample_weight, noise_cov)
         column = check_integer(j, "j", low=0)
-        if column >= at.problem.columns:
-            raise ValueError(f"j={j} was given, expected an index of one of {at.problem.columns} "
+        if column >= problem.columns:
+            raise ValueError(f"j={j} was given, expected an index of one of {problem.columns} "
                              "columns.")  # fmt: skip
-        relevance = at.units.normalised_relevance(like(self.relevance_, at.problem.noise))
+        relevance = posed.units.normalised_relevance(like(self.relevance_, problem.noise))
         return energy_slice(
-            at.problem, at.units, relevance, column, as_penalty(at.penalty), at.objective.groups,
-            at.rows.log_volume,
+            problem, posed.units, relevance, column, as_penalty(self._settings()["penalty"]),
+            posed.objective.groups, posed.rows.log_volume,
         )  # fmt: skip
 
-    def _fitted_problem(self, X: Any, y: Any, sample_weight: Any, noise_cov: Any) -> FittedProblem:
-        """Return the problem of the fit at the fitted noise variance, on given or stored data."""
+    def _fitted_problem(
+        self, X: Any, y: Any, sample_weight: Any, noise_cov: Any
+    ) -> tuple[PreparedProblem, Problem]:
+        """Return the problem of given or stored data, and it at the fitted noise variance."""
         check_is_fitted(self)
-        then = self._as_fitted()
-        if then.response_covariance is not None or then.group_covariance == "full":
+        settings = self._settings()
+        if settings["response_covariance"] is not None or settings["group_covariance"] == "full":
             raise ValueError(
                 "energies as functions of relevances need independent outputs, and columns or "
                 "groups with one relevance each: fit with response_covariance=None and "
                 "group_covariance='spherical'."
             )
-        stored = X is None and y is None
-        if stored and self._state.data is None:
+        if X is not None or y is not None:
+            data = self._other_data(X, y, sample_weight, noise_cov)
+        elif self._state.rows is None:
             raise ValueError(
                 "the data of the fit are not stored (they are large, or the estimator was loaded): "
                 "give X and y."
             )
-        if stored:
-            assert self._state.data is not None
-            dictionary, targets, weights, cov, norms = self._state.data
+        elif self._state.data is None:
+            raise ValueError(
+                "X or y have been changed in place since the fit: give the data of the fit as "
+                "X and y."
+            )
         else:
-            dictionary, targets, weights = validated_data(self, X, y, sample_weight)
-            cov = NoiseCovariance.of_data(noise_cov, dictionary, targets)
-            cov = self._state.learned_noise(dictionary.shape[0]) if cov is None else cov
-        objective = then._objective(dictionary.shape[1])
-        rows, _ = prepared_rows(
-            rows_of(dictionary, targets, weights, bool(then.fit_intercept)), cov
-        )
-        problem, units = rows.normalised(objective.groups)
-        level = scalar(units.normalised_noise(self.noise_variance_))
-        found = FittedProblem(problem.with_noise(level), units, rows, objective, then.penalty)
-        if stored:  # they are references, not copies
-            kept = self._state.results["relevance_"], self._state.results["energy_"]
-            now = found.energy(units.normalised_relevance(like(kept[0], problem.noise)))
-            same = np.allclose(to_numpy(units.norms), to_numpy(norms), rtol=1e-9, atol=0.0)
-            if not same or abs(now - kept[1]) > 1e-6 * max(abs(now), abs(kept[1]), 1.0):
-                raise ValueError(
-                    "X or y have been changed in place since the fit: give the data of the fit as "
-                    "X and y."
-                )
-        return found
+            data = self._state.data
+        objective = objective_of(settings, data.X.shape[1])
+        posed = PreparedProblem.of(data, objective, bool(settings["fit_intercept"]))
+        return posed, posed.at(self.noise_variance_)
 
-    def _as_fitted(self) -> Self:
-        """Return a copy with the parameters of the last fit, which may have been changed since."""
-        then = copy(self)
-        parameters = dict(self._state.parameters or {})
-        parameters.pop("noise_cov", None)
-        then.__dict__.update(parameters)
-        return then
+    def _other_data(self, X: Any, y: Any, sample_weight: Any, noise_cov: Any) -> SparseData:
+        """Return checked data that are not those of the fit, with the noise that it learned."""
+        dictionary, targets, weights = validated_data(self, X, y, sample_weight)
+        cov = NoiseCovariance.of_data(noise_cov, dictionary, targets, weights)
+        if cov is None:
+            cov = self._state.learned_noise(dictionary.shape[0])
+        return SparseData(dictionary, targets, weights, cov)
+
+    def _settings(self) -> dict[str, Any]:
+        """Return the parameters on which the certificate depends: those of the fit."""
+        now = {name: getattr(self, name) for name in CERTIFIED_PARAMETERS}
+        return now | self._state.parameters
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
@@ -636,7 +672,8 @@ class SparseVAE(CertifiedMixin, MultiOutputMixin, RegressorMixin, BaseEstimator)
     def certificate_(self) -> Certificate:
         """Certificate of the fit; it has a failed claim if fitted attributes were changed since."""
         found = super().certificate_
-        return with_changes(found, self._state.changed_attributes(replaced_attributes(self)))
+        changed = self._state.changed_attributes(replaced_attributes(self))
+        return with_changes(found, changed, AGAIN)
 
     def _checked_objective(self, n_columns: int) -> Energy:
         """Check the parameters that do not depend on data; return the energy to minimise."""
@@ -648,119 +685,20 @@ class SparseVAE(CertifiedMixin, MultiOutputMixin, RegressorMixin, BaseEstimator)
         check_number(self.significance, "significance", low=0.0, high=1.0, open_low=True)
         check_number(self.tol, "tol", low=0.0)
         check_integer(self.max_iter, "max_iter", low=1)
-        objective = self._objective(n_columns)
+        objective = objective_of(vars(self), n_columns)
         check_suited(self.solver, objective)
         return objective
 
-    def _objective(self, n_columns: int) -> Energy:
-        groups = None if self.groups is None else Groups.of(self.groups, n_columns)
-        return make_objective(
-            self.posterior, as_penalty(self.penalty), groups, self.group_covariance
-        )
-
-    def _fit(
-        self, X: Array, y: Array, weights: Array | None, objective: Energy,
-        cov: NoiseCovariance | None, guide: Guide | None, deferred: bool, zeros: bool,
-    ) -> Solution[State]:  # fmt: skip
-        """Minimise the energy on checked data, store the fitted state and return the solution."""
-        targets = as_double(y if y.ndim == 2 else y[:, None])
-        given = rows_of(X, targets, weights, bool(self.fit_intercept))
-        has_cov, trace, error = cov is not None, None, None
-        self._check_combination(given, objective, checked_noise(self.noise_variance), has_cov)
-        rows, split = prepared_rows(given, cov)
-        if not zeros:
-            refuse_nothing_left(rows, given)
-        rule = noise_rule(self.noise_variance, objective, rows.count, X.shape[1])
-        wanted, spectrum = self.response_covariance, None
-        if wanted is not None:
-            spectrum = checked_spectrum(wanted, rows, objective, self.posterior, self.solver)
-        if rule == "learn_diagonal":
-            rows, units, solution, cov = self._learned_rows(given, objective, has_cov)
-        else:
-            problem, units = rows.normalised(objective.groups, compress=spectrum is None)
-            solution, trace, error = self._solve(
-                problem, units, objective, rows, split, guide, spectrum
-            )
-        state = self._copied_out(solution, units, objective, rows, reference_array(X), y)
-        state.add_noise(cov, weights)
-        if error is not None:  # predictions have the noise that held-out rows have shown
-            state.noise_level *= error / state.results["noise_variance_"]
-        shapes = X.shape[1], units.n_responses
-        fitted = checked_attributes(state.results, *shapes)
-        state.stability = path_stability(trace, solution.value, units, objective)
-        state.noise_rule = rule if isinstance(rule, str) else "given"
-        then = copy(self)  # with the parameters of this fit, which a user may change later
-        then.groups = group_numbers(self.groups, X.shape[1])
-
-        def verified() -> Certificate:
-            with limited_blas(X.shape[0]):
-                return then._verified(state, fitted, (X, targets, weights), rows, rule, cov)
-
-        state.verify = verified
-        large = X.shape[0] * (X.shape[1] + units.n_responses) > LARGEST_STORED
-        state.data = None if large else (X, targets, weights, cov, units.norms)
-        state.parameters = {name: getattr(self, name) for name in CERTIFIED_PARAMETERS}
-        state.parameters |= {"groups": then.groups, "noise_cov": has_cov}
-        if not deferred:
-            state._certificate = state.compute_certificate("")
-        self._state = state
-        return solution
-
-    def _solve(
-        self, problem: Problem, units: Units, objective: Energy, rows: Rows, given: Rows,
-        guide: Guide | None, spectrum: ResponseSpectrum | None,
-    ) -> tuple[Solution[Any], PathTrace | None, float | None]:  # fmt: skip
-        """Find the noise variance and the relevances of lowest energy.
-
-        The path is returned, too, and the smallest error of held-out rows if they were predicted.
-        """
-        rule = noise_rule(self.noise_variance, objective, rows.count, problem.columns)
-        settings: dict[str, Any] = {
-            "method": self.solver,
-            "tolerance": self.tol,
-            "limit": self.max_iter,
-            "start": guide.start if guide else self._last_fit(problem, units, objective),
-            "callbacks": self._callbacks("minimising the energy"),
-        }
-        learn = rule == "learn"
-        minimise: Callable[[Problem, Energy], Solution[Any]] = partial(solve, **settings)
-        if spectrum is not None:
-            del settings["method"]
-            minimise = partial(solve_correlated, spectrum=spectrum, learn_noise=learn, **settings)
-        if learn:
-            learned = (
-                learn_noise(problem, objective, **settings)
-                if spectrum is None
-                else minimise(problem.with_noise(first_noise(problem)), objective)
-            )
-            warn_if_collapsed(learned)
-            return learned, None, None
-        trace, error = guide.trace if guide else None, None
-        if rule in RULES:
-            split = folds(self.cv, self.random_state, rows, given)
-            held_out = held_out_errors(
-                *split, objective, self._callbacks("path of noise variances"), self.n_jobs
-            )
-            noise, error = RULES[str(rule)](held_out), held_out.minimum()
-        else:
-            noise = FALLBACK * rows.mean_square() if rule == "fallback" else float(rule)
-        at = problem.with_noise(scalar(units.normalised_noise(noise)))
-        if rule in RULES and spectrum is None:
-            trace = coarse_trace(at, objective, noise)
-        return minimise(at, objective), trace, error
-
-    def _check_combination(
-        self, given: Rows, objective: Energy, rule: str | float, has_cov: bool
-    ) -> None:
+    def _check_combination(self, data: SparseData, objective: Energy, rule: str | float) -> None:
         """Raise a ValueError if arguments were given that do not work together."""
-        correlated = self.response_covariance is not None
-        full = isinstance(objective, GroupCovariance)
+        has_cov, correlated = data.noise_cov is not None, self.response_covariance is not None
+        by_row, full = rule == "learn_diagonal", isinstance(objective, GroupCovariance)
         for name, used in (
             ("noise_cov", has_cov),
-            ("noise_variance='learn_diagonal'", rule == "learn_diagonal"),
+            ("noise_variance='learn_diagonal'", by_row),
             ("group_covariance='full'", full),
         ):
-            if used and isinstance(given, SparseRows):
+            if used and scipy.sparse.issparse(data.X):
                 raise ValueError(
                     f"{name} was given with a sparse X, but needs a dense one: give X.toarray() if "
                     "it fits into memory."
@@ -770,43 +708,26 @@ class SparseVAE(CertifiedMixin, MultiOutputMixin, RegressorMixin, BaseEstimator)
                     f"{name} and response_covariance were both given, but can be used only one at "
                     "a time: leave one of them out."
                 )
-
-    def _learned_rows(
-        self, given: Rows, objective: Energy, has_cov: bool
-    ) -> tuple[Rows, Units, Solution[State], NoiseCovariance]:
-        """Return whitened rows, units, solution and learned covariance of the noise."""
-        outputs = given.responses.shape[1]
-        if given.mean_square() == 0.0:
-            refuse_zero()
-        check_learnable_rows(objective, outputs, given.frequencies is not None, has_cov)
-        problem, units = given.normalised(objective.groups)
-        last = self._last_fit(problem, units, objective)
-        learned = learn_row_noise(
-            given,
-            objective,
-            method=self.solver,
-            tolerance=self.tol,
-            limit=self.max_iter,
-            start=None if last is None else units.relevance(last),
-            callbacks=self._callbacks("learning the noise variances of the rows"),
-        )
-        return learned.rows, learned.units, learned.solution, learned.covariance
+        if by_row:
+            weighted = data.weights is not None
+            check_learnable_rows(objective, data.y.shape[1], weighted, has_cov)
 
     def _callbacks(self, description: str) -> Sequence[Callback]:
         """Return a progress bar in a tuple, or an empty tuple, as `verbose` says."""
         return progress_bars(f"SparseVAE, {description}", self.verbose)
 
-    def _last_fit(self, problem: Problem, units: Units, objective: Energy) -> Array | None:
+    def _last_fit(self, posed: PreparedProblem) -> Array | None:
         """Return the relevances (or group covariances) of the last fit, normalised, to start at.
 
         None, with a warning, if they do not suit the new columns or groups.
         """
         if not self.warm_start or not self.__sklearn_is_fitted__():
             return None
-        groups, full = objective.groups, isinstance(objective, GroupCovariance)
+        problem, units, groups = posed.problem, posed.units, posed.objective.groups
+        full = isinstance(posed.objective, GroupCovariance)
         if full and groups is not None and hasattr(self, "group_covariances_"):
             covariances = to_numpy(self.group_covariances_)
-            last: Any = (self._state.parameters or {}).get("groups")
+            last: Any = self._state.parameters.get("groups")
             same = np.array_equal(last, groups.labels)
             if same and is_covariance(covariances):
                 factor = to_numpy(
@@ -830,111 +751,64 @@ class SparseVAE(CertifiedMixin, MultiOutputMixin, RegressorMixin, BaseEstimator)
         )
         return None
 
-    def _copied_out(
-        self, solution: Solution[Any], units: Units, objective: Energy, rows: Rows,
-        X: Array, y: Array,
-    ) -> SparseState:  # fmt: skip
-        """Return the fitted state, with arrays in the dtype of X, before it is verified."""
-        if self.response_covariance is None:
-            results, posterior, estimate = self._independent(
-                solution.value, units, objective, rows, X
+    def _fitted_state(
+        self,
+        solution: Solution[Any],
+        posed: PreparedProblem,
+        data: SparseData,
+        ref: Array,
+        single: bool,
+    ) -> SparseState:
+        """Return the fitted state, with arrays in the dtype of the array `ref`."""
+        rows, units, groups = posed.rows, posed.units, posed.objective.groups
+        posterior: Any
+        if self.response_covariance is not None:
+            results, posterior, estimate = correlated_attributes(
+                solution.value, units, groups, rows, ref, self.significance
             )
         else:
-            results, posterior, estimate = correlated_attributes(
-                solution.value, units, objective.groups, rows, X, self.significance
+            # Everything is computed from the relevances as they are stored.
+            relevance, state = _stored_relevance(solution.value, units, ref)
+            noise, axes = scalar(units.noise(state.noise)), axes_of(state)
+            dictionary, responses = rows.weighted
+            factor = ActiveFactor.of(dictionary, as_double(relevance), noise, axes)
+            posterior, estimate = factor.posterior(noise), factor.mean(responses)
+            significant = significant_columns(
+                state, rows.real_responses, self.significance, posed.objective, 1 + rows.is_complex
             )
-        coef = narrowed(estimate, X, "coef_")
+            results = {
+                "relevance_": relevance,
+                "noise_variance_": noise,
+                "support_": np.flatnonzero(significant),
+                "energy_": posed.energy(state),
+            }
+            if axes is not None and groups is not None:
+                covariances = axes.covariances(relevance, groups)
+                results["group_covariances_"] = covariances
+                shared = groups.spread(real_part(diagonal(covariances)))
+                results["relevance_"] = narrowed(shared, ref, "relevance_")
+        coef = narrowed(estimate, ref, "coef_")
         kept = as_double(coef)
         check_kept(estimate, kept, abs(estimate) * units.norms[:, None], "coef_")
         center, mean = rows.means
         level = mean.rounded + mean.rest
         shares, middle, rest = of_one_kind(kept.mT, center.rounded, center.rest)
         intercept = level - shares @ middle - shares @ rest
-        single = y.ndim == 1
         results |= {
             "coef_": coef[:, 0] if single else coef.mT,
-            "intercept_": number(intercept[0]) if single else narrowed(intercept, X, "intercept_"),
+            "intercept_": number(intercept[0])
+            if single
+            else narrowed(intercept, ref, "intercept_"),
             "history_": solution.history,
             "n_iter_": max(1, solution.n_iter),
             "status_": solution.status,
         }
-        return SparseState(results, posterior, center.rounded, None, center.rest, level)
-
-    def _independent(
-        self, found: State, units: Units, objective: Energy, rows: Rows, X: Array
-    ) -> tuple[dict[str, Any], Any, Array]:
-        """Return fitted attributes, the posterior and its mean, for independent outputs."""
-        relevance, state = _stored_relevance(found, units, X)
-        noise = scalar(units.noise(state.noise))
-        dictionary, responses = rows.weighted
-        axes = axes_of(state)
-        factor = ActiveFactor.of(dictionary, as_double(relevance), noise, axes)
-        significant = significant_columns(
-            state, rows.real_responses, self.significance, objective, 1 + rows.is_complex
-        )
-        results = {
-            "relevance_": relevance,
-            "noise_variance_": noise,
-            "support_": namespace(X).asarray(np.flatnonzero(significant), device=device(X)),
-            "energy_": _energy(objective, state, units, rows),
-        }
-        if axes is not None and objective.groups is not None:
-            covariances = axes.covariances(relevance, objective.groups)
-            results["group_covariances_"] = covariances
-            results["relevance_"] = narrowed(
-                objective.groups.spread(real_part(diagonal(covariances))), X, "relevance_"
-            )
-        return results, factor.posterior(noise), factor.mean(responses)
-
-    def _verified(
-        self, state: SparseState, fitted: Mapping[str, Any], data: tuple[Any, Any, Any],
-        rows: Rows, rule: str | float, cov: NoiseCovariance | None,
-    ) -> Certificate:  # fmt: skip
-        """Return the certificate of fitted attributes on the dictionary, responses and weights.
-
-        The verifier reads these itself; `rows` are for energies that it does not know.
-        """
-        X, y, weights = data
-        coef, relevance, noise = fitted["coef_"], fitted["relevance_"], fitted["noise_variance_"]
-        asked = state.results["noise_variance_"] if rule in RULES else None
-        if not isinstance(self.noise_variance, str):
-            rule, asked = "given", float(self.noise_variance)
-        objective = self._objective(X.shape[1])
-        known, groups = self.posterior in VERIFIED, objective.groups
-        full_groups = groups is not None and self.group_covariance == "full"
-        fit = Fit(
-            [plain(coef.mT)],
-            plain(relevance),
-            [noise],
-            fitted["energy_"],
-            str(rule),
-            None if asked is None else [asked],
-            plain(state.predicted(X, coef, fitted["intercept_"])),
-            plain(state.variances(X)),
-            to_numpy(fitted["support_"]),
-            plain(fitted.get("group_covariances_")),
-            plain(state.posterior.prior_roots(groups)) if full_groups else None,
-            plain(fitted.get("response_covariance_")),
-            plain(given_covariance(self.response_covariance)),
-            plain(fitted.get("noise_variances_")),
-            max(machine_epsilon(coef), machine_epsilon(relevance)),
-            state.stability,
-        )
-        kind = EnergyKind(
-            self.posterior,
-            stored_penalty(as_penalty(self.penalty)),
-            self.groups,
-            full_groups,
-            self.tol,
-            self.significance,
-            None if known else _violation(rows, relevance, noise, objective),
-        )
-        sample = Sample(
-            plain(X), plain(y), plain(weights), bool(self.fit_intercept),
-            None if cov is None else plain(cov.values),
-        )  # fmt: skip
-        title = f"{type(self).__name__}, {self.posterior} posterior"
-        return certificate_of(measure([sample], fit, kind), title)
+        found = SparseState(results, posterior, center.rounded, center.rest, level)
+        if data.noise_cov is not None:
+            variances = data.noise_cov.variances
+            results["noise_variances_"] = results["noise_variance_"] * variances
+            found.noise_level = float(np.average(variances, weights=data.weights))
+        return found
 
     def _certify_on(
         self, X: Any, y: Any = None, sample_weight: Any = None, noise_cov: Any = None
@@ -946,43 +820,24 @@ class SparseVAE(CertifiedMixin, MultiOutputMixin, RegressorMixin, BaseEstimator)
                 f"y is missing: to certify a {type(self).__name__} on other data, give X and y; "
                 "for the data of the fit, give neither."
             )
-        dictionary, targets, weights = validated_data(self, X, y, sample_weight)
+        data = self._other_data(X, y, sample_weight, noise_cov)
         outputs = np.shape(to_numpy(self.coef_))[0] if np.ndim(to_numpy(self.coef_)) == 2 else 1
-        if targets.shape[1] != outputs:
+        if data.y.shape[1] != outputs:
             raise ValueError(
-                f"y has {targets.shape[1]} outputs, but the estimator was fitted to {outputs}: "
+                f"y has {data.y.shape[1]} outputs, but the estimator was fitted to {outputs}: "
                 "give y with as many outputs."
             )
-        if (self._state.parameters or {}).get("noise_cov", False) and noise_cov is None:
+        settings = self._settings()
+        if settings.get("noise_cov", False) and noise_cov is None:
             raise ValueError(
                 "The estimator was fitted with noise_cov: give the noise_cov of these rows too."
             )
-        cov = NoiseCovariance.of_data(noise_cov, dictionary, targets)
-        cov = self._state.learned_noise(dictionary.shape[0]) if cov is None else cov
-        then = self._as_fitted()
-        objective = then._objective(dictionary.shape[1])
-        given = rows_of(dictionary, targets, weights, bool(then.fit_intercept))
-        rows, _ = prepared_rows(given, cov)
         names = fitted_names(type(self)) & self._state.results.keys()  # type: ignore[arg-type]
         attributes = {name: getattr(self, name) for name in names}
-        fitted = checked_attributes(attributes, dictionary.shape[1], outputs)
-        fitted.pop("noise_variances_", None)  # they belong to the training rows
-        rule: str | float = self._state.noise_rule
-        if not rule or not isinstance(then.noise_variance, str):
-            rule = noise_rule(then.noise_variance, objective, rows.count, dictionary.shape[1])
-        with limited_blas(dictionary.shape[0]), np.errstate(all="ignore"):
-            data = dictionary, targets, weights
-            found = then._verified(self._state, fitted, data, rows, rule, cov)
-        # No other claim depends on the noise variances of the training rows.
-        shown = {name: attributes[name] for name in ("noise_variances_",) if name in attributes}
-        return with_changes(found, changed_attributes(shown, self._state.results))
-
-
-def _energy(objective: Energy, state: State, units: Units, rows: Rows) -> float:
-    """Return the energy of all responses, with the log-determinant of the noise covariance."""
-    volume = rows.log_volume if objective.has_posterior else 0.0
-    whitened = scalar(objective.in_units(objective.value(state), units))
-    return whitened + units.n_responses * volume
+        # No claim depends on the noise variances of the training rows, but they may be changed.
+        shown = {name: attributes.pop(name) for name in ("noise_variances_",) if name in attributes}
+        found = self._state.judged(attributes, data, type(self).__name__, settings)
+        return with_changes(found, changed_attributes(shown, self._state.results), AGAIN)
 
 
 def _stored_relevance(state: State, units: Units, X: Array) -> tuple[Array, State]:
@@ -999,14 +854,6 @@ def _stored_relevance(state: State, units: Units, X: Array) -> tuple[Array, Stat
     kept = as_double(stored)
     check_kept(relevance, kept, state.relevance, "relevance_")
     return stored, evaluate(state.problem, units.normalised_relevance(kept))
-
-
-def _violation(rows: Rows, relevance: Array, noise: float, objective: Energy) -> float:
-    """Return the distance to stationarity that an energy added by `register_posterior` reports."""
-    problem, units = rows.normalised(objective.groups)
-    level = scalar(units.normalised_noise(noise))
-    weights = units.normalised_relevance(like(relevance, problem.noise))
-    return scalar(objective.violation(evaluate(problem.with_noise(level), weights)))
 
 
 def _constant_in(groups: Groups, relevance: Any) -> bool:

@@ -2,24 +2,42 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 import scipy.sparse
 
 from lucidae.arrays import (
     Array,
+    as_double,
     device,
     is_array,
+    like,
+    machine_epsilon,
     namespace,
+    scalar,
     to_numpy,
 )
 from lucidae.base import FittedState, changed_attributes
-from lucidae.certificates.claims import Certificate
+from lucidae.certificates.claims import Certificate, undecided
+from lucidae.iteration import limited_blas
+from lucidae.rows.operator import TrainingRows
+from lucidae.sparsity.claims import certificate_of, plain
+from lucidae.sparsity.covariances import NoiseCovariance, given_covariance, prepared_rows
+from lucidae.sparsity.objectives import (
+    Energy,
+    State,
+    as_penalty,
+    evaluate,
+    make_objective,
+    stored_penalty,
+)
 from lucidae.sparsity.posterior import Posterior, level_at_center
-from lucidae.sparsity.whitening import NoiseCovariance
+from lucidae.sparsity.prior import Groups
+from lucidae.sparsity.problem import Problem, Rows, Units, rows_of, validated_weights
+from lucidae.sparsity.verify import HELD_OUT, EnergyKind, Fit, Sample, measure
 from lucidae.validation import real_array
 
 CERTIFIED_PARAMETERS = (
@@ -35,6 +53,64 @@ CERTIFIED_PARAMETERS = (
 )
 """Names of the parameters of `SparseVAE` on which its certificate depends."""
 
+VERIFIED = ("full", "diagonal", "point")
+"""Posteriors whose distance to stationarity the verifier computes; others report their own."""
+
+
+CHANGED_DATA = (
+    "X or y were changed in place after fit, before certificate_ was read: call "
+    "lucidae.certify(estimator, X, y) with the data that were given to fit."
+)
+"""Advice of a certificate whose training data were changed before it was computed."""
+
+
+class SparseData(NamedTuple):
+    """Checked data of a fit."""
+
+    X: Any  # (d, κ): the dictionary
+    y: Any  # (d, n): the responses
+    weights: Any  # (d,): weights of the rows; None for 1 each
+    noise_cov: NoiseCovariance | None  # covariance of their noise, given or learned
+
+    @classmethod
+    def of(cls, X: Any, y: Any, sample_weight: Any, noise_cov: Any) -> SparseData:
+        """Return validated X and y with checked weights and noise covariance, as NumPy arrays."""
+        y = y if y.ndim == 2 else y[:, None]
+        weights = validated_weights(sample_weight, X, y)
+        cov = NoiseCovariance.of_data(noise_cov, X, y, weights)
+        X = to_numpy(X) if is_array(X) else X
+        return cls(X, as_double(to_numpy(y)), None if weights is None else to_numpy(weights), cov)
+
+
+class PreparedProblem(NamedTuple):
+    """Data as the canonical problem of an energy."""
+
+    objective: Energy
+    given: Rows  # all rows, the distinct ones after whitening, and the rows for folds
+    rows: Rows
+    split: Rows
+    problem: Problem
+    units: Units
+
+    @classmethod
+    def of(
+        cls, data: SparseData, objective: Energy, intercept: bool, compress: bool = True
+    ) -> Self:
+        """Return the problem of centred and whitened rows."""
+        given = rows_of(data.X, data.y, data.weights, intercept)
+        rows, split = prepared_rows(given, data.noise_cov)
+        return cls(objective, given, rows, split, *rows.normalised(objective.groups, compress))
+
+    def at(self, noise: float) -> Problem:
+        """Return the normalised problem with a noise variance in the units of the data."""
+        return self.problem.with_noise(scalar(self.units.normalised_noise(noise)))
+
+    def energy(self, state: State) -> float:
+        """Return the energy of all responses, with the log-determinant of the noise covariance."""
+        volume = self.rows.log_volume if self.objective.has_posterior else 0.0
+        whitened = scalar(self.objective.in_units(self.objective.value(state), self.units))
+        return whitened + self.units.n_responses * volume
+
 
 @dataclass(eq=False)
 class SparseState(FittedState):
@@ -45,21 +121,20 @@ class SparseState(FittedState):
     # (n_features,): weighted mean of the training rows, rounded to float64; zero without an
     # intercept
     center: Array
-    # function that certifies the fit on the data that it holds; None if the certificate is stored
-    verify: Callable[[], Certificate] | None
     # (n_features,): difference between the exact weighted mean of the training rows and `center`
     rest: Array | None = None
     level: Array | None = None  # (n_outputs,): prediction for the mean training row
     # the parameters of the fit that its certificate depends on; earlier versions saved none
-    parameters: dict[str, Any] | None = None
+    parameters: dict[str, Any] = field(default_factory=dict)
     # noise variance of predictions (mean over the training rows, or error of held-out rows),
     # divided by the attribute ``noise_variance_``
     noise_level: float = 1.0
     noise_rule: str = ""  # how the noise variance was found, "given" if it was a number
     stability: dict[str, Any] | None = None  # of a path of noise variances, if one was computed
-    # dictionary, responses, weights and noise covariance of the fit, and the norms of the columns,
-    # unless they are large; neither saved nor pickled
-    data: tuple[Any, Any, Any, Any, Any] | None = None
+    # the data of the fit, unless they are large; neither saved nor pickled
+    rows: TrainingRows | None = None
+    targets: TrainingRows | None = None
+    noise_cov: NoiseCovariance | None = None  # of the noise of these rows, given or learned
 
     def move_beside(self, ref: Array) -> None:
         """Move the fitted attributes to the library and the device of the array `ref`."""
@@ -67,13 +142,22 @@ class SparseState(FittedState):
             if isinstance(value, np.ndarray) and name != "noise_variances_":
                 self.results[name] = namespace(ref).asarray(value, device=device(ref))
 
-    def add_noise(self, cov: NoiseCovariance | None, weights: Array | None) -> None:
-        """Store ``noise_variances_``, one per training row, if a covariance `cov` is given."""
-        if cov is not None:
-            variances = self.results["noise_variance_"] * cov.variances
-            self.results["noise_variances_"] = variances
-            shares = None if weights is None else to_numpy(weights)
-            self.noise_level = float(np.average(cov.variances, weights=shares))
+    def refer(self, data: SparseData, title: str) -> None:
+        """Refer to the data of the fit, or compute the certificate at once if they are large."""
+        self.noise_cov = data.noise_cov
+        self.rows = TrainingRows.referenced(data.X, data.weights, title)
+        self.targets = TrainingRows.referenced(data.y, None, title)
+        if self.rows is None or self.targets is None:
+            self._certificate = self.judged(self.results, data, title, self.parameters)
+            self.rows = self.targets = self.noise_cov = None
+
+    @property
+    def data(self) -> SparseData | None:
+        """The data of the fit; None if they are not known any more, or have been changed."""
+        rows, targets = self.rows, self.targets
+        if rows is None or targets is None or not (rows.unchanged and targets.unchanged):
+            return None
+        return SparseData(rows.rows, targets.rows, rows.weights, self.noise_cov)
 
     def learned_noise(self, n_rows: int) -> NoiseCovariance | None:
         """Return the learned covariance of the noise of `n_rows` rows; None if none was learned."""
@@ -127,17 +211,92 @@ class SparseState(FittedState):
 
     def __getstate__(self) -> dict[str, Any]:
         """Return what pickle writes: attributes that were changed in place, and the certificate."""
-        self.certificate("SparseVAE")
+        self.certificate(self.rows.title if self.rows else "SparseVAE")
         changed = {"_attributes": self._attributes} if self.changed_in_place() else {}
-        return super().__getstate__() | changed | {"verify": None, "data": None}
+        dropped = dict.fromkeys(("rows", "targets", "noise_cov"))
+        return super().__getstate__() | changed | dropped
 
-    def compute_certificate(self, title: str) -> Certificate:  # noqa: ARG002
-        """Return the certificate; the data from which it is computed are released."""
-        if self.verify is None:
+    def compute_certificate(self, title: str) -> Certificate:
+        """Return the certificate of the fitted attributes on the data of the fit."""
+        data = self.data
+        if data is not None:
+            return self.judged(self.results, data, title, self.parameters)
+        if self.rows is None:
             raise ValueError("the data of the fit are no longer there: call certify with them.")
-        found = self.verify()
-        self.verify = None
-        return found
+        claim = undecided("stationarity", "the fitted relevances are optimal", "", CHANGED_DATA)
+        return Certificate(title, (claim,))
+
+    def judged(
+        self,
+        attributes: Mapping[str, Any],
+        data: SparseData,
+        title: str,
+        settings: Mapping[str, Any],
+    ) -> Certificate:
+        """Return the certificate of fitted attributes on data, which the verifier reads itself."""
+        X, y, weights, cov = data
+        fitted = checked_attributes(attributes, X.shape[1], y.shape[1])
+        coef, relevance, noise = fitted["coef_"], fitted["relevance_"], fitted["noise_variance_"]
+        rule, asked = self.noise_rule, None
+        if not isinstance(settings["noise_variance"], str):
+            rule, asked = "given", [float(settings["noise_variance"])]
+        elif rule in HELD_OUT:
+            asked = [self.results["noise_variance_"]]
+        posterior, groups = settings["posterior"], settings["groups"]
+        full_groups = groups is not None and settings["group_covariance"] == "full"
+        with limited_blas(X.shape[0]), np.errstate(all="ignore"):
+            fit = Fit(
+                [plain(coef.mT)],
+                plain(relevance),
+                [noise],
+                fitted["energy_"],
+                rule,
+                asked,
+                plain(self.predicted(X, coef, fitted["intercept_"])),
+                plain(self.variances(X)),
+                fitted["support_"],
+                plain(fitted.get("group_covariances_")),
+                plain(self.posterior.prior_roots(Groups.of(groups, X.shape[1])))
+                if full_groups
+                else None,
+                plain(fitted.get("response_covariance_")),
+                plain(given_covariance(settings["response_covariance"])),
+                plain(fitted.get("noise_variances_")),
+                max(machine_epsilon(coef), machine_epsilon(relevance)),
+                self.stability,
+            )
+            kind = EnergyKind(
+                posterior,
+                stored_penalty(as_penalty(settings["penalty"])),
+                groups,
+                full_groups,
+                settings["tol"],
+                settings["significance"],
+                None if posterior in VERIFIED else _violation(data, settings, relevance, noise),
+            )
+            sample = Sample(
+                plain(X), plain(y), plain(weights), bool(settings["fit_intercept"]),
+                None if cov is None else plain(cov.values),
+            )  # fmt: skip
+            return certificate_of(measure([sample], fit, kind), f"{title}, {posterior} posterior")
+
+
+def objective_of(settings: Mapping[str, Any], n_columns: int) -> Energy:
+    """Return the energy of the parameters of a fit."""
+    groups = settings["groups"]
+    groups = None if groups is None else Groups.of(groups, n_columns)
+    penalty = as_penalty(settings["penalty"])
+    return make_objective(settings["posterior"], penalty, groups, settings["group_covariance"])
+
+
+def _violation(
+    data: SparseData, settings: Mapping[str, Any], relevance: Array, noise: float
+) -> float:
+    """Return the distance to stationarity that an energy added by `register_posterior` reports."""
+    objective = objective_of(settings, data.X.shape[1])
+    posed = PreparedProblem.of(data, objective, bool(settings["fit_intercept"]))
+    weights = posed.units.normalised_relevance(like(relevance, posed.problem.noise))
+    return scalar(objective.violation(evaluate(posed.at(noise), weights)))
 
 
 def _copied(value: Any) -> Any:
@@ -146,7 +305,7 @@ def _copied(value: Any) -> Any:
     return namespace(value).asarray(value, copy=True) if mutable else value
 
 
-def checked_attributes(fitted: dict[str, Any], n_columns: int, n_outputs: int) -> dict[str, Any]:
+def checked_attributes(fitted: Mapping[str, Any], n_columns: int, n_outputs: int) -> dict[str, Any]:
     """Return fitted attributes after checking shapes and types; users may have assigned them."""
     checked, flat = dict(fitted), np.ndim(to_numpy(fitted["coef_"])) == 1
     shapes: dict[str, list[tuple[int, ...]]] = {

@@ -32,7 +32,7 @@ from lucidae.iteration import Below, Solution, iterate, limited_blas
 from lucidae.iteration.progress import elapsed
 from lucidae.sparsity.claims import joint_certificate
 from lucidae.sparsity.newton import average
-from lucidae.sparsity.noise import first_noise, learn_levels
+from lucidae.sparsity.noise_learning import first_noise, learn_levels
 from lucidae.sparsity.objectives import UPDATES, FullCovariance, flat_start
 from lucidae.sparsity.posterior import merged_relevance, posterior_mean, significance_threshold
 from lucidae.sparsity.problem import (
@@ -46,7 +46,7 @@ from lucidae.sparsity.problem import (
 )
 from lucidae.sparsity.solve import BASIN, BASIN_LIMIT, FEW_RESPONSES, Limits, descend, finished
 from lucidae.sparsity.verify import EnergyKind, Fit, Sample, measure
-from lucidae.sparsity.working_set import ColumnModel, ColumnPoint
+from lucidae.sparsity.working_set import EnergyModel
 from lucidae.validation import (
     check_choice,
     check_integer,
@@ -207,9 +207,9 @@ def solve_joint(
         problems, units = _normalised(parts)
         counts = [unit.n_responses for unit in units]
         rule = ("mackay" if sum(counts) > FEW_RESPONSES else "em") if solver == "auto" else solver
-        model = ColumnModel(FULL, shares=tuple(count / sum(counts) for count in counts))
+        model = EnergyModel(FULL, shares=tuple(count / sum(counts) for count in counts))
 
-        def solved(levels: Sequence[float], start: ColumnPoint | None) -> Solution[ColumnPoint]:
+        def solved(levels: Sequence[float], start: Any | None) -> Solution[Any]:
             at = [p.with_noise(level) for p, level in zip(problems, levels, strict=True)]
             return _solved(model, at, start, rule, tol, max_iter)
 
@@ -368,17 +368,17 @@ def _normalised(parts: Sequence[Rows]) -> tuple[list[Problem], list[Units]]:
 
 
 def _solved(
-    model: ColumnModel, problems: list[Problem], start: ColumnPoint | None, solver: str,
+    model: EnergyModel, problems: list[Problem], start: Any | None, solver: str,
     tolerance: float, limit: int,
-) -> Solution[ColumnPoint]:  # fmt: skip
+) -> Solution[Any]:  # fmt: skip
     """Minimise the joint energy at given noise variances: updates, then sweeps of Newton steps."""
     limits: dict[str, Any] = {"tolerance": tolerance, "limit": limit}
     if start is not None:
-        return descend(model.evaluate(problems, start.relevance), **limits)
+        return descend(model.evaluate(problems, start.parameters), **limits)
     # A column that is zero in one part may be active in another.
     flat = sum((flat_start(problem) for problem in problems), 0.0 * flat_start(problems[0]))
 
-    def updated(point: ColumnPoint) -> ColumnPoint:
+    def updated(point: Any) -> Any:
         summed = point.state._replace(
             curvature=average(model.shares, [state.curvature for state in point.states]),
             alignment=average(model.shares, [state.alignment for state in point.states]),
@@ -415,10 +415,10 @@ def _certified(
 
 
 def _in_units(
-    joint: ColumnPoint, parts: Sequence[Rows], units: Sequence[Units], significance: float
+    joint: Any, parts: Sequence[Rows], units: Sequence[Units], significance: float
 ) -> SparseJoint:
     """Return coefficients, relevances, noise variances, energy and support in units of the data."""
-    relevance = units[0].relevance(joint.relevance)
+    relevance = units[0].relevance(joint.parameters)
     noise = [
         scalar(unit.noise(state.noise)) for unit, state in zip(units, joint.states, strict=True)
     ]
@@ -432,19 +432,18 @@ def _in_units(
     return SparseJoint(coef, relevance, np.asarray(noise), energy, support)
 
 
-def _support(joint: ColumnPoint, parts: Sequence[Rows], significance: float) -> Any:
+def _support(joint: Any, parts: Sequence[Rows], significance: float) -> Any:
     """Return the indices of the columns that add a significant log-likelihood.
 
     Twice the log-likelihood lost without a column is the sum of n(log(1 − wz) + wQ/(1 − wz)) over
     all parts (complex: twice that), compared with a quantile of χ²₁.
     """
-    evidence = np.zeros(joint.relevance.shape[0])
     dictionaries = [state.dictionary for state in joint.states]
     mean = average(joint.model.shares, [state.curvature for state in joint.states])
-    w = merged_relevance(joint.relevance, mean, dictionaries)
+    w = merged_relevance(joint.parameters, mean, dictionaries)
+    evidence = np.zeros(w.size)
     for state, part in zip(joint.states, parts, strict=True):
-        curvature, alignment = to_numpy(state.curvature), to_numpy(state.alignment)
-        left = np.maximum(1.0 - w * curvature, np.finfo(float).eps)
-        evidence += part.real_responses * (np.log(left) + w * alignment / left)
+        left = np.maximum(1.0 - w * state.curvature, np.finfo(float).eps)
+        evidence += part.real_responses * (np.log(left) + w * state.alignment / left)
     threshold = significance_threshold(significance, w.size)
     return np.flatnonzero((w > 0) & (evidence > threshold))

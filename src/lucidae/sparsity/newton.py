@@ -157,7 +157,7 @@ def newton_step(
     raised = _raised(damping, direction)
     if one:
         return (reached, lowered) if bool(accepted) else (tuple(states), raised)
-    new, old = reached[0].without_factor(), states[0]  # a stack would only copy the factor
+    new, old = reached[0], states[0]
     chosen = [
         xp.where(xp.reshape(accepted, accepted.shape + (1,) * (after.ndim - accepted.ndim)), after,
                  before)

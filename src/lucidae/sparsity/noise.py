@@ -1,56 +1,86 @@
-"""The noise variance γ: how it is found, and learning it by minimising the energy.
+"""The noise variance γ: which rule finds it, and the rules that predict held-out rows.
 
-Learning is safe if there are enough rows to determine the coefficients. Otherwise the energy falls
-without limit as γ → 0, and γ is chosen by errors of predicting held-out rows along a path.
-
-With one noise variance for each row, Σ = ΦWΦᵀ + Λ with a diagonal Λ. With an intercept, Σ⁻¹ is
-replaced by P = Σ⁻¹ − Σ⁻¹1(1ᵀΣ⁻¹1)⁻¹1ᵀΣ⁻¹ (restricted likelihood). Minimisations over the relevances
-alternate with updates of Λ.
-
-Each fit of a fold along a path starts from the one before, evaluates all columns once, and
-minimises the energy on a working set to the low accuracy that predictions need. Small problems take
-a few MacKay steps from equal relevances instead, which do not start in a bad minimum.
+Held-out rows are predicted along a decreasing path of γ. Each fit of a fold starts from the one
+before, evaluates all columns once, and minimises the energy on a working set to the low accuracy
+that predictions need. Small problems take a few MacKay steps from equal relevances instead, which
+do not start in a bad minimum. Fits of this accuracy also show how stable the columns are.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import dataclass
 from numbers import Real
 from typing import Any, NamedTuple
 
 import numpy as np
-from sklearn.exceptions import ConvergenceWarning
 from sklearn.model_selection import KFold
 
-from lucidae.arrays import Array, like, namespace, scalar, squared_norm, squared_norms, to_numpy
-from lucidae.iteration import Below, Callback, Solution, Status, iterate, limited_blas, of_each
+from lucidae.arrays import namespace, scalar, squared_norm, squared_norms
+from lucidae.iteration import Below, Callback, iterate, limited_blas, of_each
 from lucidae.sparsity.newton import NEWTON_STEPS
-from lucidae.sparsity.objectives import (
-    SMALLEST_LEARNED,
-    Energy,
-    FullCovariance,
-    GroupCovariance,
-    State,
-    axes_of,
-    learned_noise,
-    positive,
-)
+from lucidae.sparsity.objectives import Energy, GroupCovariance, State, axes_of, positive
 from lucidae.sparsity.posterior import ActiveFactor
 from lucidae.sparsity.problem import Problem, Rows, Units, adjoint_times, column_squares
 from lucidae.sparsity.solve import (
     FEW_RESPONSES,
-    advice_on,
     coarse_fit,
     is_small,
     lifted,
     model_of,
     repeat_update,
-    solve,
 )
-from lucidae.sparsity.whitening import NoiseCovariance, whitened_rows
 from lucidae.sparsity.working_set import entry_noise_of_groups
-from lucidae.validation import check_choice, check_integer, check_number, warn_user
+from lucidae.validation import check_choice, check_integer, check_number
+
+WAYS = ("auto", "learn", "learn_diagonal", "cv", "cv_1se")
+"""Names of the ways to find the noise variance."""
+
+FALLBACK = 0.1
+"""Noise variance for data with a single row, relative to the mean square response."""
+
+
+def checked_noise(given: Any, ways: tuple[str, ...] = WAYS) -> str | float:
+    """Return `noise_variance` if it is a positive number or one of the names `ways`."""
+    if isinstance(given, Real):
+        words = f" or one of {', '.join(map(repr, ways))}"
+        return check_number(given, "noise_variance", low=0.0, open_low=True, others=words)
+    return check_choice(given, "noise_variance", ways, others=" or a finite number above 0")
+
+
+def noise_rule(given: Any, objective: Energy, n_rows: int, n_columns: int) -> str | float:
+    """Return how the noise variance is found: a rule by name, "fallback" or the number given.
+
+    "auto" is "learn" for energies with a posterior and κ ≤ d/2, "fallback" for a single row, and a
+    rule of held-out rows otherwise.
+    """
+    rule = checked_noise(given)
+    if not isinstance(rule, str):
+        return rule
+    if rule == "learn":
+        check_learnable(objective)
+    if rule in ("cv", "cv_1se") and n_rows < 2:
+        raise ValueError(
+            f"noise_variance={rule!r} needs at least 2 distinct rows to predict held-out rows, but "
+            f"there is only {n_rows}. Give more rows, or give the noise variance as a number."
+        )
+    if rule != "auto":
+        return rule
+    if objective.has_posterior and n_columns <= n_rows / 2:
+        return "learn"
+    return "auto" if n_rows >= 2 else "fallback"
+
+
+def check_learnable(objective: Energy) -> None:
+    """Raise an error if the energy has no posterior variance; the noise cannot be learned then."""
+    if not objective.has_posterior:
+        raise ValueError(
+            f"noise_variance='learn' needs a posterior, but {type(objective).__name__} is a point "
+            "estimate without one: its energy (loss) has no lower bound as the noise variance "
+            "tends to zero. Give the noise variance as a number, use posterior='full', or use "
+            "noise_variance='cv' (SparseVAE only)."
+        )
+
 
 PATH_STEP = 10.0**-0.5
 """Ratio of each noise variance on the path to the one before."""
@@ -80,11 +110,6 @@ QUICK_STEPS = 2
 FEW_STEPS = 10
 """Number of MacKay steps after which the predictions of a small problem no longer improve."""
 
-MISFIT, EXACT = 0.1, 1e-3
-"""Share of the mean square response that "auto" adds to the held-out error, for errors of the
-dictionary, and the share below which this error shows that there are none: noise-free problems are
-fitted exactly. `python -m benchmarks noise_rules` compares this rule with others."""
-
 USED = 0.01
 """Share of the sum of squares of all contributions above which a column counts as in use."""
 
@@ -100,10 +125,8 @@ EXPLAINED = 0.4
 Fits that explain less merge several columns into one even if the dictionary is right."""
 
 
-def folds(
-    cv: Any, random_state: Any, distinct: Rows, given: Rows
-) -> tuple[Rows, Iterator[tuple[Any, Any]]]:
-    """Return the rows to split for cross-validation, and the (train, test) indices of each fold."""
+def row_pairs(cv: Any, random_state: Any, distinct: Rows, given: Rows) -> list[tuple[Rows, Rows]]:
+    """Return the training and test rows of each fold; splitters and lists divide all given rows."""
     others = ", a splitter of scikit-learn, a list of folds or None"
     if cv is None or isinstance(cv, int | np.integer):
         few = given.responses.shape[1] <= FEW_RESPONSES
@@ -111,12 +134,38 @@ def folds(
         wanted = usual if cv is None else check_integer(cv, "cv", low=2, others=others)
         seed = 0 if random_state is None else random_state
         splitter = KFold(min(wanted, distinct.count), shuffle=True, random_state=seed)
-        return distinct, splitter.split(np.empty((distinct.count, 1)))
+        splits = splitter.split(np.empty((distinct.count, 1)))
+        return [(distinct.take(train), distinct.take(test)) for train, test in splits]
     if isinstance(cv, str | bytes) or not (hasattr(cv, "split") or np.iterable(cv)):
         check_integer(cv, "cv", low=2, others=others)
-    if not hasattr(cv, "split"):
-        return given, iter(cv)
-    return given, cv.split(given.dictionary, given.responses)
+    splits = cv.split(given.dictionary, given.responses) if hasattr(cv, "split") else cv
+    pairs, n_rows = [], given.count
+    for split in splits:
+        try:
+            parts = [np.asarray(part) for part in split]
+        except (TypeError, ValueError):
+            parts = []
+        parts = [np.flatnonzero(part) if part.dtype.kind == "b" else part for part in parts]
+        whole = all(part.dtype.kind in "iu" and part.size and part.ndim == 1 for part in parts)
+        inside = whole and all(part.min() >= 0 and part.max() < n_rows for part in parts)
+        if len(parts) != 2 or not inside:
+            raise ValueError(
+                f"cv contains the fold {split!r}, expected two non-empty arrays of row indices in "
+                f"[0, {n_rows - 1}]: the training rows and the test rows."
+            )
+        pairs.append((given.take(parts[0]), given.take(parts[1])))
+    if not pairs:
+        raise ValueError(
+            "cv contains no folds, expected at least one pair of training and test rows."
+        )
+    if not all(train.total_weight > 0.0 for train, _ in pairs) or not any(
+        test.total_weight > 0.0 for _, test in pairs
+    ):
+        raise ValueError(
+            "In a fold of cv, the training rows or the test rows all have weight zero. Give other "
+            "folds as cv, or another sample_weight."
+        )
+    return pairs
 
 
 @dataclass(slots=True)
@@ -169,6 +218,131 @@ def _coarse(
     return state, state.relevance
 
 
+@dataclass(frozen=True, eq=False)
+class HeldOut:
+    """Errors of predicting held-out rows, for a decreasing sequence of noise variances."""
+
+    noise: Any  # (m,): the noise variances, in descending order
+    errors: Any  # (m, n_folds): mean squared error of the held-out rows of each fold
+    shares: Any  # (n_folds,): share of each fold in the weight of all held-out rows
+    scale: float  # mean square response
+
+    @property
+    def mean(self) -> Any:
+        """Mean squared error of all held-out rows, for each noise variance."""
+        return self.errors @ self.shares
+
+    @property
+    def standard_error(self) -> Any:
+        """Standard error of `mean`, from the differences between the folds; NaN for one fold."""
+        count = self.shares.size
+        if count < 2:
+            return np.full(len(self.noise), np.nan)
+        spread = ((self.errors - self.mean[:, None]) ** 2) @ self.shares
+        return np.sqrt(spread / (count - 1))
+
+    @property
+    def best(self) -> int:
+        """Index of the noise variance with the smallest mean error."""
+        return int(np.argmin(self.mean))
+
+    def minimum(self) -> float:
+        """Return the smallest mean squared error, up to sampling errors an upper bound of γ."""
+        return max(float(self.mean[self.best]), PATH_END * self.scale)
+
+    def with_misfit(self, n_rows: int, n_columns: int) -> float:
+        """Return 1 + 3(1 − d/2κ) times the smallest error, at most the mean square response.
+
+        Errors of a dictionary are predicted on held-out rows by further columns, the better the
+        more there are. With a larger noise variance they stay unexplained. At κ = d/2, below which
+        "auto" learns γ, the factor is 1. `python -m benchmarks noise_rules` compares rules.
+        """
+        least, excess = self.minimum(), max(1.0 - n_rows / (2.0 * n_columns), 0.0)
+        return min((1.0 + 3.0 * excess) * least, max(self.scale, least))
+
+    def one_standard_error(self) -> float:
+        """Return the largest γ whose error is within a standard error of the smallest.
+
+        Errors are interpolated in log γ. The result is never below `minimum`.
+        """
+        errors, best = self.mean, self.best
+        level = errors[best] + np.nan_to_num(self.standard_error[best])
+        last = best
+        while last > 0 and errors[last - 1] <= level:
+            last -= 1
+        if not self.noise[last] > 0.0:  # the responses are zero
+            return self.minimum()
+        logarithm = np.log(self.noise[last])
+        if last > 0:
+            share = (level - errors[last]) / (errors[last - 1] - errors[last])
+            logarithm += share * np.log(self.noise[last - 1] / self.noise[last])
+        return max(float(np.exp(logarithm)), self.minimum())
+
+
+class Walk(NamedTuple):
+    """Progress along the path of noise variances."""
+
+    tried: int
+    best: float
+    waited: int
+
+
+def held_out_errors(
+    pairs: list[tuple[Rows, Rows]],
+    scale: float,
+    objective: Energy,
+    callbacks: Sequence[Callback] = (),
+    n_jobs: int | None = None,
+    noise: Any = None,
+    patience: int | None = None,
+) -> HeldOut:
+    """Return the errors of predicting held-out rows along a path of noise variances.
+
+    `pairs` are the training and test rows of the folds, `scale` is the mean square response.
+    """
+    weights = np.array([test.total_weight for _, test in pairs])
+    shares = weights / weights.sum()
+    if scale == 0.0:
+        return HeldOut(np.zeros(1), np.zeros((1, len(pairs))), shares, 0.0)
+    parts = [RowFold.of(train, test, objective) for train, test in pairs]
+    path = default_path(scale) if noise is None else np.asarray(noise)
+    counts = np.where(weights > 0, weights, 1.0) * pairs[0][0].responses.shape[1]
+    large = parts[0].model is not None
+    screened = large and objective.groups is None
+    allowed = patience or (LARGE_PATIENCE if large else PATIENCE)
+    errors: list[Any] = []
+
+    def step(walk: Walk) -> Walk:
+        quick = screened and walk.waited > 0
+        jobs = [(fold, float(path[walk.tried]), objective, quick) for fold in parts]
+        found, starts, dense = zip(*of_each(RowFold.fitted, jobs, n_jobs=n_jobs), strict=True)
+        for fold, start in zip(parts, starts, strict=True):
+            fold.start = start
+        errors.append(np.array(found) / counts)
+        error = float(errors[-1] @ shares)
+        waited = 0 if error < IMPROVED * walk.best else walk.waited + 1
+        if screened and patience is None and np.mean(dense) >= 1.0 and error > WORSE * walk.best:
+            waited = allowed
+        return Walk(walk.tried + 1, min(walk.best, error), waited)
+
+    iterate(
+        step,
+        Walk(0, np.inf, 0),
+        stop=Below(lambda walk: allowed - walk.waited, 0.0),
+        limit=len(path),
+        callbacks=callbacks,
+    )
+    return HeldOut(path[: len(errors)], np.array(errors), shares, scale)
+
+
+def default_path(scale: float) -> Any:
+    """Return the noise variances to try, decreasing from `scale`, the mean square response."""
+    path = [scale]
+    while path[-1] * PATH_STEP > PATH_END * scale:
+        path.append(path[-1] * PATH_STEP)
+    return np.array(path)
+
+
 class PathTrace(NamedTuple):
     """What each column contributes to the fitted values along a path of noise variances."""
 
@@ -186,8 +360,13 @@ class PathTrace(NamedTuple):
             if noise / 10.0 <= self.noise[i] <= 10.0 * noise
             and abs(self.noise[i] / noise - 1.0) > SAME_NOISE
         ]
-        here = in_use(powers)
-        shares = [_overlap(here, in_use(self.powers[i])) for i in near]
+        # Overlap: the size of the intersection of two sets of columns over that of their union.
+        here, there = in_use(powers), [in_use(self.powers[i]) for i in near]
+        unions = [np.sum(here | other) for other in there]
+        shares = [
+            np.sum(here & other) / union if union else 1.0
+            for other, union in zip(there, unions, strict=True)
+        ]
         column = int(np.argmax(powers)) if powers.any() else -1
         strongest = np.array([np.argmax(self.powers[i]) for i in rows], dtype=int)
         return {
@@ -197,13 +376,6 @@ class PathTrace(NamedTuple):
             "changed": (powers[strongest] < OVERTAKEN * powers.max()) | (column < 0),
             "overlap": float(np.mean(shares)) if shares else None,
         }
-
-
-class Guide(NamedTuple):
-    """A path of noise variances, and a solution on it from which a fit starts."""
-
-    start: Array
-    trace: PathTrace | None
 
 
 def entry_noise(problem: Problem, objective: Energy) -> float:
@@ -245,16 +417,6 @@ def column_powers(state: State, objective: Energy) -> Any:
     return powers if objective.groups is None else objective.groups.share(powers)
 
 
-def path_stability(
-    trace: PathTrace | None, state: State, units: Units, objective: Energy
-) -> dict[str, Any] | None:
-    """Return measures of how the columns in use change with the noise variance."""
-    if trace is None:
-        return None
-    noise, powers = scalar(units.noise(state.noise)), column_powers(state, objective)
-    return trace.stability(noise, powers, explained_share(state))
-
-
 def explained_share(state: State) -> float:
     """Return the share of the sum of squares of the responses that the fitted values explain."""
     total = scalar(squared_norm(state.responses) + state.outside)
@@ -264,502 +426,3 @@ def explained_share(state: State) -> float:
 def in_use(powers: Any) -> Any:
     """Return a Boolean mask of the columns with at least a hundredth of all contributions."""
     return powers > USED * powers.sum()
-
-
-def _overlap(first: Any, second: Any) -> float:
-    """Return the size of the intersection of two sets of columns divided by that of their union."""
-    either = int((first | second).sum())
-    return float((first & second).sum()) / either if either else 1.0
-
-
-@dataclass(frozen=True, eq=False)
-class HeldOut:
-    """Errors of predicting held-out rows, for a decreasing sequence of noise variances."""
-
-    noise: Any  # (m,): the noise variances, in descending order
-    errors: Any  # (m, n_folds): mean squared error of the held-out rows of each fold
-    shares: Any  # (n_folds,): share of each fold in the weight of all held-out rows
-    scale: float  # mean square response
-
-    @property
-    def mean(self) -> Any:
-        """Mean squared error of all held-out rows, for each noise variance."""
-        return self.errors @ self.shares
-
-    @property
-    def standard_error(self) -> Any:
-        """Standard error of `mean`, from the differences between the folds; NaN for one fold."""
-        count = self.shares.size
-        if count < 2:
-            return np.full(len(self.noise), np.nan)
-        spread = ((self.errors - self.mean[:, None]) ** 2) @ self.shares
-        return np.sqrt(spread / (count - 1))
-
-    @property
-    def best(self) -> int:
-        """Index of the noise variance with the smallest mean error."""
-        return int(np.argmin(self.mean))
-
-    def minimum(self) -> float:
-        """Return the smallest mean squared error, up to sampling errors an upper bound of γ."""
-        return max(float(self.mean[self.best]), PATH_END * self.scale)
-
-    def with_misfit(self) -> float:
-        """Return the smallest error plus a tenth of the mean square response.
-
-        Errors of a dictionary are predicted like the responses, by further columns, so that
-        held-out rows do not show them. With a larger noise variance they stay unexplained.
-        """
-        least = self.minimum()
-        return least if least <= EXACT * self.scale else least + MISFIT * self.scale
-
-    def one_standard_error(self) -> float:
-        """Return the largest γ whose error is within a standard error of the smallest.
-
-        Errors are interpolated in log γ. The result is never below `minimum`.
-        """
-        errors, best = self.mean, self.best
-        level = errors[best] + np.nan_to_num(self.standard_error[best])
-        last = best
-        while last > 0 and errors[last - 1] <= level:
-            last -= 1
-        if not self.noise[last] > 0.0:  # the responses are zero
-            return self.minimum()
-        logarithm = np.log(self.noise[last])
-        if last > 0:
-            share = (level - errors[last]) / (errors[last - 1] - errors[last])
-            logarithm += share * np.log(self.noise[last - 1] / self.noise[last])
-        return max(float(np.exp(logarithm)), self.minimum())
-
-
-RULES = {"auto": HeldOut.with_misfit, "cv": HeldOut.minimum, "cv_1se": HeldOut.one_standard_error}
-"""How the noise variance follows from the errors of held-out rows, by the name of the rule."""
-
-
-class Walk(NamedTuple):
-    """Progress along the path of noise variances."""
-
-    tried: int
-    best: float
-    waited: int
-
-
-def held_out_errors(
-    rows: Rows,
-    splits: Iterable[tuple[Any, Any]],
-    objective: Energy,
-    callbacks: Sequence[Callback] = (),
-    n_jobs: int | None = None,
-    noise: Any = None,
-    patience: int | None = None,
-) -> HeldOut:
-    """Return the errors of predicting held-out rows along a path of noise variances."""
-    scale = rows.mean_square()
-    pairs = [
-        (rows.take(train), rows.take(test)) for train, test in _checked_splits(splits, rows.count)
-    ]
-    weights = np.array([test.total_weight for _, test in pairs])
-    if not weights.sum() > 0.0 or not all(train.total_weight > 0.0 for train, _ in pairs):
-        raise ValueError(
-            "In a fold of cv, the training rows or the test rows all have weight zero. Give other "
-            "folds as cv, or another sample_weight."
-        )
-    if scale == 0.0:
-        nothing = np.zeros((1, len(pairs)))
-        return HeldOut(np.zeros(1), nothing, weights / weights.sum(), 0.0)
-    parts = [RowFold.of(train, test, objective) for train, test in pairs]
-    path = default_path(scale) if noise is None else np.asarray(noise)
-    counts = np.where(weights > 0, weights, 1.0) * rows.responses.shape[1]
-    errors: list[Any] = []
-
-    def step(walk: Walk) -> Walk:
-        quick = screened and walk.waited > 0
-        jobs = [(fold, float(path[walk.tried]), objective, quick) for fold in parts]
-        found, starts, dense = zip(*of_each(RowFold.fitted, jobs, n_jobs=n_jobs), strict=True)
-        for fold, start in zip(parts, starts, strict=True):
-            fold.start = start
-        errors.append(np.array(found) / counts)
-        error = float(errors[-1] @ weights / weights.sum())
-        waited = 0 if error < IMPROVED * walk.best else walk.waited + 1
-        if screened and patience is None and np.mean(dense) >= 1.0 and error > WORSE * walk.best:
-            waited = allowed
-        return Walk(walk.tried + 1, min(walk.best, error), waited)
-
-    large = parts[0].model is not None
-    screened = large and objective.groups is None
-    allowed = patience or (LARGE_PATIENCE if large else PATIENCE)
-    iterate(
-        step,
-        Walk(0, np.inf, 0),
-        stop=Below(lambda walk: allowed - walk.waited, 0.0),
-        limit=len(path),
-        callbacks=callbacks,
-    )
-    return HeldOut(path[: len(errors)], np.array(errors), weights / weights.sum(), scale)
-
-
-def default_path(scale: float) -> Any:
-    """Return the noise variances to try, decreasing from `scale`, the mean square response."""
-    path = [scale]
-    while path[-1] * PATH_STEP > PATH_END * scale:
-        path.append(path[-1] * PATH_STEP)
-    return np.array(path)
-
-
-def _checked_splits(splits: Iterable[tuple[Any, Any]], n_rows: int) -> list[tuple[Any, Any]]:
-    """Return the folds as pairs of non-empty integer arrays; raise if one is invalid."""
-    pairs = []
-    for split in splits:
-        try:
-            parts = [np.asarray(part) for part in split]
-        except (TypeError, ValueError):
-            parts = []
-        parts = [np.flatnonzero(part) if part.dtype.kind == "b" else part for part in parts]
-        whole = all(part.dtype.kind in "iu" and part.size and part.ndim == 1 for part in parts)
-        inside = whole and all(part.min() >= 0 and part.max() < n_rows for part in parts)
-        if len(parts) != 2 or not inside:
-            raise ValueError(
-                f"cv contains the fold {split!r}, expected two non-empty arrays of row indices in "
-                f"[0, {n_rows - 1}]: the training rows and the test rows."
-            )
-        pairs.append((parts[0], parts[1]))
-    if not pairs:
-        raise ValueError(
-            "cv contains no folds, expected at least one pair of training and test rows."
-        )
-    return pairs
-
-
-WARM_STEPS = 50
-"""Largest number of descent sweeps in the relevances between two updates of the noise variance."""
-
-WAYS = ("auto", "learn", "learn_diagonal", "cv", "cv_1se")
-"""Names of the ways to find the noise variance."""
-
-FALLBACK = 0.1
-"""Noise variance for data with a single row, relative to the mean square response."""
-
-
-def checked_noise(given: Any, ways: tuple[str, ...] = WAYS) -> str | float:
-    """Return `noise_variance` if it is a positive number or one of the names `ways`."""
-    if isinstance(given, Real):
-        words = f" or one of {', '.join(map(repr, ways))}"
-        return check_number(given, "noise_variance", low=0.0, open_low=True, others=words)
-    return check_choice(given, "noise_variance", ways, others=" or a finite number above 0")
-
-
-def noise_rule(given: Any, objective: Energy, n_rows: int, n_columns: int) -> str | float:
-    """Return how the noise variance is found: a rule by name, "fallback" or the number given.
-
-    "auto" is "learn" for energies with a posterior and κ ≤ d/2, "fallback" for a single row, and a
-    rule of held-out rows otherwise.
-    """
-    rule = checked_noise(given)
-    if not isinstance(rule, str):
-        return rule
-    if rule == "learn":
-        check_learnable(objective)
-    if rule in ("cv", "cv_1se") and n_rows < 2:
-        raise ValueError(
-            f"noise_variance={rule!r} needs at least 2 distinct rows to predict held-out rows, but "
-            f"there is only {n_rows}. Give more rows, or give the noise variance as a number."
-        )
-    if rule != "auto":
-        return rule
-    if objective.has_posterior and n_columns <= n_rows / 2:
-        return "learn"
-    return "auto" if n_rows >= 2 else "fallback"
-
-
-def check_learnable(objective: Energy) -> None:
-    """Raise an error if the energy has no posterior variance; the noise cannot be learned then."""
-    if not objective.has_posterior:
-        raise ValueError(
-            f"noise_variance='learn' needs a posterior, but {type(objective).__name__} is a point "
-            "estimate without one: its energy (loss) has no lower bound as the noise variance "
-            "tends to zero. Give the noise variance as a number, use posterior='full', or use "
-            "noise_variance='cv' (SparseVAE only)."
-        )
-
-
-class Learning(NamedTuple):
-    """The solution at some noise variances, and the noise variances after one EM step."""
-
-    solution: Solution[Any]
-    levels: list[float]
-    following: list[float]
-
-    @property
-    def distance(self) -> float:
-        """Distance to stationarity: the larger of that in relevances and the step of γ."""
-        pairs = zip(self.following, self.levels, strict=True)
-        return max(self.solution.distance, *(abs(new / old - 1.0) for new, old in pairs))
-
-
-def learn_levels(
-    solved: Callable[[list[float], Any], Solution[Any]], states: Callable[[Any], list[State]],
-    objective: Energy, first: list[float], energy: Callable[[Any], Any], *, tolerance: float,
-    **limits: Any,
-) -> Solution[Any]:  # fmt: skip
-    """Minimise an energy over relevances, in alternation with EM steps of noise variances.
-
-    `solved` minimises it at given noise variances, from a solution or from nothing (None).
-    """
-
-    def after(solution: Solution[Any]) -> Learning:
-        at = states(solution.value)
-        following = [learned_noise(each, objective.degrees_of_freedom(each)) for each in at]
-        return Learning(solution, [scalar(s.noise) for s in at], [scalar(g) for g in following])
-
-    learned: Solution[Any] = iterate(
-        lambda learning: after(solved(learning.following, learning.solution.value)),
-        after(solved(first, None)),
-        stop=Below(lambda learning: learning.distance, tolerance),
-        record={"energy": lambda learning: energy(learning.solution.value)},
-        **limits,
-    )
-    return replace(learned, value=learned.value.solution.value)
-
-
-def first_noise(problem: Problem) -> float:
-    """Return the normalised γ at which learning starts: that of least squares, or 0.1."""
-    spare, outside = scalar(problem.spare), scalar(problem.outside)
-    estimate = outside / spare if spare >= 1.0 else FALLBACK
-    return max(estimate, SMALLEST_LEARNED)
-
-
-def learn_noise(
-    problem: Problem,
-    objective: Energy,
-    *,
-    method: str,
-    tolerance: float,
-    limit: int,
-    start: Array | None = None,
-    callbacks: Sequence[Callback] = (),
-) -> Solution[State]:
-    """Minimise the energy over the relevances, in alternation with EM steps of γ."""
-    again = "coordinate" if objective.exact_coordinates else "mm"
-
-    def solved(levels: list[float], last: State | None) -> Solution[State]:
-        at = problem.with_noise(levels[0])
-        if last is None:
-            return solve(at, objective, method=method, start=start, tolerance=tolerance,
-                         limit=limit, callbacks=callbacks)  # fmt: skip
-        begin = objective.parameters(last)
-        return solve(
-            at, objective, method=again, start=begin, tolerance=tolerance, limit=WARM_STEPS
-        )
-
-    return learn_levels(
-        solved, lambda state: [state], objective, [first_noise(problem)], objective.value,
-        tolerance=tolerance, limit=limit, callbacks=callbacks, size=problem.rows,
-    )  # fmt: skip
-
-
-def warn_if_collapsed(solution: Solution[Any]) -> None:
-    """Warn if learning ended at the smallest noise variance that is allowed."""
-    if scalar(solution.value.noise) <= 1.01 * SMALLEST_LEARNED:
-        warn_user(
-            "The learned noise variance fell to the smallest value that is allowed, because the "
-            "likelihood of these data grows as the noise variance tends to zero (too few rows for "
-            "so many columns, or no noise at all). Use noise_variance='cv' or give a number.",
-            ConvergenceWarning,
-        )
-
-
-FALLEN = 1e-3
-"""Noise variance, relative to the mean square response, below which one that still falls may have
-no minimum above zero."""
-
-
-def advice_on_learning(solution: Solution[Any]) -> str:
-    """Return how the learning of a noise variance ended, and what the user can do.
-
-    With as many columns as rows the likelihood may grow without bound as γ → 0.
-    """
-    state, limited = solution.value, solution.status is Status.ITERATION_LIMIT
-    noise = scalar(state.noise)
-    if not limited or noise >= FALLEN or scalar(state.problem.spare) >= 1.0:
-        return advice_on(solution)
-    return (
-        f"The learned noise variance has fallen to {noise:.1g} times the mean square response in "
-        f"{solution.n_iter} iterations and is still falling. With as many columns as rows the "
-        "likelihood may grow without bound as it tends to zero, and raising max_iter does not help "
-        "then: use noise_variance='cv' or give a number."
-    )
-
-
-SMALLEST_ROW = 1e-6
-"""Smallest noise variance of a row that is learned, relative to the mean square response."""
-
-ROW_UPDATES = 5
-"""Number of updates of the noise variances of the rows between two fits of the relevances."""
-
-
-class RowFigures(NamedTuple):
-    """The diagonal entries dᵢ of P, and the mean squares qᵢ of the rows of PX."""
-
-    precision: Any
-    power: Any
-
-
-def row_figures(
-    dictionary: Any, responses: Any, relevance: Any, variances: Any, intercept: bool
-) -> RowFigures:
-    """Return the diagonal of P, and the mean square of each row of PX."""
-    # With S = Λ^(−½)ΦW^½ on the active columns and SᵀS + I = LLᵀ, Σ⁻¹ = Λ^(−½)(I − KᵀK)Λ^(−½)
-    # for K = L⁻¹Sᵀ (Woodbury). An intercept takes the direction Bt from B = I − KᵀK, t = Λ^(−½)1.
-    root = np.sqrt(variances)
-    used = np.flatnonzero(relevance)
-    scaled = dictionary[:, used] * np.sqrt(relevance[used]) / root[:, None]
-    lower = np.linalg.cholesky(scaled.conj().T @ scaled + np.eye(used.size))
-    K = np.linalg.solve(lower, scaled.conj().T)
-    white = responses / root[:, None]
-    white = white - K.conj().T @ (K @ white)
-    diagonal = 1.0 - np.sum(np.abs(K) ** 2, axis=0)
-    if intercept:
-        ones = 1.0 / root
-        axis = ones - K.conj().T @ (K @ ones)
-        share = float((ones @ axis).real)
-        diagonal = diagonal - np.abs(axis) ** 2 / share
-        white = white - np.outer(axis, ones @ white) / share
-    power = np.mean(np.abs(white) ** 2, axis=1)
-    return RowFigures(np.maximum(diagonal, 0.0) / variances, power / variances)
-
-
-def majorized_variances(variances: Any, figures: RowFigures, floor: float) -> Any:
-    """Return √(rᵢ/dᵢ), at least `floor`, with the mean squared residual rᵢ = Λᵢ²qᵢ: an MM step."""
-    # The log-determinant is concave in Λ with gradient d, and the data term is the minimum over
-    # the coefficients of Σᵢ rᵢ/Λᵢ + …, so dᵢΛᵢ + rᵢ/Λᵢ majorises the energy in Λᵢ.
-    ratio = figures.power / np.where(figures.precision > 0, figures.precision, 1.0)
-    return np.maximum(variances * np.sqrt(ratio), floor)
-
-
-def longer_variances(variances: Any, figures: RowFigures, floor: float) -> Any:
-    """Return Λᵢqᵢ/dᵢ, at least `floor`: a step twice as long in log Λ as `majorized_variances`.
-
-    The bound dᵢΛᵢ + rᵢ/Λᵢ has the same value before and after it, so that the energy does not rise.
-    """
-    ratio = figures.power / np.where(figures.precision > 0, figures.precision, 1.0)
-    return np.maximum(variances * ratio, floor)
-
-
-def row_distance(variances: Any, figures: RowFigures, floor: float) -> float:
-    """Return the largest distance Λᵢ|dᵢ − qᵢ| of a row to stationarity.
-
-    At `floor` a noise variance also counts as stationary if a smaller one would lower the energy.
-    """
-    slope = variances * (figures.precision - figures.power)
-    at_floor = (variances <= 1.01 * floor) & (slope > 0)
-    return float(np.max(np.where(at_floor, 0.0, np.abs(slope)), initial=0.0))
-
-
-class RowLearning(NamedTuple):
-    """Noise variances of the rows, and the relevances fitted at them."""
-
-    variances: Any
-    rows: Rows
-    units: Units
-    solution: Solution[State]
-    distance: float
-
-    @property
-    def covariance(self) -> NoiseCovariance:
-        """The covariance of the noise, divided by the mean noise variance of the rows."""
-        return NoiseCovariance(self.variances / np.mean(self.variances))
-
-    @property
-    def relevance(self) -> Array:
-        """The relevances in the units of the data."""
-        return self.units.relevance(self.solution.value.relevance)
-
-
-def check_learnable_rows(objective: Energy, n_outputs: int, weighted: bool, given: bool) -> None:
-    """Raise an error if one noise variance for each row cannot be learned."""
-    if not isinstance(objective, FullCovariance) or objective.marginal is None:
-        raise ValueError(
-            "noise_variance='learn_diagonal' needs the full posterior covariance, and groups that "
-            "share one relevance (prior variance): use posterior='full' and "
-            "group_covariance='spherical', or give the noise variances of the rows as noise_cov."
-        )
-    if weighted:
-        raise ValueError(
-            "noise_variance='learn_diagonal' and sample_weight were given; weights are frequencies "
-            "of rows, and repeated rows have noise variances of their own. Repeat the rows instead."
-        )
-    if given:
-        raise ValueError(
-            "noise_variance='learn_diagonal' and noise_cov were given: give noise_variance='learn' "
-            "or a number with noise_cov, or leave noise_cov out."
-        )
-    if n_outputs < 2:
-        raise ValueError(
-            "noise_variance='learn_diagonal' needs at least 2 outputs, since one response cannot "
-            "tell the noise of its rows apart. Use noise_variance='learn' or 'cv'."
-        )
-
-
-def learn_row_noise(
-    rows: Rows,
-    objective: Energy,
-    *,
-    method: str,
-    tolerance: float,
-    limit: int,
-    start: Array | None = None,
-    callbacks: Sequence[Callback] = (),
-) -> RowLearning:
-    """Minimise the energy over the relevances and one noise variance for each row."""
-    dictionary, responses = (to_numpy(part) for part in rows.centred())
-    problem, _ = rows.normalised(objective.groups)
-    scale = rows.mean_square() or 1.0
-    floor = SMALLEST_ROW * scale
-
-    def figures(variances: Any, relevance: Any) -> RowFigures:
-        return row_figures(dictionary, responses, relevance, variances, rows.intercept)
-
-    def fitted(variances: Any, relevance: Array | None) -> RowLearning:
-        mean = float(np.mean(variances))
-        white = whitened_rows(rows, NoiseCovariance(variances / mean))
-        at, units = white.normalised(objective.groups)
-        at = at.with_noise(scalar(units.normalised_noise(mean)))
-        begin = None if relevance is None else units.normalised_relevance(relevance)
-        found = solve(
-            at, objective, method=method, start=begin, tolerance=tolerance, limit=limit
-        )  # fmt: skip
-        plain = to_numpy(units.relevance(found.value.relevance))
-        distance = row_distance(variances, figures(variances, plain), floor)
-        return RowLearning(variances, white, units, found, distance)
-
-    def step(last: RowLearning) -> RowLearning:
-        variances, relevance = last.variances, to_numpy(last.relevance)
-        for _ in range(ROW_UPDATES):
-            variances = longer_variances(variances, figures(variances, relevance), floor)
-        return fitted(variances, like(relevance, last.units.norms))
-
-    def energy(last: RowLearning) -> Any:
-        total = objective.in_units(objective.value(last.solution.value), last.units)
-        return total / last.units.n_responses + last.rows.log_volume
-
-    first = np.full(rows.count, first_noise(problem) * scale)
-    learned: Solution[Any] = iterate(
-        step,
-        fitted(first, start),
-        stop=Below(lambda last: max(last.distance, last.solution.distance), tolerance),
-        limit=limit,
-        record={"energy": energy},
-        callbacks=callbacks,
-        size=rows.count,
-    )
-    solution = replace(learned, value=learned.value.solution.value)
-    low = int(np.sum(learned.value.variances <= 1.01 * floor))
-    if low:
-        warn_user(
-            f"The noise variances of {low} rows fell to the smallest value allowed, because "
-            "the likelihood of these data grows as they tend to zero (too few responses or too "
-            "many columns). Use noise_variance='cv', or give noise_cov.",
-            ConvergenceWarning,
-        )
-    found: RowLearning = learned.value._replace(solution=solution)
-    return found

@@ -42,6 +42,7 @@ from lucidae.arrays import (
     squared_norm,
     squared_norms,
     to_numpy,
+    where_set,
     zeros_like_shape,
 )
 from lucidae.sparsity.prior import Axes, BlockPrior, Groups
@@ -54,7 +55,6 @@ from lucidae.sparsity.problem import (
     covariance,
     dense_columns,
     is_sparse,
-    nonzero_columns,
     norms_after,
     root_by_qr,
     selected_columns,
@@ -99,13 +99,6 @@ class State(NamedTuple):
         return Problem(*self[:5])
 
     @property
-    def factor(self) -> Factor | None:
-        """The Cholesky factorisation of the covariance of a response; None if it is not stored."""
-        if not self.inverse.shape[-1]:
-            return None
-        return Factor(self.inverse, self.whitened_responses, self.log_determinant)
-
-    @property
     def energy_of_fit(self) -> Array:
         """Data term tr(XXᵀΣ⁻¹)/n, including responses outside the span of the dictionary."""
         return self.fit + self.outside / self.noise
@@ -125,47 +118,12 @@ class State(NamedTuple):
         """Mean squares w²Q of each column's coefficients over the responses."""
         return self.relevance**2 * self.alignment
 
-    @property
-    def used(self) -> Array:
-        """Effective number of parameters Σⱼ wⱼzⱼ = tr(ΦWΦᵀΣ⁻¹)."""
-        return namespace(self.relevance).sum(self.relevance * self.curvature, axis=-1)
-
-    @property
-    def dimension(self) -> Array:
-        """Number of independent rows of the data, including those outside the dictionary's span."""
-        return self.spare + float(self.dictionary.shape[-2])
-
-    def without_factor(self) -> State:
-        """Return the state without the stored factorisation of the covariance of a response."""
-        nothing = _not_stored(self.relevance)
-        return self._replace(inverse=nothing, whitened_responses=nothing)
-
     def compact(self) -> State:
         """Return the state without the four fields of matrices, which saves memory."""
         nothing = _not_stored(self.relevance)
-        return self.without_factor()._replace(whitened=nothing, loading=nothing)
-
-    def take(self, index: Any) -> State:
-        """Return the state restricted to the columns `index`; all others must be inactive."""
-        xp = namespace(self.relevance)
-        chosen = xp.asarray(index, device=device(self.relevance))
-        vectors = ("relevance", "curvature", "alignment")
-        parts = {name: xp.take(getattr(self, name), chosen, axis=0) for name in vectors}
-        columns = dense_columns(self.dictionary, index)
-        if not self.whitened.shape[-1]:
-            whitened = multiply_lower(self.inverse, columns)
-            loading = adjoint(whitened) @ self.whitened_responses
-        else:
-            whitened = xp.take(self.whitened, chosen, axis=1)
-            loading = xp.take(self.loading, chosen, axis=0)
-        whole = State(*self)  # a subclass would describe all columns
-        return whole._replace(dictionary=columns, whitened=whitened, loading=loading, **parts)
-
-    @property
-    def complete(self) -> bool:
-        """Whether all that `take` returns is stored; otherwise it computes products."""
-        stored = self.inverse if is_sparse(self.dictionary) else self.whitened
-        return bool(stored.shape[-1])
+        return self._replace(
+            inverse=nothing, whitened_responses=nothing, whitened=nothing, loading=nothing
+        )
 
 
 class PrincipalState(State):
@@ -197,12 +155,17 @@ def factorise(problem: Problem, relevance: Array) -> tuple[Array, Array]:
 
     If rounding makes Σ indefinite, QR serves a single problem; among several its factor is NaN.
     """
-    xp = namespace(problem.noise)
-    dictionary, weights = _active_columns(problem, relevance)
-    factor, definite = cholesky(covariance(dictionary, weights, problem.noise))
-    if relevance.ndim == 1 and not bool(definite) and bool(xp.all(xp.isfinite(weights))):
-        dictionary = _all_dense(dictionary)
-        factor, _ = root_by_qr(adjoint(dictionary * xp.sqrt(weights)[None, :]), problem.noise)
+    xp, dictionary = namespace(problem.noise), problem.dictionary
+    if relevance.ndim == 1 and problem.columns > problem.rows:
+        active = np.flatnonzero(to_numpy(relevance))
+        if 2 * active.size <= problem.columns:
+            dictionary = selected_columns(dictionary, active)
+            index = xp.asarray(active, device=device(relevance))
+            relevance = xp.take(relevance, index, axis=0)
+    factor, definite = cholesky(covariance(dictionary, relevance, problem.noise))
+    if relevance.ndim == 1 and not bool(definite) and bool(xp.all(xp.isfinite(relevance))):
+        dictionary = dense_columns(dictionary, np.arange(dictionary.shape[1]))
+        factor, _ = root_by_qr(adjoint(dictionary * xp.sqrt(relevance)[None, :]), problem.noise)
     return factor, 2.0 * xp.sum(xp.log(real_part(diagonal(factor))), axis=-1)
 
 
@@ -213,62 +176,43 @@ def factor_of(problem: Problem, relevance: Array) -> Factor:
     return Factor(inverse, inverse @ problem.responses, log_determinant)
 
 
-def _all_dense(dictionary: Dictionary) -> Array:
-    """Return a dictionary as a dense array."""
-    sparse = is_sparse(dictionary)
-    return dense_columns(dictionary, np.arange(dictionary.shape[1])) if sparse else dictionary
+def evaluate(problem: Problem, relevance: Array, *, columns: bool = False) -> State:
+    """Return the state at given relevances: one Cholesky factorisation, one product with Φ.
 
-
-def _active_columns(problem: Problem, relevance: Array) -> tuple[Dictionary, Array]:
-    """Return the active columns, with their relevances, if they are few, otherwise all columns."""
-    if relevance.ndim > 1 or problem.columns <= problem.rows:
-        return problem.dictionary, relevance
-    active = np.flatnonzero(to_numpy(relevance))
-    if 2 * active.size > problem.columns:
-        return problem.dictionary, relevance
-    xp = namespace(relevance)
-    index = xp.asarray(active, device=device(relevance))
-    return selected_columns(problem.dictionary, active), xp.take(relevance, index, axis=0)
-
-
-def evaluate(
-    problem: Problem, relevance: Array, *, factor: Factor | None = None, columns: bool = False
-) -> State:
-    """Return the state at given relevances: one Cholesky factorisation, one product with Φ."""
-    factor = factor_of(problem, relevance) if factor is None else factor
-    nothing = _not_stored(relevance)
+    `columns` stores the whitened columns and the loading of a dense dictionary, in place of L⁻¹.
+    """
+    factor = factor_of(problem, relevance)
     if is_sparse(problem.dictionary):
-        return State(
-            *problem,
-            relevance,
-            norms_after(problem.dictionary, factor.inverse),
-            squared_norms(adjoint_times(problem.dictionary, _precise(factor)), -1),
-            squared_norm(factor.responses),
-            factor.log_determinant,
-            factor.inverse,
-            factor.responses,
-            nothing,
-            nothing,
-        )
+        curvature = norms_after(problem.dictionary, factor.inverse)
+        precise = adjoint(factor.inverse) @ factor.responses
+        loading = adjoint_times(problem.dictionary, precise)
+        return state_at(problem, relevance, curvature, squared_norms(loading, -1), factor)
     whitened = multiply_lower(factor.inverse, problem.dictionary)
     loading = adjoint(whitened) @ factor.responses
+    curvature, alignment = squared_norms(whitened, -2), squared_norms(loading, -1)
+    stored = (whitened, loading) if columns else None
+    return state_at(problem, relevance, curvature, alignment, factor, stored)
+
+
+def state_at(
+    problem: Problem, relevance: Array, curvature: Array, alignment: Array, factor: Factor,
+    columns: tuple[Array, Array] | None = None,
+) -> State:  # fmt: skip
+    """Return the state of known curvatures and alignments; it stores the factor or `columns`."""
+    nothing = _not_stored(relevance)
+    stored = factor[:2] if columns is None else (nothing, nothing)
     return State(
-        *problem,
-        relevance,
-        squared_norms(whitened, -2),
-        squared_norms(loading, -1),
-        squared_norm(factor.responses),
-        factor.log_determinant,
-        factor.inverse,
-        factor.responses,
-        whitened if columns else nothing,
-        loading if columns else nothing,
-    )
+        *problem, relevance, curvature, alignment, squared_norm(factor.responses),
+        factor.log_determinant, *stored, *(columns or (nothing, nothing)),
+    )  # fmt: skip
 
 
-def _precise(factor: Factor) -> Array:
-    """Return Σ⁻¹Y for the covariance Σ of a response and the responses Y."""
-    return adjoint(factor.inverse) @ factor.responses
+def whitened_columns(state: State, index: Any) -> tuple[Array, Array]:
+    """Return L⁻¹Φ and ΦᵀΣ⁻¹Y for the columns Φ with the indices `index`, of one problem."""
+    if state.whitened.shape[-1]:
+        return state.whitened[:, index], state.loading[index]
+    whitened = multiply_lower(state.inverse, dense_columns(state.dictionary, index))
+    return whitened, adjoint(whitened) @ state.whitened_responses
 
 
 def evaluate_fit(problem: Problem, relevance: Array) -> State:
@@ -278,28 +222,11 @@ def evaluate_fit(problem: Problem, relevance: Array) -> State:
     """
     xp = namespace(problem.noise)
     lower, log_determinant = factorise(problem, relevance)
-    whitened_responses = solve_lower(lower, problem.responses)
-    precise = solve_lower(lower, whitened_responses, transpose=True)
-    loading = adjoint_times(problem.dictionary, precise)
-    nothing = _not_stored(relevance)
-    return State(
-        *problem,
-        relevance,
-        xp.full_like(relevance, xp.nan),
-        squared_norms(loading, -1),
-        squared_norm(whitened_responses),
-        log_determinant,
-        *(nothing, nothing, nothing, nothing),
-    )
-
-
-def evaluate_from(state: State, relevance: Array) -> State:
-    """Return the state at `relevance` with its matrices, by the stored factor if unchanged."""
-    unchanged = bool(namespace(relevance).all(relevance == state.relevance))
-    if unchanged and state.complete:
-        return state
-    factor = state.factor if unchanged else None
-    return evaluate(state.problem, relevance, factor=factor, columns=True)
+    responses = solve_lower(lower, problem.responses)
+    loading = adjoint_times(problem.dictionary, solve_lower(lower, responses, transpose=True))
+    factor = Factor(lower, responses, log_determinant)
+    unknown = xp.full_like(relevance, xp.nan)
+    return state_at(problem, relevance, unknown, squared_norms(loading, -1), factor).compact()
 
 
 def _not_stored(relevance: Array) -> Array:
@@ -312,19 +239,10 @@ def flat_start(problem: Problem, groups: Groups | None = None) -> Array:
 
     Zero columns get zero, but a zero column of a group the relevance of its group.
     """
-    xp = namespace(problem.noise)
-    share = float(problem.rows) / problem.columns
-    ones = empty_start(problem) + 1.0
-    nonzero = xp.where(nonzero_columns(problem.dictionary), ones, 0.0 * ones)
     # Newton steps and the test of significance read a group's relevance off its first column.
-    nonzero = nonzero if groups is None else groups.share(nonzero)
-    return xp.where(nonzero > 0, ones * share, 0.0 * ones)
-
-
-def empty_start(problem: Problem) -> Array:
-    """Return an array of relevances that are all zero, one for each column of the problem."""
-    shape = (*problem.dictionary.shape[:-2], problem.columns)
-    return zeros_like_shape(shape, problem.noise)
+    squares = column_squares(problem.dictionary)
+    squares = squares if groups is None else groups.share(squares)
+    return where_set(0.0 * squares, squares > 0, float(problem.rows) / problem.columns)
 
 
 def positive(values: Array) -> Array:
@@ -536,7 +454,9 @@ def learned_noise(state: State, degrees_of_freedom: Array) -> Array:
     f are the effective parameters, `degrees_of_freedom`.
     """
     xp = namespace(state.noise)
-    noise = (state.residual + state.noise * degrees_of_freedom) / positive(state.dimension)
+    # The independent rows of the data, including those outside the span of the dictionary.
+    dimension = state.spare + float(state.dictionary.shape[-2])
+    noise = (state.residual + state.noise * degrees_of_freedom) / positive(dimension)
     return xp.maximum(noise, xp.full_like(noise, SMALLEST_LEARNED))
 
 

@@ -6,42 +6,34 @@ columns predict these errors too. The user decides how much of the responses to 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 from sklearn.base import clone
 
-from lucidae.arrays import Array, as_double, diagonal, real_part, scalar, to_numpy
+from lucidae.arrays import Array, diagonal, scalar, squared_norm, to_numpy
 from lucidae.cards import card, table
 from lucidae.iteration import limited_blas
 from lucidae.iteration.progress import elapsed
 from lucidae.sparsity.estimator import SparseVAE
+from lucidae.sparsity.fitted import PreparedProblem, SparseData
 from lucidae.sparsity.noise import (
-    Guide,
-    HeldOut,
     PathTrace,
     column_powers,
     entry_noise,
     explained_share,
-    folds,
     held_out_errors,
     in_use,
+    row_pairs,
 )
-from lucidae.sparsity.objectives import Energy, GroupCovariance, State, axes_of
+from lucidae.sparsity.objectives import GroupCovariance, State, axes_of
 from lucidae.sparsity.posterior import significant_columns
 from lucidae.sparsity.problem import (
-    Problem,
-    Rows,
-    Units,
     refuse_nothing_left,
-    rows_of,
     validated_pair,
-    validated_weights,
 )
 from lucidae.sparsity.solve import is_small, solve
-from lucidae.sparsity.whitening import NoiseCovariance, prepared_rows
 from lucidae.validation import check_choice, check_integer, check_number
 
 __all__ = ["NoisePath", "noise_path"]
@@ -75,10 +67,7 @@ class PathInput:
     sample_weight: Any
     noise_cov: Any
     template: SparseVAE  # the estimator with the settings of the path, without a noise variance
-    objective: Energy  # the energy, the normalised problem with its units, and the rows
-    problem: Problem
-    units: Units
-    rows: Rows
+    posed: PreparedProblem
 
     def solved(self, noise: float, start: Array | None) -> State:
         """Return the relevances of lowest energy at one noise variance.
@@ -86,43 +75,45 @@ class PathInput:
         A small problem is also solved from the default start, since the solution at a larger noise
         variance may lead to a poorer minimum.
         """
-        model = self.template
-        at = self.problem.with_noise(scalar(self.units.normalised_noise(noise)))
+        model, at, objective = self.template, self.posed.at(noise), self.posed.objective
         limits: dict[str, Any] = {"tolerance": model.tol, "limit": model.max_iter}
-        found = solve(at, self.objective, method=model.solver, start=start, **limits).value
-        if start is None or not is_small(self.problem):
+        found = solve(at, objective, method=model.solver, start=start, **limits).value
+        if start is None or not is_small(at):
             return found
-        other = solve(at, self.objective, method=model.solver, **limits).value
-        value = self.objective.value
+        other = solve(at, objective, method=model.solver, **limits).value
+        value = objective.value
         return found if scalar(value(found)) <= scalar(value(other)) + 1e-9 else other
 
     def point(self, noise: float, state: State) -> dict[str, Any]:
         """Return the values of one solution by name, such as its energy and its support."""
-        total = float(np.sum(np.abs(to_numpy(self.problem.responses)) ** 2))
-        total += scalar(self.problem.outside)
+        posed = self.posed
+        total = scalar(squared_norm(posed.problem.responses) + posed.problem.outside)
         significant = significant_columns(
-            state, self.rows.real_responses, self.template.significance, self.objective,
-            1 + self.rows.is_complex,
+            state, posed.rows.real_responses, self.template.significance, posed.objective,
+            1 + posed.rows.is_complex,
         )  # fmt: skip
-        volume = self.rows.log_volume if self.objective.has_posterior else 0.0
-        energy = scalar(self.objective.in_units(self.objective.value(state), self.units))
         return {
             "noise_variances": noise,
-            "energies": energy + self.units.n_responses * volume,
+            "energies": posed.energy(state),
             "explained": explained_share(state),
             "supports": np.flatnonzero(significant),
             "relevances": self.relevances(state),
-            "contributions": column_powers(state, self.objective) / total,
-            "start": self.objective.parameters(state),
+            "contributions": column_powers(state, posed.objective) / total,
+            "start": posed.objective.parameters(state),
         }
+
+    def count(self, support: Floats) -> int:
+        """Return the number of significant columns, or of their groups."""
+        groups = self.posed.objective.groups
+        return support.size if groups is None else np.unique(groups.labels[support]).size
 
     def relevances(self, state: State) -> Floats:
         """Return the relevances of the columns in the units of the data."""
-        relevance, axes = self.units.relevance(state.relevance), axes_of(state)
-        if axes is None or self.objective.groups is None:
-            return np.asarray(to_numpy(relevance))
-        covariances = axes.covariances(relevance, self.objective.groups)
-        return np.asarray(to_numpy(self.objective.groups.spread(real_part(diagonal(covariances)))))
+        relevance, axes = self.posed.units.relevance(state.relevance), axes_of(state)
+        groups = self.posed.objective.groups
+        if axes is None or groups is None:
+            return np.asarray(relevance)
+        return np.asarray(groups.spread(diagonal(axes.covariances(relevance, groups)).real))
 
 
 @dataclass(frozen=True, eq=False)
@@ -193,10 +184,7 @@ class NoisePath:
     @property
     def n_columns(self) -> Floats:
         """Number of significant columns at each noise variance; of groups, if there are any."""
-        groups = self._data.objective.groups
-        if groups is None:
-            return np.array([support.size for support in self.supports])
-        return np.array([np.unique(groups.labels[found]).size for found in self.supports])
+        return np.array([self._data.count(support) for support in self.supports])
 
     @property
     def strongest(self) -> Floats:
@@ -241,10 +229,10 @@ class NoisePath:
             The covariance: diagonal, or with ``group_covariance="full"`` with a block for each
             group.
         """
-        columns, groups = np.asarray(columns, dtype=int), self._data.objective.groups
-        if groups is None or not isinstance(self._data.objective, GroupCovariance):
+        columns, groups = np.asarray(columns, dtype=int), self._data.posed.objective.groups
+        if groups is None or not isinstance(self._data.posed.objective, GroupCovariance):
             return np.diag(self.relevances[index, columns])
-        units = to_numpy(self._data.units.relevance(1.0 + 0.0 * self._data.units.norms))
+        units = to_numpy(self._data.posed.units.relevance(1.0 + 0.0 * self._data.posed.units.norms))
         blocks, owners = to_numpy(self._starts[index]), groups.labels[columns]
         found = np.zeros((columns.size, columns.size), dtype=blocks.dtype)
         for group in np.unique(owners):
@@ -327,8 +315,7 @@ class NoisePath:
         data = self._data
         model: SparseVAE = clone(data.template).set_params(noise_variance=noise)
         trace = PathTrace(self.noise_variances, self.contributions, self.explained)
-        guide = Guide(start, trace)
-        return model._fit_on(data.X, data.y, data.sample_weight, data.noise_cov, guide)
+        return model._fit_on(data.X, data.y, data.sample_weight, data.noise_cov, start, trace)
 
     def _by_share(self, explained: Any) -> int:
         """Return the index of the largest noise variance that explains a share of the power."""
@@ -382,7 +369,7 @@ class NoisePath:
             noise = float(np.sqrt(high * low))
             state = self._data.solved(noise, start)
             point = self._data.point(noise, state)
-            found = len(self._units_of(point["supports"]))
+            found = self._data.count(point["supports"])
             if found == count:
                 return self._fitted(noise, point["start"])
             if (found < count) == rises:
@@ -390,11 +377,6 @@ class NoisePath:
             else:
                 low = noise
         return None
-
-    def _units_of(self, support: Floats) -> Floats:
-        """Return the indices `support` of significant columns, or the numbers of their groups."""
-        groups = self._data.objective.groups
-        return support if groups is None else np.unique(groups.labels[support])
 
     def _repr_html_(self) -> str:
         columns: dict[str, Any] = {
@@ -465,21 +447,14 @@ def noise_path(
     model = SparseVAE(cv=None if cv is False else cv, **settings)
     dictionary, targets = validated_pair(model, X, y)
     objective = model._checked_objective(dictionary.shape[1])
-    columns = targets if targets.ndim == 2 else targets[:, None]
-    weights = validated_weights(sample_weight, dictionary, columns)
-    cov = NoiseCovariance.of_data(noise_cov, dictionary, columns)
+    data = SparseData.of(dictionary, targets, sample_weight, noise_cov)
+    model._check_combination(data, objective, 1.0)
     with elapsed("noise_path", model.verbose), limited_blas(dictionary.shape[0]):
-        intercept = bool(model.fit_intercept)
-        given = rows_of(dictionary, as_double(columns), weights, intercept)
-        model._check_combination(given, objective, 1.0, cov is not None)
-        rows, split = prepared_rows(given, cov)
-        refuse_nothing_left(rows, given)
+        posed = PreparedProblem.of(data, objective, bool(model.fit_intercept))
+        rows, problem = posed.rows, posed.problem
+        refuse_nothing_left(rows, posed.given)
         scale = rows.mean_square()
-        problem, units = rows.normalised(objective.groups)
-        data = PathInput(
-            X, y, sample_weight, noise_cov, model, objective, problem, units, rows
-        )  # fmt: skip
-        highest = scalar(units.noise(problem.noise)) * entry_noise(problem, objective)
+        highest = scalar(posed.units.noise(problem.noise)) * entry_noise(problem, objective)
         grid = _grid(noise_variances, max(highest, scale), LAST * scale)
         held_out = None
         if cv is not False:
@@ -489,18 +464,22 @@ def noise_path(
                     f"{rows.count}. Give more rows, or cv=False."
                 )
             held_out = held_out_errors(
-                *folds(model.cv, model.random_state, rows, split), objective,
+                row_pairs(model.cv, model.random_state, rows, posed.split), scale, objective,
                 model._callbacks("held-out errors"), model.n_jobs, grid,
                 PATIENCE if noise_variances is None else len(grid) + 1,
             )  # fmt: skip
             grid = held_out.noise
         stop = FITTED if noise_variances is None and held_out is None else np.inf
-        return _walked(data, grid, held_out, stop)
-
-
-def _walked(data: PathInput, grid: Floats, held_out: HeldOut | None, stop: float) -> NoisePath:
-    """Return the solutions at the noise variances `grid`, with the held-out errors if given."""
-    points = list(_points(data, grid, stop))
+        given = PathInput(X, y, sample_weight, noise_cov, model, posed)
+        points: list[dict[str, Any]] = []
+        start: Array | None = None
+        for noise in grid:
+            points.append(given.point(float(noise), given.solved(float(noise), start)))
+            if points[-1]["explained"] >= stop:
+                break
+            # Nothing in use is no start: moves of single columns find those that enter first.
+            used = in_use(points[-1]["contributions"]).any()
+            start = points[-1]["start"] if used else None
     lists = {name: [point[name] for point in points] for name in points[0]}
     unknown = np.full(len(points), np.nan)
     return NoisePath(
@@ -508,21 +487,8 @@ def _walked(data: PathInput, grid: Floats, held_out: HeldOut | None, stop: float
         np.array(lists["contributions"]), np.array(lists["energies"]), np.array(lists["explained"]),
         unknown if held_out is None else held_out.mean,
         unknown if held_out is None else held_out.standard_error,
-        data, lists["start"],
+        given, lists["start"],
     )  # fmt: skip
-
-
-def _points(data: PathInput, grid: Floats, stop: float) -> Iterator[dict[str, Any]]:
-    """Yield, for each noise variance of `grid`, the values of its solution by name."""
-    start: Array | None = None
-    for noise in grid:
-        state = data.solved(float(noise), start)
-        point = data.point(float(noise), state)
-        # Nothing in use is no start: moves of single columns find those that enter first.
-        start = point["start"] if in_use(point["contributions"]).any() else None
-        yield point
-        if point["explained"] >= stop:
-            return
 
 
 def _grid(noise_variances: Any, highest: float, lowest: float) -> Floats:

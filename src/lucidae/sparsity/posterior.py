@@ -34,7 +34,14 @@ from lucidae.arrays import (
     squared_moduli,
     to_numpy,
 )
-from lucidae.sparsity.objectives import Energy, GroupCovariance, State, leave_one_out, positive
+from lucidae.sparsity.objectives import (
+    Energy,
+    GroupCovariance,
+    State,
+    leave_one_out,
+    positive,
+    whitened_columns,
+)
 from lucidae.sparsity.prior import Groups
 from lucidae.sparsity.problem import (
     Dictionary,
@@ -410,9 +417,9 @@ def group_evidence(state: State, groups: Groups, n_responses: int) -> Any:
     index = groups.columns(active)
     if not index.size:
         return evidence
-    part = state.take(index)
-    roots = np.sqrt(part.relevance)
-    whitened, loading = part.whitened * roots, adjoint(part.loading) * roots
+    whitened, loading = whitened_columns(state, index)
+    roots = np.sqrt(state.relevance[index])
+    whitened, loading = whitened * roots, adjoint(loading) * roots
     for numbers, members in groups.restricted(index).by_size():
         left = np.eye(members.shape[1]) - group_grams(whitened, members)
         evidence[active[numbers]] = removal_costs(left, group_grams(loading, members))

@@ -48,9 +48,6 @@ AT_REST = 1e-12
 """A covariance of zero is surely the best if the pivots of S − Q over the diagonal of S exceed
 this."""
 
-WELL_CONDITIONED = 1e-6
-"""Squared pivot of a Cholesky factor, relative to the diagonal, above which few digits are lost."""
-
 
 def best_change(relevance: Array, curvature: Array, alignment: Array) -> Array:
     """Return max(0, w + (Q − z)/z²) − w, the way to the minimiser (Wipf 2023, Theorem 4.4).
@@ -96,14 +93,13 @@ def multiples_of_identity(weights: Matrices, size: int) -> Matrices:
 
 
 def spherical_moves(
-    covariance: Matrices, metric: Matrices, explained: Matrices, most: int | None = None
+    covariance: Matrices, metric: Matrices, explained: Matrices
 ) -> tuple[Matrices, Matrices]:
     """Return the best covariance wI of each group, with all other groups fixed, and its gain.
 
     With S = V diag(s) Vᵀ and the diagonal q of VᵀQV, a change Δ of w changes the energy by Σᵢ log(1
     + Δsᵢ) − Δqᵢ/(1 + Δsᵢ). Each term falls until Δ = (qᵢ − sᵢ)/sᵢ² and rises after it, so all
     stationary points lie between these numbers. There may be several minima: energies are compared.
-    If `most` is given, gains of inactive groups beyond about the `most` largest may be zero.
     """
     weights = covariance[:, 0, 0].real
     s, vectors = np.linalg.eigh(metric)
@@ -112,14 +108,6 @@ def spherical_moves(
     s, q = np.where(flat, 0.0, s), np.where(flat, 0.0, np.maximum(q, 0.0))
     change, gain = np.zeros_like(weights), np.zeros_like(weights)
     part = np.flatnonzero((weights > 0) | (q > s).any(axis=1))
-    if most is not None and part.size > 4 * most:
-        # A term of the energy of a group of relevance zero falls by at most ρ − 1 − log ρ with
-        # ρ = qᵢ/sᵢ > 1, and the gain is at most their sum. Groups with tr Q > tr S surely gain.
-        ratios = np.maximum(q[part], s[part]) / np.where(s[part] > 0, s[part], np.inf)
-        ratios = np.maximum(ratios, 1.0)
-        bounds = (ratios - 1.0 - np.log(ratios)).sum(axis=1)
-        sure = (weights[part] > 0) | (q[part].sum(axis=1) > s[part].sum(axis=1))
-        part = part[sure | (bounds >= np.partition(bounds, -4 * most)[-4 * most])]
     if part.size:
         with np.errstate(divide="ignore", invalid="ignore"):
             change[part], gain[part] = _best_changes(weights[part], s[part], q[part])
@@ -187,52 +175,6 @@ def full_moves(
     S^{-½}U diag(max(λ − 1, 0)) UᵀS^{-½}, lower by Σ λᵢ − 1 − log λᵢ over all λᵢ > 1. There is no
     other (Wipf 2023, Theorem 4.4, here for groups).
     """
-    try:
-        return _by_triangles(covariance, metric, explained)
-    except np.linalg.LinAlgError:  # a metric is singular up to rounding
-        return _by_eigenvalues(covariance, metric, explained)
-
-
-# The two functions below compute the same. Let S₋ and Q₋ be the metric and the explained moment
-# without the group. Woodbury's identity gives S₋ = S(S − SΓS)⁻¹S, Q₋ = (I − SΓ)⁻¹Q(I − ΓS)⁻¹. With
-# N = S − SΓS = BBᵀ and R = BᵀS⁻¹, therefore RS₋Rᵀ = I and RQ₋Rᵀ = B⁻¹QB⁻ᵀ = U diag(λ) Uᵀ = F. The
-# minimiser is RᵀU diag(max(λ − 1, 0)) UᵀR, and the present Γ saves log|N| − log|S| + tr(F − S⁻¹Q).
-
-
-def _by_triangles(
-    covariance: Matrices, metric: Matrices, explained: Matrices
-) -> tuple[Matrices, Matrices]:
-    """Return the best covariances and gains by Cholesky factors; raise if digits would be lost."""
-    # S⁻¹B = (I − ΓS)B⁻ᵀ, log|N| − log|S| = log|I − SΓ| and N⁻¹ − S⁻¹ = N⁻¹SΓ, so that S is not
-    # inverted.
-    sizes = np.diagonal(metric, axis1=1, axis2=2).real
-    used = sizes > 0
-    if not used.all():  # columns of zeros get no variance, and their unit does not matter
-        metric, sizes = metric + ~used[:, :, None] * np.eye(used.shape[1]), sizes + ~used
-    coupled = metric @ covariance
-    root = np.linalg.cholesky(metric - coupled @ metric)
-    pivots = np.diagonal(root, axis1=1, axis2=2).real
-    if not (pivots**2 > WELL_CONDITIONED * sizes).all():
-        raise np.linalg.LinAlgError
-    inner = np.linalg.inv(root)
-    ratios, axes = np.linalg.eigh(inner @ explained @ adjoint(inner))
-    excess = np.maximum(ratios - 1.0, 0.0)
-    half = adjoint(inner) @ (axes * np.sqrt(excess)[:, None, :])
-    half = used[:, :, None] * (half - adjoint(coupled) @ half)
-    gain = (excess - np.log1p(excess)).sum(axis=1)
-    active = covariance.any(axis=(1, 2))
-    if active.any():
-        inner, coupled, explained = inner[active], coupled[active], explained[active]
-        shares = np.conj(inner @ coupled @ explained) * inner
-        gain[active] -= np.linalg.slogdet(np.eye(used.shape[1]) - coupled)[1]
-        gain[active] -= shares.sum(axis=(1, 2)).real
-    return half @ adjoint(half), np.where(np.isfinite(gain), gain, 0.0)
-
-
-def _by_eigenvalues(
-    covariance: Matrices, metric: Matrices, explained: Matrices
-) -> tuple[Matrices, Matrices]:
-    """Return the best covariances and their gains from eigenvalues, also for singular metrics."""
     # With t = 1 + Δs, log t + q(1/t − 1)/s is minimal at t = q/s for one direction. For a matrix,
     # T = I + S^½ΓS^½ ⪰ I minimises log|T| + tr(Q̃T⁻¹) with Q̃ = S^{-½}QS^{-½}: T has the eigenvectors
     # of Q̃ and the eigenvalues max(λ, 1).
@@ -424,12 +366,10 @@ class BlockPrior:
     full: bool = False
 
     def moves(
-        self, covariance: Matrices, metric: Matrices, explained: Matrices, most: int | None = None
+        self, covariance: Matrices, metric: Matrices, explained: Matrices
     ) -> tuple[Matrices, Matrices]:
         """Return the best covariance of each group, with all others fixed, and its gain."""
-        if self.full:
-            return full_moves(covariance, metric, explained)
-        return spherical_moves(covariance, metric, explained, most)
+        return (full_moves if self.full else spherical_moves)(covariance, metric, explained)
 
     def violation(self, covariance: Matrices, metric: Matrices, explained: Matrices) -> Matrices:
         """Return the distance of each group to the optimality (KKT) conditions.

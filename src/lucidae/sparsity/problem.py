@@ -215,13 +215,6 @@ def column_squares(dictionary: Dictionary) -> Array:
     return squared_norms(dictionary, -2)
 
 
-def nonzero_columns(dictionary: Dictionary) -> Array:
-    """Return a Boolean mask of the columns that are not zero."""
-    if isinstance(dictionary, SparseDictionary):
-        return dictionary.squares > 0
-    return namespace(dictionary).any(dictionary != 0, axis=-2)
-
-
 def adjoint_times(dictionary: Dictionary, right: Array) -> Array:
     """Return the product ΦᵀA of the dictionary Φ with a matrix A, one row for each column of Φ."""
     if isinstance(dictionary, SparseDictionary):
@@ -243,13 +236,6 @@ def weighted_gram(dictionary: Dictionary, relevance: Array) -> Array:
     xp = namespace(dictionary)
     weighted = dictionary * xp.sqrt(relevance)[..., None, :]
     return weighted @ adjoint(weighted)
-
-
-def divided(dictionary: Dictionary, norms: Array) -> Dictionary:
-    """Return the dictionary with each column divided by its entry of `norms`."""
-    if isinstance(dictionary, SparseDictionary):
-        return dictionary.divided(norms)
-    return dictionary / norms[..., None, :]
 
 
 def reduced_to_span(dictionary: Dictionary, responses: Array) -> tuple[Dictionary, Array, Array]:
@@ -297,14 +283,9 @@ def dense_if_small(X: Any) -> Any:
     return canonical_entries(X)
 
 
-def in_order(index: Matrices) -> bool:
-    """Tell whether indices are consecutive."""
-    return bool((np.diff(index) == 1).all())
-
-
 def columns_in_order(columns: Any, index: Matrices) -> Array:
     """Return the columns with the indices `index`, without a copy if these are consecutive."""
-    if not isinstance(columns, np.ndarray) or not in_order(index):
+    if not isinstance(columns, np.ndarray) or not (np.diff(index) == 1).all():
         return dense_columns(columns, index)
     return columns[:, int(index[0]) : int(index[-1]) + 1]
 
@@ -314,29 +295,8 @@ def group_grams(columns: Any, members: Matrices) -> Matrices:
     (count, size), columns = members.shape, columns_in_order(columns, members.ravel())
     if size == 1:
         return np.asarray(squared_norms(columns, -2))[:, None, None]
-    if count >= MANY and not np.iscomplexobj(columns):
-        return _grams_by_entries(columns, size)
     columns = np.moveaxis(columns.reshape(-1, count, size), 1, 0)
     return np.asarray(adjoint(columns) @ columns)
-
-
-MANY = 200
-"""Number of groups from which on their Gram matrices are computed entry by entry."""
-
-
-def _grams_by_entries(columns: Matrices, size: int) -> Matrices:
-    """Return the Gram matrices of groups of `size` consecutive columns of a real matrix."""
-    total = columns.shape[1]
-    found = np.empty((total // size, size, size))
-    # Products with columns further to the right are computed for all columns, because strided
-    # access would take longer; those with columns of the next group are not used.
-    for distance in range(size):
-        left, right = columns[:, : total - distance], columns[:, distance:]
-        entries = np.zeros(total)
-        entries[: total - distance] = np.einsum("dk,dk->k", left, right)
-        for row in range(size - distance):
-            found[:, row, row + distance] = found[:, row + distance, row] = entries[row::size]
-    return found
 
 
 NOISE_FLOOR = 1e-14
@@ -344,9 +304,6 @@ NOISE_FLOOR = 1e-14
 
 CONSTANT = 8.0
 """A column is constant if it varies, relative to its largest entry, by at most this many ε."""
-
-SMALLEST_PEAK = 1e-70
-"""Columns with a largest entry between this number and its inverse have squares within float64."""
 
 LEAST_ACCURACY = 1e-2
 """Largest distance to optimality that is accepted if the noise variance is very small."""
@@ -425,36 +382,6 @@ class Units:
         return self.n_responses * (per_response + 2.0 * self.dimension * xp.log(self.scale))
 
 
-def safe_norm(A: Array, axis: Any) -> Array:
-    """Return the Euclidean norm along `axis` without overflow or underflow of squares."""
-    xp = namespace(A)
-    A = xp.abs(A) if is_complex(A) else A
-    peak = xp.max(xp.abs(A), axis=axis, keepdims=True)
-    peak = xp.where(peak > 0, peak, xp.ones_like(peak))
-    norm = peak * xp.sqrt(xp.sum((A / peak) ** 2, axis=axis, keepdims=True))
-    return xp.squeeze(norm, axis=axis)
-
-
-def _peaks(columns: Array) -> Array:
-    """Return the largest absolute value of each column, without an array of the size of all."""
-    xp = namespace(columns)
-    if is_complex(columns):
-        return xp.max(xp.abs(columns), axis=-2)
-    return xp.maximum(xp.max(columns, axis=-2), -xp.min(columns, axis=-2))
-
-
-def _column_norms(dictionary: Dictionary) -> Array:
-    """Return the norms of the columns, without overflow or underflow of squares."""
-    if is_sparse(dictionary):  # its entries were checked: their squares are in the float64 range
-        return np.sqrt(column_squares(dictionary))
-    xp = namespace(dictionary)
-    peaks = _peaks(dictionary)
-    usual = (peaks == 0) | ((peaks > SMALLEST_PEAK) & (peaks < 1.0 / SMALLEST_PEAK))
-    if not bool(xp.all(usual)):
-        return safe_norm(dictionary, -2)
-    return xp.sqrt(column_squares(dictionary))
-
-
 def normalise(
     dictionary: Dictionary,
     responses: Array,
@@ -467,15 +394,16 @@ def normalise(
     xp = namespace(responses)
     rows, n_responses = responses.shape[-2:]
     dimension = float(rows) if dimension is None else dimension
-    norms = _column_norms(dictionary)
+    squares = column_squares(dictionary)
     # Columns of a group share one relevance, so only their common scale can be moved into it.
-    norms = norms if groups is None else groups.expand(safe_norm(groups.gather(norms), -1))
-    norms = xp.where(norms > 0, norms, xp.ones_like(norms))
+    squares = squares if groups is None else groups.share(squares)
+    norms = xp.sqrt(xp.where(squares > 0, squares, xp.ones_like(squares)))
     if groups is not None and is_complex(responses) and is_array(dictionary):
         dictionary = as_complex(dictionary)  # a group may have a complex covariance of its own
-    scale = safe_norm(responses, (-2, -1)) / (rows * n_responses) ** 0.5
-    scale = xp.where(scale > 0, scale, xp.ones_like(scale))
-    unit = divided(dictionary, norms)
+    power = squared_norm(responses) / (rows * n_responses)
+    scale = xp.sqrt(xp.where(power > 0, power, xp.ones_like(power)))
+    sparse = isinstance(dictionary, SparseDictionary)
+    unit = dictionary.divided(norms) if sparse else dictionary / norms[..., None, :]
     scaled = responses / scale[..., None, None] / n_responses**0.5
     problem = compressed(unit, scaled, dimension, compress)
     return problem, Units(norms, scale, dimension, n_responses)
@@ -484,35 +412,21 @@ def normalise(
 def compressed(
     dictionary: Dictionary, responses: Array, dimension: float, few: bool = True
 ) -> Problem:
-    """Return a problem of fewest rows and responses with the same energies and γ = 1."""
-    dictionary, responses = _of_one_kind(dictionary, responses)
-    dictionary, responses, outside = reduced_to_span(dictionary, responses)
-    ones = namespace(outside).ones_like(outside)
-    spare = ones * (dimension - dictionary.shape[-2])
-    responses = _gram_root(responses) if few else responses
-    return Problem(dictionary, responses, ones, outside, spare)
+    """Return a problem of fewest rows and responses with the same energies and γ = 1.
 
-
-def _of_one_kind(dictionary: Array, responses: Array) -> tuple[Array, Array]:
-    """Return dictionary and responses, both real or both complex, that have the same energies.
-
-    With a real dictionary energies depend on Re XXᴴ alone, so that [Re X, Im X] replaces X.
+    With a real dictionary energies depend on Re XXᴴ alone, so that [Re X, Im X] replaces a complex
+    X. More responses than rows are replaced by Y = Rᵀ with Xᵀ = QR, for which YYᵀ = XXᵀ.
     """
+    xp = namespace(responses)
     if is_complex(dictionary):
-        return dictionary, as_complex(responses)
-    if not is_complex(responses):
-        return dictionary, responses
-    xp = namespace(responses)
-    return dictionary, xp.concat([xp.real(responses), xp.imag(responses)], axis=-1)
-
-
-def _gram_root(responses: Array) -> Array:
-    """Return Y with YYᵀ = XXᵀ and at most as many columns as rows: Rᵀ with Xᵀ = QR."""
-    xp = namespace(responses)
-    if responses.shape[-1] <= responses.shape[-2]:
-        return responses
-    _, triangle = xp.linalg.qr(adjoint(responses))
-    return adjoint(triangle)
+        responses = as_complex(responses)
+    elif is_complex(responses):
+        responses = xp.concat([xp.real(responses), xp.imag(responses)], axis=-1)
+    dictionary, responses, outside = reduced_to_span(dictionary, responses)
+    if few and responses.shape[-1] > responses.shape[-2]:
+        responses = adjoint(xp.linalg.qr(adjoint(responses))[1])
+    ones = xp.ones_like(outside)
+    return Problem(dictionary, responses, ones, outside, ones * (dimension - dictionary.shape[-2]))
 
 
 def covariance(dictionary: Dictionary, relevance: Array, noise: Array) -> Array:
@@ -527,26 +441,12 @@ def root_by_qr(tall: Array, noise: Any) -> tuple[Array, Array]:
     is Rᵀ and B are the first rows of Q, with signs that make the diagonal of L positive.
     """
     xp = namespace(tall)
-    root = noise**0.5
-    below = like(eye_like(tall.shape[-1], tall) * _as_matrices(root), tall)
+    root = noise**0.5 if isinstance(noise, float) else noise[..., None, None] ** 0.5
+    below = like(eye_like(tall.shape[-1], tall) * root, tall)
     basis, triangle = xp.linalg.qr(xp.concat([tall, below], axis=-2))
-    signs = _phases(diagonal(triangle))
+    signs = diagonal(triangle) / xp.abs(diagonal(triangle))
     upper = triangle * conjugate(signs)[..., :, None]
     return adjoint(upper), basis[..., : tall.shape[-2], :] * signs[..., None, :]
-
-
-def _phases(values: Array) -> Array:
-    """Return the signs of real numbers, or the factors z/|z| of complex numbers z; 1 for zero."""
-    xp = namespace(values)
-    if not is_complex(values):
-        return xp.astype(xp.where(values < 0, -1.0, 1.0), values.dtype)
-    sizes = xp.abs(values)
-    return xp.where(sizes > 0, values / xp.where(sizes > 0, sizes, 1.0 + sizes), 1.0 + 0.0 * values)
-
-
-def _as_matrices(values: Any) -> Any:
-    """Return a 1 × 1 matrix for each number of an array; a float is unchanged."""
-    return values if isinstance(values, float) else values[..., None, None]
 
 
 def rounding_distance(problem: Problem) -> float:
@@ -660,18 +560,16 @@ class Rows:
 
         Columns that vary by rounding errors only become exactly zero.
         """
-        return self._without_mean(self.dictionary, self.offsets[0]), self.centred_responses()
-
-    def centred_responses(self) -> Any:
-        """Return the responses minus their weighted means; see `centred`."""
-        return self._without_mean(self.responses, self.offsets[1])
+        pairs = zip((self.dictionary, self.responses), self.offsets, strict=True)
+        dictionary, responses = (self._without_mean(*pair) for pair in pairs)
+        return dictionary, responses
 
     def _without_mean(self, values: Any, offset: Mean) -> Any:
         """Return `values` minus their mean `offset`; constant columns become exactly zero."""
         if not self.intercept:
             return values
         moved = offset.removed_from(values, self.ones)
-        constant = _peaks(moved) <= CONSTANT * np.finfo(float).eps * _peaks(values)
+        constant = _column_peaks(moved) <= CONSTANT * np.finfo(float).eps * _column_peaks(values)
         moved[:, constant] = 0.0
         return moved
 
@@ -772,7 +670,7 @@ class SparseRows(Rows):
     @cached_property
     def weighted(self) -> tuple[Any, Any]:
         """Centred dictionary and responses, each row times the square root of its weight."""
-        A, (mean, _) = self.dictionary, self.offsets
+        A, (mean, level) = self.dictionary, self.offsets
         roots = np.sqrt(self.weights)
         row = np.repeat(roots, np.diff(A.indptr))
         # A column with a zero varies at least as much as its mean, divided by √d: nothing cancels
@@ -790,7 +688,7 @@ class SparseRows(Rows):
         center = np.where(filled, 0.0, mean.rounded + mean.rest)
         columns = scipy.sparse.csc_array(matrix)
         dictionary = SparseDictionary(columns, roots, center, np.ones(center.size))
-        return dictionary, self.centred_responses() * roots[:, None]
+        return dictionary, self._without_mean(self.responses, level) * roots[:, None]
 
     def columns(self, index: Any) -> Any:
         """Return the columns `index` as a dense array, neither centred nor weighted."""
@@ -981,4 +879,7 @@ def _column_peaks(values: Any) -> Array:
     if scipy.sparse.issparse(values):
         return abs(values).max(axis=0).toarray().ravel().astype(np.float64)
     xp = namespace(values)
-    return as_double(xp.max(xp.abs(values), axis=-2))
+    if is_complex(values):
+        return as_double(xp.max(xp.abs(values), axis=-2))
+    # Without an array of the size of all values.
+    return as_double(xp.maximum(xp.max(values, axis=-2), -xp.min(values, axis=-2)))

@@ -5,10 +5,9 @@ The data are not saved; the certificate, which is computed from them, is.
 
 from __future__ import annotations
 
-from functools import partial
 from typing import Any
 
-from lucidae.snapshots import HISTORY, STATUS, As, Record, Snapshot
+from lucidae.models import HISTORY, STATUS, As, Record, Snapshot
 from lucidae.sparsity.fitted import CERTIFIED_PARAMETERS, SparseState
 from lucidae.sparsity.objectives import penalty_of, stored_penalty
 from lucidae.sparsity.posterior import CorrelatedPosterior, Posterior
@@ -59,8 +58,6 @@ _POSTERIOR = (
 _KINDS = dict.fromkeys((*CERTIFIED_PARAMETERS, "noise_cov"), object) | {"penalty": _PENALTY}
 _STATE = Record(
     SparseState,
-    None,
-    partial(SparseState, verify=None),
     results=_RESULTS,
     posterior=_POSTERIOR,
     center="m",

@@ -1,8 +1,9 @@
 """The working-set solver of the sparse family, and the methods of `SparseVAE` in a table by name.
 
-`descend` is the solver, for single columns (`columns`), for groups of columns (`blocks`) and for
-problems that share their relevances (`joint`). The other methods begin with an update that is
-repeated (`UPDATES`), which chooses a basin of attraction.
+`descend` is the solver, for single columns, for groups of columns and for problems that share their
+relevances; `working_set` has the moves and Newton steps of each. The other methods begin with an
+update that is repeated (`UPDATES`), which chooses a basin of attraction. `group_lasso` is a convex
+alternative to `SparseVAE`.
 
 If the full energy has several minima, solvers may end at different ones. The table shows the energy
 per response above the lowest of all solvers (median, largest) for ten problems a line with d = 100
@@ -31,26 +32,30 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, TypeAlias
+from importlib.util import find_spec
+from typing import Any
 
 import numpy as np
+from sklearn.linear_model import Lasso, MultiTaskLasso
 
 from lucidae.arrays import Array, namespace, scalar
 from lucidae.iteration import Below, Callback, Progress, Solution, Status, iterate
 from lucidae.iteration.solution import joined
 from lucidae.sparsity.newton import NEWTON_STEPS
 from lucidae.sparsity.objectives import (
+    Autoencoder,
     Energy,
     GroupCovariance,
-    Marginal,
+    PowerPenalty,
     State,
     evaluate,
     flat_start,
 )
-from lucidae.sparsity.prior import BlockPrior, Groups
-from lucidae.sparsity.problem import Problem, rounding_distance
-from lucidae.sparsity.working_set import COARSE, BlockModel, BlockPoint, ColumnModel, ColumnPoint
-from lucidae.validation import check_choice
+from lucidae.sparsity.posterior import posterior_mean
+from lucidae.sparsity.prior import Groups
+from lucidae.sparsity.problem import Problem, normalise, rounding_distance
+from lucidae.sparsity.working_set import COARSE, EnergyModel
+from lucidae.validation import check_choice, check_integer, check_number, check_rows
 
 BASIN = 1e-2
 """Distance to stationarity at which a basin is chosen and Newton steps take over."""
@@ -105,9 +110,6 @@ SLOW = 3
 IDLE = 15
 """Sweeps that lower neither distance nor energy, beyond rounding, that end the iteration."""
 
-Model: TypeAlias = ColumnModel | BlockModel
-Point: TypeAlias = ColumnPoint | BlockPoint
-
 
 def descend(
     first: Any, *, tolerance: float, limit: int, callbacks: Sequence[Callback] = ()
@@ -134,7 +136,7 @@ def descend(
         limit=limit,
         record={"energy": lambda point: point.energy},
         callbacks=[noticed, *callbacks],
-        size=first.size,
+        size=max(problem.rows for problem in first.problems),
     )
     stalled = found.status is Status.STOPPED and idle >= IDLE
     return replace(found, status=Status.STALLED) if stalled else found
@@ -162,18 +164,21 @@ def sweep(
     return trial if not trial.energy > allowed else point
 
 
-def model_of(problem: Problem, objective: Energy) -> tuple[Any, Problem]:
+def model_of(problem: Problem, objective: Energy) -> tuple[EnergyModel, Problem]:
     """Return the model of an energy that `descend` minimises, and the problem in its bases."""
     if isinstance(objective, GroupCovariance):
-        return BlockModel.of(problem, objective.prior)
-    marginal = _marginal(objective)
-    if marginal.groups is not None and marginal.exact_coordinates:
-        return BlockModel.of(problem, BlockPrior(marginal.groups))
-    return ColumnModel.of(problem, marginal), problem
+        return EnergyModel.of(problem, objective)
+    if objective.marginal is None:
+        raise ValueError(
+            f"The energy {type(objective).__name__} has exact_coordinates=True but its marginal is "
+            "None. Define the property marginal too, because steps in one relevance (prior "
+            "variance) are followed by Newton steps."
+        )
+    return EnergyModel.of(problem, objective.marginal)
 
 
 def continuation(
-    model: Any, problem: Problem, tolerance: float, callbacks: Sequence[Callback] = ()
+    model: EnergyModel, problem: Problem, tolerance: float, callbacks: Sequence[Callback] = ()
 ) -> Any:
     """Return parameters from which to minimise the full energy, found at decreasing γ.
 
@@ -181,7 +186,7 @@ def continuation(
     For a tiny γ this ends lower than a direct descent, and avoids the ill-conditioned Σ of a poor
     start.
     """
-    parameters, target = model.empty(problem), scalar(problem.noise)
+    parameters, target = model.start(problem), scalar(problem.noise)
     stages = round(math.log(max(1.0 / target, 1.0), STAGE))
     for stage in range(1, stages):
         first = model.evaluate(problem.with_noise(target ** (stage / stages)), parameters)
@@ -194,13 +199,18 @@ def _solve_by_coordinates(
     problem: Problem, objective: Energy, start: Any, limits: Limits
 ) -> Solution[State]:
     """Minimise the energy by sweeps over working sets, from a start or a continuation in γ."""
+    found = _swept(problem, objective, start, limits)
+    return replace(found, value=found.value.state)
+
+
+def _swept(problem: Problem, objective: Energy, start: Any, limits: Limits) -> Solution[Any]:
+    """Return the point at which sweeps end, from a start or a continuation in γ."""
     model, problem = model_of(problem, objective)
     if start is None:
         start = continuation(model, problem, limits.tolerance, limits.callbacks)
     else:
-        start = model.within(start)
-    found = _confirmed(model.evaluate(problem, start), limits)
-    return replace(found, value=found.value.state)
+        start = model.start(problem, start)
+    return _confirmed(model.evaluate(problem, start), limits)
 
 
 def _confirmed(first: Any, limits: Limits) -> Solution[Any]:
@@ -209,7 +219,8 @@ def _confirmed(first: Any, limits: Limits) -> Solution[Any]:
     found = descend(first, limit=limits.steps, **settings)
     if first.model.products is None or limits.tolerance >= COARSE:
         return found
-    exact = replace(found, value=found.value.model.exact(found.value))
+    precise = replace(first.model, products=None)
+    exact = replace(found, value=replace(found.value, model=precise))
     if found.status not in (Status.CONVERGED, Status.STALLED):
         return exact
     return joined(
@@ -228,15 +239,17 @@ def finished(basin: Solution[Any], limits: Limits) -> Solution[Any]:
     return joined(basin, _confirmed(begin, replace(limits, steps=left)))
 
 
-def coarse_fit(model: Any, problem: Problem, start: Any, newton_steps: int = NEWTON_STEPS) -> Any:
+def coarse_fit(
+    model: EnergyModel, problem: Problem, start: Any, newton_steps: int = NEWTON_STEPS
+) -> Any:
     """Return the point after a sweep of low accuracy from given parameters (or three from none).
 
     After one, the errors of held-out rows of groups with covariances were up to 2.5 times those of
     an accurate fit. From the fit before, one sweep ended at the same smallest error, up to 0.1 %.
     """
-    begin = model.empty(problem) if start is None else start
+    begin = model.start(problem) if start is None else start
     point = model.evaluate(problem, begin)
-    several = isinstance(model, BlockModel) and model.prior.full and not point.numbers.size
+    several = isinstance(model.energy, GroupCovariance) and not begin.any()
     for _ in range(3 if several else 1):
         if point.violation <= COARSE:
             break
@@ -275,11 +288,8 @@ def fitted_parameters(
     if not isinstance(objective, GroupCovariance) or (start is None and is_small(problem)):
         solution = solve(problem, objective, start=start, tolerance=tolerance, limit=limit)
         return solution, objective.parameters(solution.value)
-    model, problem = model_of(problem, objective)
-    limits = Limits(tolerance, limit)
-    begin = continuation(model, problem, tolerance) if start is None else model.within(start)
-    found = _confirmed(model.evaluate(problem, begin), limits)
-    return found, model.basis.outside(found.value.covariances)
+    found = _swept(problem, objective, start, Limits(tolerance, limit))
+    return found, found.value.model.basis.outside(found.value.parameters)
 
 
 def advice_on(solution: Solution[State]) -> str:
@@ -289,21 +299,10 @@ def advice_on(solution: Solution[State]) -> str:
     """
     if solution.status is not Status.STALLED:
         return solution.advice
+    noise = scalar(solution.value.problem.noise)
     return (
-        f"{solution.advice} The noise variance is {scalar(solution.value.noise):.1g} times the "
-        "mean square response, and rounding errors grow as it falls: give a larger one if it is "
-        "below that of the data."
-    )
-
-
-def _lowest(ended: list[Solution[State]], objective: Energy) -> Solution[State]:
-    """Return the first solution whose energy is the lowest, up to rounding errors."""
-    values = [scalar(objective.value(each.value)) for each in ended]
-    best = min(values)
-    return next(
-        each
-        for each, value in zip(ended, values, strict=True)
-        if not value > best + EQUAL * max(abs(best), 1.0)
+        f"{solution.advice} The noise variance is {noise:.1g} times the mean square response, "
+        "and rounding errors grow as it falls: give a larger one if it is below that of the data."
     )
 
 
@@ -363,52 +362,34 @@ def _solve_by_updates(
     updates: int | None = None,
 ) -> Solution[State]:  # fmt: skip
     """Repeat an update of the parameters; then sweep from there if the energy allows it."""
-    if isinstance(objective, GroupCovariance):
-        return _solve_by_majorizing(problem, objective, start, limits)
     tolerance, steps = limits.tolerance, limits.steps
-    if objective.marginal is not None:
-        allowed = basin_limit(objective, rule) if updates is None else updates
-        tolerance, steps = max(BASIN, tolerance), min(steps, allowed)
-    basin = repeat_update(
-        problem, objective, rule, lifted(problem, start, objective.groups),
-        tolerance=tolerance, limit=steps, callbacks=limits.callbacks,
-    )  # fmt: skip
-    if objective.marginal is None or basin.status is Status.DIVERGED:
-        return basin
-    model, problem = model_of(problem, objective.marginal)
-    point = model.evaluate(problem, model.within(basin.value.relevance))
-    found = finished(replace(basin, value=point), limits)
-    return replace(found, value=found.value.state)
-
-
-def _solve_by_majorizing(
-    problem: Problem, objective: GroupCovariance, start: Any, limits: Limits
-) -> Solution[State]:
-    """Repeat the MM update of the covariances of groups, then sweep from there."""
-    model, problem = model_of(problem, objective)
-    begin = flat_start(problem, objective.groups) if start is None else start
-    basin = iterate(
-        lambda point: point.majorized(),
-        model.evaluate(problem, model.within(begin)),
-        stop=Below(lambda point: point.violation, max(COARSE, limits.tolerance)),
-        limit=min(limits.steps, BASIN_LIMIT["mm"]),
-        check_every=CHECK_UPDATES,
-        record={"energy": lambda point: point.energy},
-        size=problem.rows,
-    )
+    if isinstance(objective, GroupCovariance):
+        model, problem = model_of(problem, objective)
+        begin = flat_start(problem, objective.groups) if start is None else start
+        basin: Solution[Any] = iterate(
+            lambda point: point.majorized(),
+            model.evaluate(problem, model.start(problem, begin)),
+            stop=Below(lambda point: point.violation, max(COARSE, tolerance)),
+            limit=min(steps, BASIN_LIMIT["mm"]),
+            check_every=CHECK_UPDATES,
+            record={"energy": lambda point: point.energy},
+            size=problem.rows,
+        )
+    else:
+        if objective.marginal is not None:
+            allowed = basin_limit(objective, rule) if updates is None else updates
+            tolerance, steps = max(BASIN, tolerance), min(steps, allowed)
+        basin = repeat_update(
+            problem, objective, rule, lifted(problem, start, objective.groups),
+            tolerance=tolerance, limit=steps, callbacks=limits.callbacks,
+        )  # fmt: skip
+        if objective.marginal is None or basin.status is Status.DIVERGED:
+            return basin
+        model, problem = model_of(problem, objective.marginal)
+        point = model.evaluate(problem, model.start(problem, basin.value.relevance))
+        basin = replace(basin, value=point)
     found = finished(basin, limits)
     return replace(found, value=found.value.state)
-
-
-def _marginal(objective: Energy) -> Marginal:
-    """Return the energy as a data term plus a log-volume; raise an error if it has no such form."""
-    if objective.marginal is None:
-        raise ValueError(
-            f"The energy {type(objective).__name__} has exact_coordinates=True but its marginal is "
-            "None. Define the property marginal too, because steps in one relevance (prior "
-            "variance) are followed by Newton steps."
-        )
-    return objective.marginal
 
 
 def _solve_auto(problem: Problem, objective: Energy, start: Any, limits: Limits) -> Solution[State]:
@@ -430,7 +411,7 @@ def _solve_auto(problem: Problem, objective: Energy, start: Any, limits: Limits)
     full = isinstance(objective, GroupCovariance)
     first, *others = ("coordinate",) if start is not None or full else methods_for(problem)
     found = solved_by(first)
-    crowded = scalar(found.value.used) / problem.rows
+    crowded = scalar(objective.degrees_of_freedom(found.value)) / problem.rows
     if start is None and objective.groups is not None and is_small(problem):
         few = problem.responses.shape[-1] <= FEW_FOR_GROUPS
         others = [name for name in ("coordinate", "mm") if name != first]
@@ -438,7 +419,11 @@ def _solve_auto(problem: Problem, objective: Energy, start: Any, limits: Limits)
             return found
     elif crowded <= CROWDED or not others:
         return found
-    return _lowest([found, *(solved_by(method) for method in others)], objective)
+    ended = [found, *(solved_by(method) for method in others)]
+    values = [scalar(objective.value(each.value)) for each in ended]
+    highest = min(values) + EQUAL * max(abs(min(values)), 1.0)  # the first that is lowest
+    pairs = zip(ended, values, strict=True)
+    return next(each for each, value in pairs if not value > highest)
 
 
 def methods_for(problem: Problem) -> tuple[str, ...]:
@@ -469,3 +454,132 @@ NEEDED = {
     "energy has it)",
 }
 """What each solver needs of an energy, for messages."""
+
+
+LASSO_SOLVERS = ("auto", "sklearn", "skglm")
+
+LARGE = 1_000_000
+"""Number of entries above which skglm, with its compilation, is faster than scikit-learn."""
+
+
+def group_lasso(
+    X: Any,
+    y: Any,
+    *,
+    noise_variance: float,
+    solver: str = "auto",
+    tol: float = 1e-8,
+    max_iter: int = 10_000,
+) -> Array:
+    """Return the group lasso estimate with the penalty of Wipf 2023, Figure 2(d).
+
+    For the dictionary Φ and the responses X it minimises ½‖X − ΦU‖² + λ Σⱼ‖uⱼ‖ with respect to the
+    coefficients U with rows uⱼ, where λ is the square root of the noise variance.
+
+    Parameters
+    ----------
+    X : array-like of shape (d, κ)
+        The dictionary, Φ in the formula, with d rows and κ columns.
+    y : array-like of shape (d, n)
+        The n responses, X in the formula.
+    noise_variance : float
+        The noise variance, whose square root is the penalty λ.
+    solver : {"auto", "sklearn", "skglm"}, default="auto"
+        Which package solves the problem. "auto" uses skglm if it is installed, the dictionary is
+        large and there are several responses. Otherwise it uses scikit-learn.
+    tol : float
+        Duality gap at which to stop, relative to the squared norm of the responses. skglm measures
+        the violation of the subgradient conditions instead and stops at √tol times the penalty.
+    max_iter : int
+        Largest number of passes through all columns.
+
+    Returns
+    -------
+    ndarray of shape (κ, n)
+        The estimate U.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> group_lasso(np.eye(2), np.array([[3.0], [0.5]]), noise_variance=1.0).round(6)
+    array([[2.],
+           [0.]])
+    """
+    X = np.asarray(check_rows(X, accept_sparse=False), dtype=float)
+    y = np.asarray(check_rows(y, accept_sparse=False, name="y"), dtype=float)
+    check_number(tol, "tol", low=0.0)
+    check_integer(max_iter, "max_iter", low=1)
+    strength = check_number(noise_variance, "noise_variance", low=0.0, open_low=True) ** 0.5
+    alpha = strength / X.shape[0]  # their data term is ‖·‖²/(2d)
+    several = y.shape[1] > 1
+    if _takes_skglm(check_choice(solver, "solver", LASSO_SOLVERS), several, X.size):
+        from skglm import MultiTaskLasso as FastLasso
+
+        model = FastLasso(alpha, tol=alpha * tol**0.5, max_iter=max_iter, fit_intercept=False)
+    else:
+        chosen = MultiTaskLasso if several else Lasso
+        model = chosen(alpha=alpha, tol=tol, max_iter=max_iter, fit_intercept=False)
+    model.fit(X, y if several else y[:, 0])
+    return np.asarray(model.coef_).reshape(y.shape[1], X.shape[1]).T
+
+
+def _takes_skglm(solver: str, several: bool, entries: int) -> bool:
+    """Return whether skglm solves the problem; raise an error if it was asked for and cannot."""
+    installed = find_spec("skglm") is not None
+    if solver == "skglm" and not (installed and several):
+        raise ValueError(
+            "solver='skglm' needs the package skglm (pip install skglm) and more than one "
+            "response. Use solver='sklearn'."
+        )
+    return solver == "skglm" or (solver == "auto" and installed and several and entries >= LARGE)
+
+
+def noise_free_group_lasso(
+    X: Array,
+    y: Array,
+    *,
+    noise_variance: float = 1e-10,
+    tol: float = 1e-6,
+    max_iter: int = 2000,
+) -> Array:
+    """Return the group lasso estimate that reproduces noise-free responses exactly.
+
+    For the dictionary Φ with columns φⱼ and the responses X, it minimises Σⱼ‖φⱼ‖‖uⱼ‖ subject to
+    X = ΦU, where uⱼ are the rows of the coefficients U. The algorithm is repeated ridge regression
+    with a tiny noise variance. With columns of unit norm, as in Wipf 2023, this is the group lasso
+    of the noise-free experiments there.
+
+    Parameters
+    ----------
+    X : array of shape (d, κ)
+        The dictionary, Φ in the formula, with d rows and κ columns.
+    y : array of shape (d, n)
+        The n responses, X in the formula.
+    noise_variance : float
+        The tiny noise variance of the ridge regressions, in squared units of the responses.
+    tol : float
+        Relative distance of the ridge weights to their fixed point at which to stop.
+    max_iter : int
+        Largest number of ridge regressions.
+
+    Returns
+    -------
+    array of shape (κ, n)
+        The estimate U.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> noise_free_group_lasso(np.eye(2), np.array([[3.0], [0.0]])).round(4)
+    array([[3.],
+           [0.]])
+    """
+    check_number(tol, "tol", low=0.0)
+    check_integer(max_iter, "max_iter", low=1)
+    check_number(noise_variance, "noise_variance", low=0.0, open_low=True)
+    problem, units = normalise(X, y)
+    problem = problem.with_noise(scalar(units.normalised_noise(noise_variance)))
+    objective = Autoencoder(PowerPenalty(0.5))  # 1/h′ = √a
+    solution = repeat_update(problem, objective, tolerance=tol, limit=max_iter)
+    relevance = units.relevance(solution.value.relevance)
+    return posterior_mean(X, y, relevance, scalar(units.noise(problem.noise)))

@@ -21,8 +21,8 @@ that they only replace s² by λ_t s².
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -157,12 +157,11 @@ class Distance(NamedTuple):
     reach: float = 0.0
 
 
-@dataclass(frozen=True)
+@dataclass
 class Figures:
-    """Distance values of one fit."""
+    """The measured values of one fit."""
 
     n_columns: int
-    n_rows: int
     n_active: int
     used: Any  # the columns with coefficients other than zero
     row_norms: Any  # of these columns: the norm of the row of U times that of the column
@@ -187,6 +186,7 @@ class Figures:
 class PreparedRows(NamedTuple):
     """Rows of one problem: centred and whitened by their noise."""
 
+    sample: Sample  # as they were given
     dictionary: Any  # (r, κ)
     responses: Any  # (r, n)
     shares: Any  # (d,): weight of each given row in the means; None without an intercept
@@ -221,22 +221,26 @@ def upper(matrix: Any) -> Any:
     return np.linalg.qr(matrix, mode="r")
 
 
-def centred(values: Any, shares: Any) -> tuple[Any, Any]:
-    """Return values minus their means, and how far the means are from row 0.
+def compressed(matrix: Any) -> Any:
+    """Return a matrix with the products MMᴴ of a given one, and no more columns than rows."""
+    few = matrix.shape[1] <= len(matrix)
+    return matrix if few else upper(matrix.conj().T).conj().T
 
-    Columns that vary by rounding errors only become exactly zero. Without shares nothing is done.
+
+def centred(values: Any, shares: Any) -> Any:
+    """Return values minus their means with the given shares of the rows, if there are any.
+
+    Columns that vary by rounding errors only become exactly zero.
     """
     if shares is None:
-        return values, 0.0
+        return values
     # The difference of two doubles is rounded relative to itself, so no digits are lost however
     # far the rows are from zero; the second mean removes the rounding errors of the first.
     moved = values - values[0]
-    mean = shares @ moved
-    moved = moved - mean
-    rest = shares @ moved
-    moved = moved - rest
+    moved = moved - shares @ moved
+    moved = moved - shares @ moved
     constant = np.abs(moved).max(axis=0) <= gamma(CONSTANT) * np.abs(values).max(axis=0)
-    return np.where(constant, 0.0, moved), mean + rest
+    return np.where(constant, 0.0, moved)
 
 
 def noise_whitener(noise_cov: Any, rounding: float) -> tuple[Any, float, Any]:
@@ -264,50 +268,49 @@ def prepared(sample: Sample) -> PreparedRows:
     A row that is given m times is one row with noise variance R_ii/m.
     """
     Phi, X, R = sample.dictionary, sample.responses, sample.noise_cov
-    weights = np.ones(Phi.shape[0]) if sample.weights is None else sample.weights
-    total, volume, least, whitener = float(weights.sum()), 0.0, 1e-7, np.sqrt(weights)
+    R = np.ones(len(X)) if R is None else R
+    weights = np.ones(len(X)) if sample.weights is None else sample.weights
+    diagonal, least = R.ndim == 1, 1e-7
     basis: Any = None
-    if R is not None and R.ndim == 1:
+    # 1) the whitener T, with TRTᴴ = I on the range of R, and T1, the whitened intercept
+    if diagonal:
         seen = R > 0
         whitener = np.sqrt(np.where(seen, weights / np.where(seen, R, 1.0), 0.0))
         volume, total = float(weights[seen] @ np.log(R[seen])), float(weights[seen].sum())
-    elif R is not None:
+        kept, ones, sizes = np.flatnonzero(whitener), whitener, whitener
+    else:
         limit = 10.0 * len(R) * apparent_rounding(R)
         whitener, volume, basis = noise_whitener(R, limit)
-        total, least = float(len(whitener)), max(least, limit)
-    diagonal, dimension = whitener.ndim == 1, total
-    kept = np.flatnonzero(whitener) if diagonal else np.arange(len(whitener))
-    ones = whitener if diagonal else whitener.sum(axis=1)
-    shares = axis = None
-    if sample.intercept:  # the means of generalised least squares, unless R has no such direction
+        total, least, kept = float(len(whitener)), max(least, limit), np.arange(len(whitener))
+        ones, sizes = whitener.sum(axis=1), np.linalg.norm(whitener, axis=1)
+    # 2) the means of generalised least squares, unless R has no variance in their direction
+    dimension, shares, axis = total, None, None
+    if sample.intercept:
         shares = weights / weights.sum()
-        sizes = whitener if diagonal else np.linalg.norm(whitener, axis=1)
         if np.linalg.norm(ones) > least * sizes.max() * ones.size**0.5:
             dimension, axis = dimension - 1.0, (ones / np.linalg.norm(ones))[kept]
-            if R is not None:
-                volume += float(np.log(power(ones)) - np.log(weights.sum()))
-                shares = ones**2 if diagonal else ones.conj() @ whitener
-                shares = shares / shares.sum()
+            volume += float(np.log(power(ones)) - np.log(weights.sum()))
+            shares = ones**2 if diagonal else ones.conj() @ whitener
+            shares = shares / shares.sum()
 
     def whitened(values: Any) -> Any:
         return whitener[kept, None] * values[kept] if diagonal else whitener @ values
 
-    moved, lost = centred(X, shares)[0], 0.0
-    if R is not None and power(moved) > 0:  # what lies outside of the range of R
-        inside = moved[R > 0] if diagonal else basis.conj().T @ moved
-        lost = max(1.0 - power(inside) / power(moved), 0.0)
-    given = Phi[kept], X[kept]
-    X = whitened(moved)
+    # 3) dictionary and responses; what lies outside of the range of R is not used
+    moved = centred(X, shares)
+    inside = moved[R > 0] if diagonal else basis.conj().T @ moved
+    lost = max(1.0 - power(inside) / power(moved), 0.0) if power(moved) > 0 else 0.0
     if scipy.sparse.issparse(Phi):
-        Phi = SparseColumns(Phi, shares, whitener)
+        found: Any = SparseColumns(Phi, shares, whitener)
     else:
-        Phi = whitened(centred(Phi, shares)[0])
-    if R is not None:
-        given = np.column_stack([Phi, ones[kept]]), X
-    imaginary = any(np.iscomplexobj(part) and bool(part.imag.any()) for part in (Phi, X))
+        found = whitened(centred(Phi, shares))
+    given = (Phi[kept], X[kept], R[kept]) if diagonal else (found, whitened(moved), ones)
+    X = whitened(moved)
+    imaginary = any(np.iscomplexobj(part) and bool(part.imag.any()) for part in (found, X))
+    powers = [np.einsum("ij,ij->j", block.conj(), block).real for _, block in column_blocks(found)]
     return PreparedRows(
-        Phi, X, shares, whitener, axis, total, dimension, count_distinct(*given), imaginary,
-        volume, lost, column_powers(Phi),
+        sample, found, X, shares, whitener, axis, total, dimension, count_distinct(*given),
+        imaginary, volume, lost, np.concatenate(powers),
     )  # fmt: skip
 
 
@@ -317,16 +320,14 @@ def apparent_rounding(values: Any) -> float:
     return epsilon(single if (values.astype(single) == values).all() else float)
 
 
-def count_distinct(Phi: Any, X: Any) -> int:
-    """Return the number of different rows of the dictionary and the responses taken together."""
-    if not scipy.sparse.issparse(Phi):
-        return len({row.tobytes() for row in np.hstack([Phi, X]) + 0.0})
-    rows = scipy.sparse.csr_array(Phi, copy=True)
-    rows.sum_duplicates()
-    rows.eliminate_zeros()
-    parts = np.split(np.arange(rows.nnz), rows.indptr[1:-1])
-    return len({(rows.indices[part].tobytes(), rows.data[part].tobytes(), x.tobytes())
-                for part, x in zip(parts, X + 0.0, strict=True)})  # fmt: skip
+def count_distinct(Phi: Any, X: Any, noise: Any) -> int:
+    """Return the number of different rows of dictionary, responses and noise taken together."""
+    if scipy.sparse.issparse(Phi):
+        # Random projections of equal rows are equal, since the entries are added in one order.
+        Phi = scipy.sparse.csr_array(Phi, copy=True)
+        Phi.sum_duplicates()
+        Phi = Phi @ np.random.default_rng(0).standard_normal((Phi.shape[1], 2))
+    return len({row.tobytes() for row in np.column_stack([Phi, X, noise]) + 0.0})
 
 
 class SparseColumns:
@@ -338,7 +339,7 @@ class SparseColumns:
         self.roots, self.shape = whitener[self.kept, None], (self.kept.size, matrix.shape[1])
 
     def __getitem__(self, key: Any) -> Any:
-        block = centred(self.matrix[:, key[1]].toarray(), self.shares)[0]
+        block = centred(self.matrix[:, key[1]].toarray(), self.shares)
         return self.roots * block[self.kept]
 
 
@@ -349,12 +350,6 @@ def column_blocks(Phi: Any) -> Iterator[tuple[slice, Any]]:
     width = max(BLOCK_ENTRIES // max(Phi.shape[0], 1), 1)
     parts = (slice(first, first + width) for first in range(0, Phi.shape[1], width))
     return ((part, Phi[:, part]) for part in parts)
-
-
-def column_powers(Phi: Any) -> Any:
-    """Return the squared norms of the columns of a dictionary."""
-    found = [np.einsum("ij,ij->j", block.conj(), block).real for _, block in column_blocks(Phi)]
-    return np.concatenate(found)
 
 
 def group_numbers(groups: Any, count: int) -> Any:
@@ -400,7 +395,6 @@ class Prior(NamedTuple):
 
     relevance: Any  # (κ,): the relevances w, or the diagonals of Γ
     blocks: list[tuple[Any, Any]]  # columns (k, m) and roots (k, m, m), or (k, 1, 1) = √w
-    labels: Any = None  # of groups that have covariances of their own
     deviation: float = 0.0  # from symmetric, positive semi-definite, diagonal w
     # errors of ΦΓΦᴴ and of ΦA because Γ and A are rounded, where columns are nearly dependent
     lost: float = 0.0
@@ -443,7 +437,7 @@ def full_prior(fit: Fit, w: Any, rows: PreparedRows, labels: Any) -> Prior:
     sizes = blocks_by_size(labels)
     given, largest = fit.covariances, sizes[-1][1].shape[1]
     if np.shape(given) != (len(np.unique(labels)), largest, largest):
-        return Prior(w, [], labels, np.inf)
+        return Prior(w, [], np.inf)
     known = fit.roots if np.shape(fit.roots) == np.shape(given) else np.zeros(np.shape(given))
     lengths = np.sqrt(np.where(rows.powers > 0, rows.powers, 1.0))
     blocks, deviation, lost, blurred = [], 0.0, 0.0, 0.0
@@ -453,7 +447,7 @@ def full_prior(fit: Fit, w: Any, rows: PreparedRows, labels: Any) -> Prior:
         scaled = own * scales[:, :, None] * scales[:, None, :]
         padded = np.count_nonzero(given[numbers]) > np.count_nonzero(own)
         if padded or not np.isfinite(scaled).all():
-            return Prior(w, [], labels, np.inf)
+            return Prior(w, [], np.inf)
         found = covariance_deviation(scaled, w[members] * scales**2)
         # Where the columns of a group are dependent, the data say nothing: there Γ is zero.
         used = own.any(axis=(1, 2))
@@ -473,7 +467,7 @@ def full_prior(fit: Fit, w: Any, rows: PreparedRows, labels: Any) -> Prior:
         sums = np.where(same, 0.0, np.abs(scaled).sum(axis=(1, 2)))
         lost = max(lost, gamma(size) * float(sums.max()))
         blurred = max(blurred, gamma(size) * float(np.linalg.norm(roots, axis=(1, 2)).max()))
-    return Prior(w, blocks, labels, deviation, lost, blurred)
+    return Prior(w, blocks, deviation, lost, blurred)
 
 
 def group_axes(Phi: Any, members: Any, least: float) -> tuple[Any, Any]:
@@ -515,68 +509,54 @@ class At(NamedTuple):
     right: Any  # (a, k): P
     factors: Any  # (n,): the variances λ of rotated responses; (1,) if they are all 1
     powers: Any  # (k, n) or (k, 1): λs²
-    inside: Any  # (k, n): VᴴX
-    outside: Any  # (r, n): X − VVᴴX
-    z: Any  # (κ,): the diagonals of S and Q, averages over the responses
-    q: Any
-    mean: Any  # (κ, n): the posterior mean ΓΦᴴΣ⁻¹X
-    fit: float  # tr(XᴴΣ⁻¹X)/n
-    rounding: float  # bound on the relative error of Σ^½
-    reach: float  # expected error of solvers that form Σ in float64
+    targets: Any  # (k + r, n): VᴴX and X − VVᴴX
+    z: Any = None  # Ball of (κ,) each: the diagonals of S and Q, averages over the responses
+    q: Any = None
+    mean: Any = None  # (κ, n): the posterior mean ΓΦᴴΣ⁻¹X
+    fit: float = 0.0  # tr(XᴴΣ⁻¹X)/n
+    rounding: float = 0.0  # bound on the relative error of Σ^½
+    reach: float = 0.0  # expected error of solvers that form Σ in float64
 
     @property
     def n(self) -> int:
         """Number of responses."""
-        return int(self.inside.shape[1])
+        return int(self.targets.shape[1])
+
+    @property
+    def level(self) -> Any:
+        """Eigenvalues of Σ along V, and γ in the coordinates beyond V, for each response."""
+        return np.vstack([self.powers, np.zeros((len(self.left), len(self.factors)))]) + self.noise
+
+    @property
+    def shares(self) -> Any:
+        """λs²/(λs² + γ), whose sum over k are the degrees of freedom."""
+        return self.powers / (self.powers + self.noise)
 
     @property
     def residuals(self) -> Any:
         """X − ΦU = γΣ⁻¹X."""
-        return self.left @ (self.noise / (self.powers + self.noise) * self.inside) + self.outside
-
-    @property
-    def half(self) -> Any:
-        """K with KᴴK = AᴴSA, one minus the posterior covariance of the latents, if λ = 1."""
-        shares = self.powers[:, 0] / (self.powers[:, 0] + self.noise)
-        return np.sqrt(shares)[:, None] * self.right.conj().T
+        found = self.noise / self.level * self.targets
+        return self.left @ found[: len(self.powers)] + found[len(self.powers) :]
 
     @property
     def loading(self) -> Any:
         """AᴴΦᴴΣ⁻¹X, if λ = 1."""
-        found = np.sqrt(self.powers) * self.inside / (self.powers + self.noise)
-        return self.right @ found
-
-    @property
-    def freedom(self) -> float:
-        """The degrees of freedom tr(ΦΓΦᴴΣ⁻¹), averaged over the responses."""
-        return float((self.powers / (self.powers + self.noise)).mean(axis=1).sum())
-
-    @property
-    def log_volume(self) -> float:
-        """log|Σ| minus r log γ, averaged over the responses."""
-        return float(np.log1p(self.powers / self.noise).mean(axis=1).sum())
+        inside = self.targets[: len(self.powers)]
+        return self.right @ (np.sqrt(self.powers) * inside / (self.powers + self.noise))
 
     def split(self, block: Any) -> Any:
         """Return VᴴB and B − VVᴴB for a block B of columns."""
         inside = self.left.conj().T @ block
         return np.vstack([inside, block - self.left @ inside])
 
+    def ratio_error(self, sizes: Any, members: Any) -> Any:
+        """Return bounds on the errors of eigenvalues of Q, of given sizes, relative to S."""
+        shift = 2.0 * self.rounding * self.fit**0.5
+        return members.shape[1] * (2.0 * self.rounding + 2.0 * np.sqrt(sizes) * shift + shift**2)
+
     def whitened(self, block: Any) -> Any:
         """Return W with WᴴW = BᴴΣ⁻¹B for a block B of columns, if λ = 1."""
-        level = np.append(self.powers[:, 0], np.zeros(len(block))) + self.noise
-        return self.split(block) / np.sqrt(level)[:, None]
-
-    @property
-    def curvature(self) -> Ball:
-        """The numbers z: an error E of Σ^½ changes ‖Σ^{-½}φ‖ by at most its share of ‖E‖/√γ."""
-        root = np.sqrt(self.z)
-        return Ball(root, self.rounding * root) * Ball(root, self.rounding * root)
-
-    @property
-    def alignment(self) -> Ball:
-        """The numbers Q, squares of ‖φᴴΣ⁻¹X‖/√n."""
-        root = Ball(np.sqrt(self.q), 2.0 * self.rounding * np.sqrt(self.z * self.fit))
-        return root * root
+        return self.split(block) / np.sqrt(self.level[:, :1])
 
 
 def evaluated(rows: PreparedRows, prior: Prior, noise: float, turn: Any, factors: Any) -> At:
@@ -584,32 +564,35 @@ def evaluated(rows: PreparedRows, prior: Prior, noise: float, turn: Any, factors
     Phi, X = rows.dictionary, rows.responses if turn is None else rows.responses @ turn
     size, n = X.shape
     left, values, right = np.linalg.svd(prior.half(Phi), full_matrices=False)
-    powers = values[:, None] ** 2 * factors
-    inside = left.conj().T @ X
-    outside = X - left @ inside
-    condition = 1.0 + float(powers.max(initial=0.0)) / noise
+    at = At(rows, noise, left, right.conj().T, factors, values[:, None] ** 2 * factors, X)
+    at = at._replace(targets=at.split(X))
+    level = at.level
+    # Rounding errors of a factorisation grow as the root of its size (Higham & Mary 2019).
+    condition = float(level.max(initial=noise)) / noise
     steps, cancelled = gamma(8.0 * (size + len(prior.columns) + 8) ** 0.5), prior.inexact(noise)
-    at = At(
-        rows, noise, left, right.conj().T, factors, powers, inside, outside, None, None, None,
-        (power(outside) / noise + float((squares(inside) / (powers + noise)).sum())) / n,
-        # Rounding errors of a factorisation grow as the root of its size (Higham & Mary 2019).
-        steps * condition**0.5 + cancelled, gamma(REACHED) * condition + cancelled,
-    )  # fmt: skip
+    rounding = steps * condition**0.5 + cancelled
+    fit = float((squares(at.targets) / level).sum()) / n
     # In these coordinates Σ⁻¹ is diagonal, and φᴴΣ⁻¹X is a sum in which nothing cancels.
-    precise = np.vstack([inside / (powers + noise), outside / noise]) * np.sqrt(factors)
-    root = upper(precise.conj().T).conj().T if n > len(precise) else precise
-    inverse = np.append(
-        (factors / (powers + noise)).mean(axis=1), np.full(size, factors.mean() / noise)
-    )
+    precise = compressed(at.targets / level * np.sqrt(factors))
+    inverse = (factors / level).mean(axis=1)
     z, q = np.zeros(Phi.shape[1]), np.zeros(Phi.shape[1])
     for part, block in column_blocks(Phi):
         turned = at.split(block)
         z[part] = inverse @ squares(turned)
-        q[part] = squares(turned.conj().T @ root).sum(axis=1) / n
+        q[part] = squares(turned.conj().T @ precise).sum(axis=1) / n
+    # z and Q are the squares of ‖Σ^{-½}φ‖ and ‖φᴴΣ⁻¹X‖/√n, which an error of Σ^½ changes by at
+    # most its share of them, and of ‖Σ^{-½}φ‖‖Σ^{-½}X‖/√n.
+    roots = (
+        Ball(np.sqrt(z), rounding * np.sqrt(z)),
+        Ball(np.sqrt(q), 2 * rounding * np.sqrt(z * fit)),
+    )
     mean = np.zeros((Phi.shape[1], n), np.result_type(left, X))
-    for members, roots, part in prior.split((np.sqrt(factors) * at.loading).conj().T):
-        mean[members] = roots @ adjoint(part)
-    return at._replace(z=z, q=q, mean=mean if turn is None else mean @ turn.T)
+    for members, block_roots, part in prior.split((np.sqrt(factors) * at.loading).conj().T):
+        mean[members] = block_roots @ adjoint(part)
+    return at._replace(
+        z=roots[0] * roots[0], q=roots[1] * roots[1], mean=mean if turn is None else mean @ turn.T,
+        fit=fit, rounding=rounding, reach=gamma(REACHED) * condition + cancelled,
+    )  # fmt: skip
 
 
 # 4. The measured values ----------------------------------------------------------------------
@@ -618,108 +601,97 @@ def evaluated(rows: PreparedRows, prior: Prior, noise: float, turn: Any, factors
 @np.errstate(all="ignore")  # figures of absurd numbers may overflow, and then fail
 def measure(samples: Sequence[Sample], fit: Fit, kind: EnergyKind = EnergyKind()) -> Figures:  # noqa: B008
     """Return the measured values of a fit on the rows of one or several problems."""
+    # 1) what coefficients alone tell
     kind = kind._replace(labels=group_numbers(kind.labels, len(fit.coef[0])))
-    labels, tolerance = kind.labels, max(min(kind.tolerance, LOOSEST), FINEST)
-    problems, coef, noise = [prepared(sample) for sample in samples], fit.coef, fit.noise
-    figures = _of_coefficients(problems, coef, kind)
+    problems = [prepared(sample) for sample in samples]
+    figures = _of_coefficients(problems, fit.coef, kind)
     if samples[0].noise_cov is not None:
-        rank = len(problems[0].responses), len(samples[0].responses), problems[0].outside
-        figures = replace(figures, noise_rank=rank)
-    if noise is None:
+        given = len(samples[0].responses)
+        figures.noise_rank = len(problems[0].responses), given, problems[0].outside
+    if fit.noise is None:
         return figures
-    figures = replace(figures, noise_rule=fit.rule)
 
-    # 1) the prior covariances: relevances, what coefficients imply, or covariances of groups
-    w, implied = fit.relevance, 0.0
-    if w is None:
-        w, implied = implied_relevance(problems[0], coef[0], noise[0], fit.rounding)
-    finite = all(np.isfinite(U).all() for U in coef) and np.isfinite(w).all() and (w >= 0).all()
-    if not (finite and all(0 < level < np.inf for level in noise)):
-        return _failed(figures, fit)
-    prior, distances = shared_prior(w), figures.distances
-    if kind.full_groups:
-        prior = full_prior(fit, w, problems[0], labels)
-        deviation = Ball(max(prior.deviation - 4.0 * fit.rounding, 0.0))
-        distances["group_covariances"] = Distance(deviation, FINEST)
-        if not prior.deviation < np.inf:
-            return _failed(figures, fit)
-
-    # 2) every problem at these covariances
-    turn, factors = None, np.ones(1)
+    # 2) every problem at the prior covariances; an invalid fit has infinite distances
+    figures.noise_rule, distances = fit.rule, figures.distances
     if fit.responses is not None:
-        if not is_response_covariance(fit.responses, problems[0].responses.shape[1]):
-            distances["response_covariance"] = Distance(Ball(np.inf))
-            return _failed(replace(figures, response_rule="given"), fit)
-        factors, turn = np.linalg.eigh(fit.responses)
-        factors = np.maximum(factors, 0.0)
-    try:
-        ats = [evaluated(rows, prior, level, turn, factors)
-               for rows, level in zip(problems, noise, strict=True)]  # fmt: skip
-    except np.linalg.LinAlgError:
-        return _failed(figures, fit)
-    stored = STORED * fit.rounding * (1.0 + np.count_nonzero(w) ** 0.5)
-    reach = min(max(at.reach * (1.0 + at.fit) ** 0.5 for at in ats), LOOSEST)
-    state = Evaluation(samples, fit, kind, tolerance, max(tolerance, stored), reach, prior, ats,
-                       turn)  # fmt: skip
+        figures.response_rule = "learn" if fit.given_responses is None else "given"
+    state = _evaluation(distances, problems, fit, kind)
+    if state is None:
+        reported = {"energy": fit.energy, "predictive_variance": fit.variances}
+        names = ["stationarity", "posterior_mean", "noise_variance"]
+        names += [name for name, value in reported.items() if value is not None]
+        distances |= dict.fromkeys(names, Distance(Ball(np.inf)))
+        if fit.support is not None:
+            distances["support"] = Distance(Ball(float(np.size(fit.support))))
+        return figures
 
     # 3) the conditions of optimality, all from S and Q
-    figures, violation = _optimality(figures, state, implied)
-    mean = _mean_distance(state) + Ball(0.0, implied * (ats[0].fit + 1.0) ** 0.5)
-    if fit.predicted is not None:
-        other = prediction_distance(samples[0], problems[0], coef[0], fit.predicted)
-        mean = Ball(float(np.max([mean.value, other.value])), max(mean.error, other.error))
+    violation, stored, reach = _optimality(figures, state), state.stored, state.reach
+    mean = _mean_distance(state)
     if fit.relevance is None:
         # Stationary relevances say nothing if they do not give these coefficients.
         violation = Ball(float(np.max([violation.value, mean.value])), violation.error)
-    distances["stationarity"] = Distance(violation, state.limit, reach)
-    distances["posterior_mean"] = Distance(mean, max(FINEST, stored), reach)
-
-    # 4) what is reported beside the relevances: γ, energy, predictions, support
-    found = _noise_distance(state, violation.error * max(1, figures.n_active))
-    if found is not None:
-        distances["noise_variance"] = found
-    energy = _energy_distance(state)
-    if energy is not None:
-        distances["energy"] = Distance(energy, ENERGY, reach)
+    found = {
+        "stationarity": Distance(violation, max(state.tolerance, stored), reach),
+        "posterior_mean": Distance(mean, max(FINEST, stored), reach),
+        # 4) what is reported beside the relevances: γ, energy, predictions, support
+        "noise_variance": _noise_distance(state, violation.error * max(1, figures.n_active)),
+        "energy": _energy_distance(state),
+    }
+    distances |= {name: each for name, each in found.items() if each is not None}
     if fit.variances is not None:
-        # Variances are differences of numbers of the size of γ cond(Σ).
-        lost = min(max(at.reach for at in ats), 1.0)
-        distances["predictive_variance"] = Distance(_variance_distance(state), FINEST, lost)
-    tied: tuple[Any, ...] = ()
+        distances["predictive_variance"] = _variance_distance(state)
     if fit.support is not None:
-        wrong, tied = _support(state)
+        wrong, figures.tied = _support(state)
         distances["support"] = Distance(wrong)
-    response_rule = ""
+        if figures.tied:
+            figures.evidence["tied_columns"] = [columns.tolist() for columns in figures.tied]
     if fit.responses is not None:
-        response_rule, distances["response_covariance"] = _response(state)
-    rows, shares, most = _leverage(state)
-    low = fit.rule == "learn" and any(_floored(state, at) for at in ats)
-    return replace(
-        figures, tied=tied, noise_rule="floor" if low else fit.rule, response_rule=response_rule,
-        leverage=(rows, shares, most), path=fit.path, correlation=_path_correlation(state),
-        evidence=figures.evidence | _evidence(state) | {
-            "mean_distance": mean.value, "leverage_rows": rows, "leverage_shares": shares,
-        } | ({"tied_columns": [found.tolist() for found in tied]} if tied else {}),
-    )  # fmt: skip
+        distances["response_covariance"] = _response(state)
+    figures.path, figures.correlation = fit.path, _path_correlation(state)
+    if fit.rule == "learn" and any(_floored(state, at) for at in state.ats):
+        figures.noise_rule = "floor"
+    figures.leverage = rows, shares, _ = _leverage(state)
+    known = {"mean_distance": mean.value, "leverage_rows": rows, "leverage_shares": shares}
+    figures.evidence |= _evidence(state) | known
+    return figures
 
 
 class Evaluation(NamedTuple):
     """All that the measured values of a fit are computed from."""
 
-    samples: Sequence[Sample]
     fit: Fit
     kind: EnergyKind
-    tolerance: float  # between `FINEST` and `LOOSEST`
-    limit: float  # the same, and at least what rounding of the stored relevances explains
-    reach: float  # expected distance of solvers that form Σ in float64
     prior: Prior
-    ats: list[At]  # one for each sample
+    ats: list[At]  # one for each problem
     turn: Any  # eigenvectors of the covariance of the responses
+    implied: float  # error of relevances that coefficients imply
 
-    def average(self, values: Callable[[At], Any]) -> Any:
+    @property
+    def tolerance(self) -> float:
+        """Tolerance of the fit, between `FINEST` and `LOOSEST`."""
+        return max(min(self.kind.tolerance, LOOSEST), FINEST)
+
+    @property
+    def stored(self) -> float:
+        """What rounding of the stored relevances explains."""
+        used = np.count_nonzero(self.prior.relevance)
+        return float(STORED * self.fit.rounding * (1.0 + used**0.5))
+
+    @property
+    def reach(self) -> float:
+        """Expected distance of solvers that form Σ in float64."""
+        return float(min(max(at.reach * (1.0 + at.fit) ** 0.5 for at in self.ats), LOOSEST))
+
+    def average(self, values: Iterable[Any]) -> Any:
         """Return the mean over all responses of derivatives in the relevances."""
         total = sum(at.n for at in self.ats)
-        return sum(at.n / total * values(at) for at in self.ats)
+        return sum(at.n / total * each for at, each in zip(self.ats, values, strict=True))
+
+    @property
+    def z(self) -> Ball:
+        """The numbers z, the diagonal of ΦᴴΣ⁻¹Φ, averaged over all responses."""
+        return self.average(at.z for at in self.ats)  # type: ignore[no-any-return]
 
     @property
     def mean_square(self) -> float:
@@ -727,25 +699,51 @@ class Evaluation(NamedTuple):
         entries = sum(at.rows.distinct * at.n for at in self.ats)
         return sum(power(at.rows.responses) for at in self.ats) / entries or 1.0
 
-    def pressure(self, at: At) -> Any:
+    def pressure(self, at: At) -> Ball:
         """Return the slope of the log-volume: z, or ‖φ‖²/(γ + w‖φ‖²) of a diagonal posterior."""
         if self.kind.posterior != "diagonal":
-            return at.curvature
+            return at.z  # type: ignore[no-any-return]
         return Ball(at.rows.powers / (at.noise + self.prior.relevance * at.rows.powers))
 
     def freedom(self, at: At) -> float:
-        """Return the degrees of freedom of the posterior."""
+        """Return the degrees of freedom of the posterior; tr(ΦΓΦᴴΣ⁻¹)/n of the full one."""
         if self.kind.posterior != "diagonal":
-            return at.freedom
+            return float(at.shares.mean(axis=1).sum())
         return float((self.prior.relevance * self.pressure(at).value).sum())
 
 
-def is_response_covariance(matrix: Any, n: int) -> bool:
-    """Tell whether `matrix` is a finite symmetric n × n matrix with mean diagonal entry 1."""
-    if np.shape(matrix) != (n, n) or not np.isfinite(matrix).all():
-        return False
-    symmetric = bool(np.abs(matrix - matrix.T).max() <= 1e-10)
-    return symmetric and abs(float(np.trace(matrix)) / n - 1.0) <= 1e-10
+def _evaluation(
+    distances: dict[str, Distance], problems: Sequence[PreparedRows], fit: Fit, kind: EnergyKind
+) -> Evaluation | None:
+    """Return every problem at the fitted covariances; None if these numbers are not valid."""
+    w, implied, noise = fit.relevance, 0.0, fit.noise or ()
+    if w is None:
+        w, implied = implied_relevance(problems[0], fit.coef[0], noise[0], fit.rounding)
+    finite = all(np.isfinite(U).all() for U in fit.coef) and np.isfinite(w).all()
+    if not (finite and (w >= 0).all() and all(0 < level < np.inf for level in noise)):
+        return None
+    prior = shared_prior(w)
+    if kind.full_groups:
+        prior = full_prior(fit, w, problems[0], kind.labels)
+        deviation = Ball(max(prior.deviation - 4.0 * fit.rounding, 0.0))
+        distances["group_covariances"] = Distance(deviation, FINEST)
+        if not prior.deviation < np.inf:
+            return None
+    turn, factors, B = None, np.ones(1), fit.responses
+    if B is not None:
+        n = problems[0].responses.shape[1]
+        valid = np.shape(B) == (n, n) and np.isfinite(B).all() and abs(B - B.T).max() <= 1e-10
+        if not (valid and abs(np.trace(B) / n - 1.0) <= 1e-10):
+            distances["response_covariance"] = Distance(Ball(np.inf))
+            return None
+        factors, turn = np.linalg.eigh(B)
+        factors = np.maximum(factors, 0.0)
+    try:
+        ats = [evaluated(rows, prior, level, turn, factors)
+               for rows, level in zip(problems, noise, strict=True)]  # fmt: skip
+    except np.linalg.LinAlgError:
+        return None
+    return Evaluation(fit, kind, prior, ats, turn, implied)
 
 
 def implied_relevance(
@@ -782,23 +780,12 @@ def _of_coefficients(
     used = np.flatnonzero(norms > ACTIVE * norms.max(initial=0.0))
     error = (residual / total) ** 0.5 if total > 0 else (np.inf if residual > 0 else 0.0)
     return Figures(
-        norms.size, sum(len(rows.responses) for rows in problems), int(used.size), used,
+        norms.size, int(used.size), used,
         norms[used], error, problems, kind, evidence={
             "relative_error": error, "used": used,
             "row_norms": norms[used] / max(total**0.5, 1e-300),
         },
     )  # fmt: skip
-
-
-def _failed(figures: Figures, fit: Fit) -> Figures:
-    """Return measured values with infinite distances to optimality, for an invalid fit."""
-    reported = {"energy": fit.energy, "predictive_variance": fit.variances}
-    names = ["stationarity", "posterior_mean", "noise_variance"]
-    names += [name for name, value in reported.items() if value is not None]
-    wrong = dict.fromkeys(names, Distance(Ball(np.inf)))
-    if fit.support is not None:
-        wrong["support"] = Distance(Ball(float(np.size(fit.support))))
-    return replace(figures, distances=figures.distances | wrong)
 
 
 def ratio(values: Any, sizes: Any) -> Any:
@@ -817,20 +804,19 @@ def largest(*balls: Ball) -> Ball:
     return Ball(value, max(high - value, value - low))
 
 
-def _optimality(figures: Figures, state: Evaluation, implied: float) -> tuple[Figures, Ball]:
-    """Return the distance to the KKT conditions, and the collapsed latents that should be active.
+def _optimality(figures: Figures, state: Evaluation) -> Ball:
+    """Return the distance to the KKT conditions, and count the latents that should be active.
 
     For single columns these are w|Q − z| and (Q − z)/z, for groups of one relevance the same with
     traces. For a group with a covariance AAᴴ they are the eigenvalues of |Aᴴ(Q − S)A| and the
     largest eigenvalue of S^{-½}QS^{-½} minus one.
     """
-    kind, labels, w = state.kind, state.kind.labels, state.prior.relevance
-    z, Q = state.average(lambda at: at.z), state.average(lambda at: at.q)
+    kind, labels, w, implied = state.kind, state.kind.labels, state.prior.relevance, state.implied
+    z, Q = state.z, state.average(at.q for at in state.ats)
     count = totals_in(np.ones_like(w), labels)
-    alignment, curvature, pressure = (
-        totals_in(state.average(each), labels)
-        for each in (lambda at: at.alignment, lambda at: at.curvature, state.pressure)
-    )
+    own = state.average(state.pressure(at) for at in state.ats)
+    alignment, curvature, pressure = (totals_in(each, labels) for each in (Q, z, own))
+    z, Q = z.value, Q.value
     slack, excess = (alignment - pressure).abs() * w, ratio(alignment - pressure, pressure.value)
     full_excess, latent = ratio(alignment - curvature, curvature.value), w * z
     if kind.full_groups:
@@ -861,50 +847,60 @@ def _optimality(figures: Figures, state: Evaluation, implied: float) -> tuple[Fi
         collapse = Ball(float(wrong.sum()), 0.0 if wrong.any() else float(open_.sum()))
         figures.distances["posterior_collapse"] = Distance(collapse)
     chosen = np.flatnonzero(active)
-    return replace(
-        figures, full_gains=int(gains.sum()), n_active=int((latent > ACTIVE).sum()),
-        evidence=figures.evidence | {
-            "active": chosen,
-            "relevance": w[chosen], "curvature": z[chosen], "alignment": Q[chosen],
-            "ratio": 1.0 + full_excess.value[chosen],
-            "worst_inactive": worst,
-            "largest_ratio_outside": float(outside[worst]) + 1.0 if outside.size else 0.0,
-            "rounding": max(at.rounding for at in state.ats),
-            "reach": max(at.reach for at in state.ats),
-            "violation": violation.value,
-        },
-    ), violation  # fmt: skip
+    figures.full_gains, figures.n_active = int(gains.sum()), int((latent > ACTIVE).sum())
+    figures.evidence |= {
+        "active": chosen,
+        "relevance": w[chosen], "curvature": z[chosen], "alignment": Q[chosen],
+        "ratio": 1.0 + full_excess.value[chosen],
+        "worst_inactive": worst,
+        "largest_ratio_outside": float(outside[worst]) + 1.0 if outside.size else 0.0,
+        "rounding": max(at.rounding for at in state.ats),
+        "reach": max(at.reach for at in state.ats),
+        "violation": violation.value,
+    }  # fmt: skip
+    return violation
 
 
 def _group_conditions(state: Evaluation) -> tuple[Ball, Ball, Any]:
-    """Return slack and excess of the group of each column, and one minus its latent variances.
-
-    With orthonormal bases B of Σ^{-½}Φ_b, the largest eigenvalue of S^{-½}QS^{-½} is that of
-    BᴴYYᴴB/n for Y = Σ^{-½}X. If it exceeds 1, the energy falls if Γ grows in some direction.
-    """
+    """Return slack and excess of the group of each column, and one minus its latent variances."""
     at, labels = state.ats[0], state.kind.labels
     slack, excess, latent = (np.zeros(labels.size) for _ in range(3))
-    high = np.ones((2, labels.size))  # sizes of Q, on which errors depend
-    half, loading, n = at.half, at.loading, at.n
-    for members, _, part in state.prior.split(np.vstack([half, loading.conj().T])):
-        here, moved = part[:, : len(half)], adjoint(part[:, len(half) :])
-        explained, metric = moved @ adjoint(moved) / n, adjoint(here) @ here
-        slack[members] = np.abs(np.linalg.eigvalsh(explained - metric)).max(axis=1)[:, None]
-        latent[members] = np.linalg.eigvalsh(metric)
-        high[0, members] = np.trace(explained, axis1=1, axis2=2).real[:, None]
-    targets = at.whitened(at.rows.responses)
-    targets = upper(targets.conj().T).conj().T if n > len(targets) else targets
+    errors = np.zeros((2, labels.size))
+    for members, found, hidden in group_slack(at, state.prior):
+        slack[members], errors[0, members] = found.value[:, None], found.error[:, None]
+        latent[members] = hidden
     for _, members in blocks_by_size(labels):
-        basis, _ = group_axes(at.rows.dictionary, members, 2.0 * DEPENDENT)
-        turned = at.whitened(np.moveaxis(basis, 0, 1).reshape(basis.shape[1], -1))
-        basis, _ = group_axes(turned, np.arange(members.size).reshape(members.shape), gamma(0))
-        inner = adjoint(basis) @ targets
-        found = np.linalg.eigvalsh(inner @ adjoint(inner))[:, -1] / n
-        excess[members] = np.where(basis.any(axis=(1, 2)), found - 1.0, 0.0)[:, None]
-        high[1, members] = np.maximum(found, 1.0)[:, None]
-    shift, count = 2.0 * at.rounding * at.fit**0.5, np.bincount(labels)[labels]
-    error = count * (2.0 * at.rounding + 2.0 * np.sqrt(high) * shift + shift**2)
-    return Ball(slack, error[0]), Ball(excess, error[1]), latent
+        found = group_ratios(at, members)
+        excess[members], errors[1, members] = found.value[:, -1:] - 1.0, found.error[:, -1:]
+    return Ball(slack, errors[0]), Ball(excess, errors[1]), latent
+
+
+def group_slack(at: At, prior: Prior) -> Iterator[tuple[Any, Ball, Any]]:
+    """Yield columns (k, m) of blocks, eigenvalues of |Aᴴ(Q − S)A|, and one minus latent variances.
+
+    Of the eigenvalues it is the largest one; the latents have the variances of I − AᴴSA.
+    """
+    half, loading = np.sqrt(at.shares[:, :1]) * at.right.conj().T, at.loading
+    for members, _, part in prior.split(np.vstack([half, loading.conj().T])):
+        here, moved = part[:, : len(half)], adjoint(part[:, len(half) :])
+        explained, metric = moved @ adjoint(moved) / at.n, adjoint(here) @ here
+        slack = np.abs(np.linalg.eigvalsh(explained - metric)).max(axis=1)
+        size = np.trace(explained, axis1=1, axis2=2).real
+        yield members, Ball(slack, at.ratio_error(size, members)), np.linalg.eigvalsh(metric)
+
+
+def group_ratios(at: At, members: Any) -> Ball:
+    """Return the eigenvalues of S^{-½}QS^{-½}, ascending, of blocks of columns (k, m).
+
+    With orthonormal bases B of Σ^{-½}Φ_b they are those of BᴴYYᴴB/n for Y = Σ^{-½}X. If one exceeds
+    1, the energy falls if Γ_b grows in some direction.
+    """
+    basis, _ = group_axes(at.rows.dictionary, members, 2.0 * DEPENDENT)
+    turned = at.whitened(np.moveaxis(basis, 0, 1).reshape(basis.shape[1], -1))
+    basis, _ = group_axes(turned, np.arange(members.size).reshape(members.shape), gamma(0))
+    inner = adjoint(basis) @ compressed(at.whitened(at.rows.responses))
+    values = np.linalg.eigvalsh(inner @ adjoint(inner)) / at.n
+    return Ball(values, at.ratio_error(np.maximum(values, 1.0), members))
 
 
 def penalty_of(given: Any) -> tuple[Callable[[Any], Any], Callable[[Any], Any]]:
@@ -941,8 +937,8 @@ def _point_violation(state: Evaluation) -> Ball:
         target = np.where(target > 2e-300, target, 0.0)
         return float((np.abs(target - relevance) / (np.maximum(target, relevance) + noise)).max())
 
-    value = distance(at.q)
-    ends = distance(at.alignment.low), distance(at.alignment.high)
+    value = distance(at.q.value)
+    ends = distance(at.q.low), distance(at.q.high)
     return Ball(value, max(abs(end - value) for end in ends))
 
 
@@ -973,41 +969,45 @@ def _mean_distance(state: Evaluation) -> Ball:
                 rest[members[seen]] = 0.0
         values.append(float(rest.max(initial=0.0)))
         errors.append(2.0 * at.rounding * at.fit**0.5)
-    return Ball(float(np.max(values)), min(max(errors), LOOSEST))
+    error = min(max(errors), LOOSEST) + state.implied * (state.ats[0].fit + 1.0) ** 0.5
+    if state.fit.predicted is not None:
+        other = prediction_distance(state.ats[0].rows, state.fit.coef[0], state.fit.predicted)
+        values.append(other.value)
+        error = max(error, other.error)
+    return Ball(float(np.max(values)), error)
 
 
-def prediction_distance(sample: Sample, rows: PreparedRows, coef: Any, predicted: Any) -> Ball:
+def prediction_distance(rows: PreparedRows, coef: Any, predicted: Any) -> Ball:
     """Return the largest difference between predictions and the linear model ȳ + (x − x̄)U."""
-    used = np.flatnonzero(coef.any(axis=1))
+    used, sample = np.flatnonzero(coef.any(axis=1)), rows.sample
     Phi, X, U = sample.dictionary[:, used], sample.responses, coef[used]
     Phi = Phi.toarray() if scipy.sparse.issparse(Phi) else Phi
     weights = np.ones(len(X)) if sample.weights is None else sample.weights
-    first = np.zeros(X.shape[1]) if rows.shares is None else X[0]
-    Phi, (X, mean) = centred(Phi, rows.shares)[0], centred(X, rows.shares)
-    size = np.sqrt(weights @ squares(X) / weights.sum())
-    size = np.where(size > 0, size, np.abs(first + mean))
+    Phi, moved = centred(Phi, rows.shares), centred(X, rows.shares)
+    mean = (X - moved)[0]
+    size = np.sqrt(weights @ squares(moved) / weights.sum())
+    size = np.where(size > 0, size, np.abs(mean))
     size = np.where(size > 0, size, 1.0)
-    distance = np.abs(predicted - first - mean - Phi @ U).max(axis=0) / size
+    distance = np.abs(predicted - mean - Phi @ U).max(axis=0) / size
     # A prediction is a sum with the mean response, so that it is rounded relative to this mean.
     terms = (np.abs(Phi) @ np.abs(U)).max(axis=0)
     error = (gamma(0) * np.abs(predicted).max(axis=0) + gamma(2.0 * used.size**0.5) * terms) / size
     return Ball(float(distance.max()), float(error.max()))
 
 
-def _variance_distance(state: Evaluation) -> Ball:
+def _variance_distance(state: Evaluation) -> Distance:
     """Return the largest error of the posterior variances of predicted means, divided by γ.
 
     The latents have the posterior covariance I − P diag(λs²/(λs² + γ)) Pᴴ. A row h of ΦA that is
     not whitened has the variance ‖h − hPPᴴ‖² + γ Σ|hP|²/(λs² + γ), for each response.
     """
-    sample, at, prior = state.samples[0], state.ats[0], state.prior
-    rows, kept = at.rows, np.arange(len(sample.responses))
+    at, prior, rows, sample = state.ats[0], state.prior, state.ats[0].rows, state.ats[0].rows.sample
+    kept = np.arange(len(sample.responses))
     if rows.whitener.ndim == 1:
         kept = np.flatnonzero(rows.whitener)
         half = prior.half(rows.dictionary) / rows.whitener[kept, None]
     else:
-        moved = centred(sample.dictionary, rows.shares)[0]
-        half = prior.half(moved)
+        half = prior.half(centred(sample.dictionary, rows.shares))
     along = half @ at.right
     beyond = squares(half - along @ at.right.conj().T).sum(axis=1)[:, None] * at.factors
     spread = beyond / at.noise + squares(along) @ (at.factors / (at.powers + at.noise))
@@ -1019,7 +1019,8 @@ def _variance_distance(state: Evaluation) -> Ball:
     if sample.noise_cov is not None:
         size, counted = max(float(spread.max(initial=0.0)), 1.0), np.ones(len(kept))
     distance = float((counted[:, None] * np.abs(given - spread)).max(initial=0.0)) / size
-    return Ball(distance, 4.0 * at.rounding)
+    # Variances are differences of numbers of the size of γ cond(Σ).
+    return Distance(Ball(distance, 4.0 * at.rounding), FINEST, min(at.reach, 1.0))
 
 
 def _floored(state: Evaluation, at: At) -> bool:
@@ -1051,7 +1052,7 @@ def _noise_distance(state: Evaluation, error: float) -> Distance | None:
             change = ratio / at.rows.dimension - 1.0
             changes.append(max(change, 0.0) if _floored(state, at) else abs(change))
         found = float(np.max(changes))
-    cov = state.samples[0].noise_cov
+    cov = rows.sample.noise_cov
     if fit.row_variances is not None and cov is not None:
         expected = noise[0] * (cov if cov.ndim == 1 else np.diagonal(cov)).real
         given = fit.row_variances
@@ -1063,7 +1064,7 @@ def _noise_distance(state: Evaluation, error: float) -> Distance | None:
         return None
     learned = rule in ("learn", "learn_diagonal")
     return (
-        Distance(Ball(found, error), state.limit, state.reach)
+        Distance(Ball(found, error), max(state.tolerance, state.stored), state.reach)
         if learned
         else Distance(Ball(found), GIVEN)
     )
@@ -1076,12 +1077,15 @@ def _row_noise_distance(state: Evaluation) -> float:
     intercept. At its lower limit a noise variance also counts as stationary if a smaller one would
     lower the energy.
     """
-    sample, at = state.samples[0], state.ats[0]
+    sample, at = state.ats[0].rows.sample, state.ats[0]
     count = len(sample.responses)
-    X = centred(sample.responses, np.full(count, 1.0 / count) if sample.intercept else None)[0]
+    X = centred(sample.responses, np.full(count, 1.0 / count) if sample.intercept else None)
     level = at.noise * sample.noise_cov
-    leverage = squares(at.left) @ (at.powers[:, 0] / (at.powers[:, 0] + at.noise))
-    left = 1.0 - leverage - (0.0 if at.rows.axis is None else squares(at.rows.axis))
+    left = (
+        1.0
+        - squares(at.left) @ at.shares[:, 0]
+        - (0.0 if at.rows.axis is None else squares(at.rows.axis))
+    )
     slope = left - squares(at.residuals).mean(axis=1) / at.noise
     lowest = level <= 1.01 * SMALLEST_ROW * squares(X).mean()
     return float(np.where((slope > 0) & lowest, 0.0, np.abs(slope)).max())
@@ -1093,12 +1097,12 @@ def energies(state: Evaluation) -> list[float] | None:
     for at in state.ats:
         rows, w = at.rows, state.prior.relevance
         if state.kind.posterior == "point":
-            powers, _ = _penalised(state, at.q)
+            powers, _ = _penalised(state, at.q.value)
             penalties = penalty_of(state.kind.penalty)[0](np.maximum(powers, 1e-300))
             return [float(power(at.residuals) / at.noise + at.n * np.sum(penalties))]
         if state.kind.posterior not in ("full", "diagonal"):
             return None
-        volume = at.log_volume
+        volume = float(np.log1p(at.powers / at.noise).mean(axis=1).sum())
         if state.kind.posterior == "diagonal":
             volume = float(np.log1p(w * rows.powers / at.noise).sum())
         volume += rows.dimension * np.log(at.noise) + rows.volume
@@ -1106,7 +1110,7 @@ def energies(state: Evaluation) -> list[float] | None:
     return found
 
 
-def _energy_distance(state: Evaluation) -> Ball | None:
+def _energy_distance(state: Evaluation) -> Distance | None:
     """Return the relative difference of the reported energy from the verifier's."""
     found = energies(state)
     if state.fit.energy is None or found is None:
@@ -1114,30 +1118,30 @@ def _energy_distance(state: Evaluation) -> Ball | None:
     entries = sum(at.n * max(at.rows.dimension, 1.0) for at in state.ats)
     size, at = max(abs(sum(found)), entries), state.ats[0]
     lost = state.prior.inexact(at.noise) * (1.0 + at.fit / max(at.rows.dimension, 1.0))
-    return Ball(float(abs(state.fit.energy - sum(found)) / size), lost)
+    apart = Ball(float(abs(state.fit.energy - sum(found)) / size), lost)
+    return Distance(apart, ENERGY, state.reach)
 
 
 def _evidence(state: Evaluation) -> dict[str, Any]:
     """Return, by name, the numbers from which measured values can be computed again."""
-    found, noise = energies(state), [at.noise for at in state.ats]
+    found, at = energies(state), state.ats[0]
     energy = None if found is None else sum(found)
-    if len(state.ats) > 1:
+    if len(state.ats) == 1:
         return {
-            "noise_variance": np.array(noise), "energy": energy, "energies": found,
-            "n_responses": np.array([at.n for at in state.ats]),
-            "given_noise": state.fit.given_noise,
-            "tolerance": state.kind.tolerance, "significance": state.kind.significance,
+            "noise_variance": at.noise, "energy": energy, "n_responses": at.n,
+            "data_term": at.fit, "dimension": at.rows.dimension,
+            "residual": power(at.residuals) / at.n,
         }  # fmt: skip
-    at = state.ats[0]
     return {
-        "noise_variance": noise[0], "energy": energy, "n_responses": at.n,
-        "data_term": at.fit, "dimension": at.rows.dimension,
-        "residual": power(at.residuals) / at.n,
+        "noise_variance": np.array([at.noise for at in state.ats]), "energy": energy,
+        "n_responses": np.array([at.n for at in state.ats]), "energies": found,
+        "given_noise": state.fit.given_noise, "tolerance": state.kind.tolerance,
+        "significance": state.kind.significance,
     }  # fmt: skip
 
 
-def _response(state: Evaluation) -> tuple[str, Distance]:
-    """Return how the covariance of the responses was found, and its error.
+def _response(state: Evaluation) -> Distance:
+    """Return the distance of the covariance of the responses from what it should be.
 
     For a learned one it is by how much the energy per response falls at nearby correlations ρ, at
     which artanh ρ differs by `CORRELATION_STEP`; infinite if it is not that of an AR(1) model.
@@ -1145,13 +1149,13 @@ def _response(state: Evaluation) -> tuple[str, Distance]:
     covariance, at = state.fit.responses, state.ats[0]
     if state.fit.given_responses is not None:
         apart = float(np.abs(covariance - state.fit.given_responses).max())
-        return "given", Distance(Ball(apart), GIVEN)
+        return Distance(Ball(apart), GIVEN)
     n, correlation = len(covariance), float(covariance[0, 1] / covariance[0, 0])
     places = np.abs(np.subtract.outer(np.arange(n), np.arange(n)))
     if not abs(correlation) < 1 or np.abs(correlation**places - covariance).max() > 1e-8:
-        return "learn", Distance(Ball(np.inf))
+        return Distance(Ball(np.inf))
     values = np.linalg.svd(state.prior.half(at.rows.dictionary), compute_uv=False)[:, None] ** 2
-    inside = at.inside @ state.turn.T  # of the responses as they are given
+    inside = at.targets[: len(values)] @ state.turn.T  # of the responses as they are given
 
     def energy(angle: float) -> float:
         factors, turn = np.linalg.eigh(np.tanh(angle) ** places)
@@ -1161,7 +1165,7 @@ def _response(state: Evaluation) -> tuple[str, Distance]:
     angle, bound = np.arctanh(correlation), np.arctanh(LARGEST_CORRELATION) + 1e-6
     beside = [angle + sign * CORRELATION_STEP for sign in (-1.0, 1.0)]
     others = [energy(each) for each in beside if abs(each) <= bound]
-    return "learn", Distance(Ball(max(0.0, energy(angle) - min(others))), ENERGY)
+    return Distance(Ball(max(0.0, energy(angle) - min(others))), ENERGY)
 
 
 # 5. Support, leverage, stability -------------------------------------------------------------
@@ -1209,7 +1213,7 @@ def tied_columns(state: Evaluation) -> list[Any]:
     """
     w, dictionaries = state.prior.relevance, [at.rows.dictionary for at in state.ats]
     norms = sum(at.rows.powers for at in state.ats)
-    z = state.average(lambda at: at.z)
+    z = state.z.value
     level = ratio(z, norms)
     order = np.argsort(level)
     places = np.searchsorted(level[order], [level * (1.0 - NEARLY), level * (1.0 + NEARLY)])
@@ -1236,7 +1240,7 @@ def _column_evidence(state: Evaluation, sets: dict[int, Any]) -> tuple[Any, Any]
     norms = at.rows.powers
     for first, found in sets.items():
         w[first] = (w[found] * norms[found]).sum() / norms[first]
-    z, Q, n = at.z, at.q, at.n * (2 if at.rows.complex_ else 1)
+    z, Q, n = at.z.value, at.q.value, at.n * (2 if at.rows.complex_ else 1)
     variance = np.maximum(1.0 - w * z, gamma(0))
     growth = np.maximum(ratio(Q, z * variance), 1.0)
     evidence = np.where(w > 0, n * (growth - 1.0 - np.log(growth)), 0.0)
@@ -1256,8 +1260,7 @@ def _lost_evidence(state: Evaluation, chosen: list[Any]) -> tuple[Any, Any]:
         for place, members in enumerate(chosen):
             right = at.right[members]
             # one posterior covariance of the latents for each of the different responses
-            shares = at.powers / (at.powers + at.noise)
-            metric = np.einsum("ak,kt,bk->tab", right, shares, right.conj())
+            metric = np.einsum("ak,kt,bk->tab", right, at.shares, right.conj())
             values, axes = np.linalg.eigh(np.eye(len(members)) - metric)
             values = np.maximum(values, gamma(0))
             along = squares(adjoint(axes) @ loading[members].T[:, :, None])[:, :, 0]
@@ -1297,9 +1300,8 @@ def _leverage(state: Evaluation) -> tuple[Any, Any, float]:
     that is given m times has m shares.
     """
     found, values, most, offset = [np.zeros(0, dtype=int)], [np.zeros(0)], 0.0, 0
-    used = np.flatnonzero(state.prior.relevance * state.average(lambda at: at.z) > ACTIVE)
-    for sample, at in zip(state.samples, state.ats, strict=True):
-        rows = at.rows
+    used = np.flatnonzero(state.prior.relevance * state.z.value > ACTIVE)
+    for rows, sample in ((at.rows, at.rows.sample) for at in state.ats):
         if rows.whitener.ndim == 2:
             continue  # rows are mixed by the whitener
         kept = np.flatnonzero(rows.whitener)

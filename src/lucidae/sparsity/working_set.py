@@ -15,10 +15,10 @@ the size 1/γ, so that a solver confirms where it ends by a factor of Σ.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 
@@ -49,15 +49,16 @@ from lucidae.sparsity.newton import (
 )
 from lucidae.sparsity.objectives import (
     Factor,
-    FullCovariance,
+    GroupCovariance,
     Marginal,
     PrincipalState,
     State,
-    empty_start,
     evaluate,
     factor_of,
     leave_one_out,
     positive,
+    state_at,
+    whitened_columns,
 )
 from lucidae.sparsity.prior import (
     BlockPrior,
@@ -204,26 +205,6 @@ class DictionaryProducts:
         return found
 
 
-def evaluate_columns(
-    problem: Problem,
-    relevance: Array,
-    products: DictionaryProducts | None,
-    factor: Factor | None = None,
-) -> State:
-    """Return the state of single columns at given relevances, by `products` where these serve."""
-    active = np.flatnonzero(relevance)
-    if products is None or not products.serve(problem, active.size, float(relevance.sum())):
-        return evaluate(problem, relevance, factor=factor, columns=True)
-    factor = factor_of(problem, relevance) if factor is None else factor
-    (found,) = products.blocks(problem, active, np.diag(np.sqrt(relevance[active])))
-    empty = np.zeros((0, 0))
-    return State(
-        *problem, relevance, np.maximum(found.metric[:, 0, 0].real, 0.0),
-        found.explained[:, 0, 0].real, squared_norm(factor.responses),
-        factor.log_determinant, factor.inverse, factor.responses, empty, empty,
-    )  # fmt: skip
-
-
 CANDIDATES = 150
 """Largest number of columns of relevance zero in a working set."""
 
@@ -251,98 +232,119 @@ def candidates(active: Any, gains: Any, most: int) -> np.ndarray[Any, Any]:
 
 
 @dataclass(frozen=True, eq=False)
-class ColumnModel:
-    """Energies of one problem, or of several that share relevances, as functions of these."""
+class EnergyModel:
+    """An energy of one problem, or of several that share their relevances, for the solver.
 
-    marginal: Marginal
+    Its parameters are the relevances of all columns or, with exact moves of groups, the covariances
+    (g, m, m) of all groups, padded with zeros.
+    """
+
+    energy: Marginal
+    prior: BlockPrior | None = None  # of groups that have exact moves
     products: DictionaryProducts | None = None
+    basis: GroupBasis | None = None  # orthonormal columns, taken if every group has its own Γ
     shares: tuple[float, ...] = (1.0,)  # weights of the problems
 
     @classmethod
-    def of(cls, problem: Problem, marginal: Marginal) -> ColumnModel:
-        """Return the model of a single problem."""
-        exact = marginal.exact_coordinates
-        return cls(marginal, DictionaryProducts.of(problem, None) if exact else None)
+    def of(cls, problem: Problem, energy: Marginal) -> tuple[EnergyModel, Problem]:
+        """Return the model of a single problem, and the problem in the bases that it uses."""
+        if not energy.exact_coordinates:
+            return cls(energy), problem
+        prior, basis = None, None
+        if energy.groups is not None:
+            prior = BlockPrior(energy.groups, isinstance(energy, GroupCovariance))
+            if prior.full:
+                problem, basis = orthonormal(problem, prior.groups)
+        return cls(energy, prior, DictionaryProducts.of(problem, energy.groups), basis), problem
 
-    def empty(self, problem: Problem) -> Array:
-        """Return relevances of zero."""
-        return empty_start(problem)
+    def start(self, problem: Problem, given: Any = None) -> Any:
+        """Return parameters in the bases of the model: zeros, or from relevances or covariances."""
+        if self.prior is None:
+            return np.zeros(problem.columns) if given is None else given
+        groups, size = self.prior.groups, self.prior.groups.members.shape[1]
+        if given is None:
+            return np.zeros((groups.count, size, size))
+        if given.ndim == 1:
+            given = groups.gather(given)[:, :, None] * np.eye(size)
+        return given if self.basis is None else self.basis.within(given)
 
-    def within(self, given: Array) -> Array:
-        """Return the relevances from which a fit starts as they are."""
-        return given
-
-    def evaluate(self, problems: Any, relevance: Array) -> ColumnPoint:
-        """Return the point at given relevances; it is evaluated when it is first needed."""
+    def evaluate(self, problems: Any, parameters: Any) -> Any:
+        """Return the point at given parameters; it is evaluated when it is first needed."""
         several = problems if isinstance(problems, list) else [problems]
-        return ColumnPoint(self, several, relevance, [None] * len(several))
-
-    def exact(self, point: ColumnPoint) -> ColumnPoint:
-        """Return the point without evaluations from the active columns."""
-        return replace(point, model=replace(self, products=None))
+        return (ColumnPoint if self.prior is None else BlockPoint)(self, several, parameters)
 
 
 @dataclass(frozen=True, eq=False)
-class ColumnPoint:
-    """All columns of a model at given relevances."""
+class Point:
+    """The parameters of a model, and what the sweeps of the solver need of them."""
 
-    model: ColumnModel
+    model: EnergyModel
     problems: list[Problem]
-    relevance: Array
-    factors: Sequence[Factor | None]  # known factorisations of the covariances
-
-    @cached_property
-    def states(self) -> list[State]:
-        """The states of the problems: one factorisation, and curvatures of all columns."""
-        pairs = zip(self.problems, self.factors, strict=True)
-        return [evaluate_columns(p, self.relevance, self.model.products, f) for p, f in pairs]
+    parameters: Any
 
     @property
-    def state(self) -> State:
-        """The state of the first problem."""
-        return self.states[0]
-
-    @property
-    def parameters(self) -> Array:
-        """The relevances, from which another fit can start."""
-        return self.relevance
-
-    @property
-    def size(self) -> int:
-        """Number of rows of the largest problem."""
-        return max(problem.rows for problem in self.problems)
+    def problem(self) -> Problem:
+        """The first problem."""
+        return self.problems[0]
 
     @property
     def rounding(self) -> float:
         """Distance to optimality that rounding allows."""
         return max(rounding_distance(problem) for problem in self.problems)
 
+    def moved(self, parameters: Any) -> Self:
+        """Return the point at other parameters."""
+        return replace(self, parameters=parameters)
+
+
+class ColumnPoint(Point):
+    """Relevances of all columns, of one problem or of several that share them."""
+
+    @cached_property
+    def states(self) -> list[State]:
+        """The states of the problems: one factorisation, and curvatures of all columns."""
+        relevance, products = self.parameters, self.model.products
+        active = np.flatnonzero(relevance)
+        if products is None or not products.serve(self.problem, active.size, relevance.sum()):
+            return [evaluate(problem, relevance, columns=True) for problem in self.problems]
+        factor = factor_of(self.problem, relevance)
+        (found,) = products.blocks(self.problem, active, np.diag(np.sqrt(relevance[active])))
+        curvature, alignment = found.metric[:, 0, 0].real, found.explained[:, 0, 0].real
+        return [state_at(self.problem, relevance, np.maximum(curvature, 0.0), alignment, factor)]
+
+    @property
+    def state(self) -> State:
+        """The state of the first problem."""
+        return self.states[0]
+
     @cached_property
     def energy(self) -> float:
         """The energy per response, averaged over the problems."""
-        values = [self.model.marginal.value(state) for state in self.states]
-        return scalar(average(self.model.shares, values))
+        return scalar(self._average(self.model.energy.value))
 
     @cached_property
     def violation(self) -> float:
         """Distance to the optimality (KKT) conditions."""
-        return scalar(violation(self.states, self.model.marginal, self.model.shares))
+        return scalar(violation(self.states, self.model.energy, self.model.shares))
 
     @property
     def moves_exactly(self) -> bool:
         """Whether single relevances have a minimiser in closed form."""
-        return self.model.marginal.exact_coordinates and len(self.problems) == 1
+        return self.model.energy.exact_coordinates and len(self.problems) == 1
+
+    def _average(self, quantity: Callable[[State], Any]) -> Any:
+        """Return the average of a quantity of the states over the problems."""
+        return average(self.model.shares, [quantity(state) for state in self.states])
 
     def working_set(self) -> ColumnPart | None:
         """Return the active columns and those that gain most by becoming active."""
-        w = self.relevance
+        w = self.parameters
         if self.moves_exactly:
             curvature = positive(self.state.curvature)  # zero columns gain nothing
             gains = coordinate_gains(w, curvature, self.state.alignment)
             index = candidates(w > 0, gains, CANDIDATES)
         else:
-            slopes = [self.model.marginal.gradient(state) for state in self.states]
-            index = np.flatnonzero((w > 0) | (average(self.model.shares, slopes) < 0))
+            index = np.flatnonzero((w > 0) | (self._average(self.model.energy.gradient) < 0))
         return ColumnPart(self, index) if index.size else None
 
     def without_vanishing(self) -> ColumnPoint:
@@ -351,98 +353,71 @@ class ColumnPoint:
         These are relevances far below γ if the energy falls as they shrink and, with exact moves,
         those whose minimiser is zero.
         """
-        marginal = self.model.marginal
-        slope = average(self.model.shares, [marginal.gradient(state) for state in self.states])
-        noise = min(scalar(problem.noise) for problem in self.problems)
-        vanishing = (self.relevance < 1e-6 * noise) & (slope > 0)
-        remaining = np.where(vanishing, 0.0, self.relevance)
-        if self.moves_exactly or len(self.problems) > 1:
+        w, noise = self.parameters, min(scalar(problem.noise) for problem in self.problems)
+        vanishing = (w < 1e-6 * noise) & (self._average(self.model.energy.gradient) > 0)
+        remaining = np.where(vanishing, 0.0, w)
+        if self.model.energy.exact_coordinates:
+            # The slope of the energy at zero, Σ s − q², is not negative if zero is the minimiser.
             # Each minimiser holds the others fixed; setting many to zero at once may raise the
-            # energy. Shared relevances vanish if their slope at zero, Σ s − q², is not negative.
-            trial = np.where(self._shrinks(), 0.0, remaining)
-            reached = self.model.evaluate(self.problems, trial)
+            # energy.
+            zero = self._average(lambda state: np.subtract(*leave_one_out(state))) >= 0
+            reached = self.moved(np.where(zero, 0.0, remaining))
             if reached.energy <= self.energy:
                 return reached
-        if (remaining == self.relevance).all():
-            return self
-        return self.model.evaluate(self.problems, remaining)
-
-    def _shrinks(self) -> Array:
-        """Return a mask of the columns whose best relevance is zero if all others are fixed."""
-        if len(self.problems) == 1:
-            state = self.state
-            change = best_change(self.relevance, positive(state.curvature), state.alignment)
-            return change <= -self.relevance
-        pairs = [leave_one_out(state) for state in self.states]
-        return average(self.model.shares, [s - q for s, q in pairs]) >= 0
+        return self.moved(remaining)
 
 
 class ColumnPart:
     """The columns of a working set, and the relevances that its moves and Newton steps change."""
 
     def __init__(self, point: ColumnPoint, index: np.ndarray[Any, Any]) -> None:
-        self.point, self.index = point, index
-        self.relevance, self.factors = point.relevance, list(point.factors)
+        self.point, self.index, self.relevance = point, index, point.parameters
 
     def move(self, tolerance: float, alone: bool) -> None:  # noqa: ARG002
         """Move single relevances to their minimum, that which gains most first."""
         if not self.point.moves_exactly:
             return
-        part = self.point.state.take(self.index)
-        metric = adjoint(part.whitened) @ part.whitened
-        gram = np.concatenate([metric, part.loading], axis=1)
-        curvature = real_part(diagonal(metric)) + 0.0
+        index, size = self.index, self.index.size
+        whitened, loading = whitened_columns(self.point.state, index)
+        gram = np.hstack([adjoint(whitened) @ whitened, loading])
         workspace = Workspace(
-            part.relevance + 0.0, gram, curvature, squared_norms(part.loading, -1)
+            self.relevance[index], gram, real_part(diagonal(gram[:, :size])) + 0.0,
+            squared_norms(gram[:, size:], -1),
         )  # fmt: skip
         gains = coordinate_gains(workspace.relevance, workspace.curvature, workspace.alignment)
         enough = max(1e-2 * largest(gains), 1e-2 * tolerance**2)
-        workspace = descend_coordinates(workspace, enough, 4 * self.index.size)
-        self.relevance = put(self.relevance, self.index, workspace.relevance)
+        workspace = descend_coordinates(workspace, enough, 4 * size)
+        self.relevance = put(self.relevance, index, workspace.relevance)
         # Columns at zero whose derivative is positive stay there in every Newton step.
         free = (workspace.relevance > 0) | (workspace.alignment > workspace.curvature)
-        self.index = self.index[free]
+        self.index = index[free]
 
     def polish(self, tolerance: float, limit: int = NEWTON_STEPS) -> None:
         """Take Newton steps in the relevances of the working set."""
-        if not self.index.size:
-            return
-        marginal, groups = self.point.model.marginal, self.point.model.marginal.groups
-        if groups is not None:
-            marginal = replace(marginal, groups=groups.restricted(self.index))
         share = POLISHED if self.point.moves_exactly else 0.0  # otherwise few columns join later
         enough = max(tolerance / 4.0, share * self.point.violation)
-        small = [self._restricted(place) for place in range(len(self.point.problems))]
-        ended = polish_relevances(
-            small, marginal, self.point.model.shares, tolerance=enough, limit=limit
-        )
-        self.relevance = put(self.relevance, self.index, ended[0].relevance)
-        # Columns outside the working set have relevance zero, so the last states have the Σ of all
-        # columns: their factors serve the sweep, unless they are in the span of the working set.
-        whole = [
-            state.problem.rows == p.rows
-            for state, p in zip(ended, self.point.problems, strict=True)
-        ]
-        pairs = zip(ended, whole, strict=True)
-        self.factors = [state.factor if same else None for state, same in pairs]
-
-    def _restricted(self, place: int) -> State:
-        """Return the state of a problem restricted to the working set, at the present relevances.
-
-        With fewer columns than rows it has as many rows as columns: Newton steps are cheaper.
-        """
-        problem, index = self.point.problems[place], self.index
-        chosen = self.relevance[index]
-        if 2 * index.size <= problem.rows:
-            return evaluate(problem.restricted(index), chosen, columns=True)
-        if (self.relevance == self.point.relevance).all():
-            return self.point.states[place].take(index)
-        part = problem._replace(dictionary=dense_columns(problem.dictionary, index))
-        return evaluate(part, chosen, columns=True)
+        self.relevance = polished(self.point, self.relevance, self.index, enough, limit)
 
     def evaluated(self) -> ColumnPoint:
         """Return the point at the relevances after moves and Newton steps."""
-        return replace(self.point, relevance=self.relevance, factors=self.factors)
+        return self.point.moved(self.relevance)
+
+
+def polished(point: Point, relevance: Any, index: Matrices, tolerance: float, limit: int) -> Array:
+    """Return relevances after Newton steps on the columns `index`; those outside must be zero."""
+    if not index.size:
+        return relevance
+    energy, groups = point.model.energy, point.model.energy.groups
+    if groups is not None:
+        energy = replace(energy, groups=groups.restricted(index))
+    # With fewer columns than rows the problems have as many rows as columns: steps are cheaper.
+    small = [
+        evaluate(problem.restricted(index), relevance[index], columns=True)
+        for problem in point.problems
+    ]
+    shares = point.model.shares
+    ended = polish_relevances(small, energy, shares, tolerance=tolerance, limit=limit)
+    return put(relevance, index, ended[0].relevance)
 
 
 class Workspace(NamedTuple):
@@ -528,63 +503,6 @@ NO_GAIN = 1e-14
 """Decrease of the energy per response in a round of exact moves that counts as rounding."""
 
 
-@dataclass(frozen=True, eq=False)
-class BlockModel:
-    """The full energy as a function of the covariances of groups of columns."""
-
-    prior: BlockPrior
-    products: DictionaryProducts | None
-    basis: GroupBasis | None  # orthonormal columns, taken if every group has its own covariance
-
-    @classmethod
-    def of(cls, problem: Problem, prior: BlockPrior) -> tuple[BlockModel, Problem]:
-        """Return the model, and the problem in the bases that it uses."""
-        basis = None
-        if prior.full:
-            problem, basis = orthonormal(problem, prior.groups)
-        return cls(prior, DictionaryProducts.of(problem, prior.groups), basis), problem
-
-    @property
-    def groups(self) -> Groups:
-        """The groups of columns."""
-        return self.prior.groups
-
-    def empty(self, problem: Problem) -> Matrices:  # noqa: ARG002
-        """Return covariances of zero."""
-        count, size = self.groups.members.shape
-        return np.zeros((count, size, size))
-
-    def within(self, given: Any) -> Matrices:
-        """Return the covariances of all groups, in the bases of the model, from given parameters.
-
-        These are relevances of columns, or covariances of groups.
-        """
-        if given.ndim == 1:
-            size = self.groups.members.shape[1]
-            given = self.groups.gather(given)[:, :, None] * np.eye(size)
-        return given if self.basis is None else self.basis.within(given)
-
-    def evaluate(self, problem: Problem, covariances: Matrices) -> BlockPoint:
-        """Return the point at given covariances (g, m, m) of all groups, padded with zeros."""
-        numbers = np.flatnonzero(covariances.any(axis=(1, 2)))
-        return self.at(problem, numbers, covariances[numbers])
-
-    def at(self, problem: Problem, numbers: Matrices, active: Matrices) -> BlockPoint:
-        """Return the point at covariances `active` (a, m, m) of groups `numbers`, others zero."""
-        members, present = self.groups.members[numbers], self.groups.present[numbers]
-        # Σ = Σ_g Φ_gTTᵀΦ_gᵀ + γI, where the columns of T are the principal axes of the covariance.
-        columns = dense_columns(problem.dictionary, members.ravel())
-        columns = np.moveaxis(columns.reshape(problem.rows, *members.shape), 1, 0)
-        roots = square_root(active) * present[:, :, None]
-        scaled = np.moveaxis(columns @ roots, 0, 1).reshape(problem.rows, members.size)
-        factor = factor_of(problem._replace(dictionary=scaled), np.ones(members.size))
-        return BlockPoint(self, problem, numbers, active, factor)
-
-    def exact(self, point: BlockPoint) -> BlockPoint:
-        """Return the point without evaluations from the active columns."""
-        return replace(point, model=replace(self, products=None))
-
-
 class Ranking(NamedTuple):
     """Gains of the best covariances of all groups, if one moves alone, and the distance."""
 
@@ -592,42 +510,39 @@ class Ranking(NamedTuple):
     violation: float
 
 
-@dataclass(frozen=True, eq=False)
-class BlockPoint:
-    """All groups of a problem at given covariances."""
-
-    model: BlockModel
-    problem: Problem
-    numbers: Matrices  # (a,): the groups whose covariance is not zero, ascending
-    active: Matrices  # (a, m, m): their covariances, padded with zeros
-    factor: Factor  # of Σ
+class BlockPoint(Point):
+    """Covariances of all groups of the columns of one problem."""
 
     moves_exactly = True
 
     @property
-    def noise(self) -> Array:
-        """The noise variance."""
-        return self.problem.noise
+    def prior(self) -> BlockPrior:
+        """The prior of the groups."""
+        assert self.model.prior is not None
+        return self.model.prior
 
-    @property
-    def covariances(self) -> Matrices:
-        """The covariance of each of g groups, of shape (g, m, m), padded with zeros."""
-        count, size = self.model.groups.members.shape
-        found = np.zeros((count, size, size), dtype=self.active.dtype)
-        found[self.numbers] = self.active
-        return found
+    @cached_property
+    def numbers(self) -> Matrices:
+        """The groups whose covariance is not zero, ascending."""
+        return np.flatnonzero(self.parameters.any(axis=(1, 2)))
 
-    parameters = covariances
+    @cached_property
+    def active(self) -> tuple[Matrices, Matrices]:
+        """The columns (a,) of these groups, ascending, and the roots T (a, r) of their Γ = TTᵀ."""
+        groups, numbers = self.prior.groups, self.numbers
+        members, used = groups.members[numbers], np.flatnonzero(groups.present[numbers].ravel() > 0)
+        roots = np.zeros((*members.shape, *members.shape), dtype=self.parameters.dtype)
+        every = np.arange(len(members))
+        roots[every, :, every, :] = square_root(self.parameters[numbers])
+        used = used[np.argsort(members.ravel()[used])]
+        return members.ravel()[used], roots.reshape(members.size, members.size)[used]
 
-    @property
-    def size(self) -> int:
-        """Number of rows of the problem."""
-        return self.problem.rows
-
-    @property
-    def rounding(self) -> float:
-        """Distance to optimality that rounding allows."""
-        return rounding_distance(self.problem)
+    @cached_property
+    def factor(self) -> Factor:
+        """The factorisation of Σ = Φ_aTTᵀΦ_aᵀ + γI."""
+        index, roots = self.active
+        scaled = dense_columns(self.problem.dictionary, index) @ roots
+        return factor_of(self.problem._replace(dictionary=scaled), np.ones(scaled.shape[1]))
 
     @cached_property
     def energy(self) -> float:
@@ -639,41 +554,37 @@ class BlockPoint:
     @cached_property
     def blocks(self) -> list[Blocks]:
         """Metrics and explained moments of all groups, for each size of groups."""
-        groups, products = self.model.groups, self.model.products
-        members, present = groups.members[self.numbers], groups.present[self.numbers]
-        used = np.flatnonzero(present.ravel() > 0)
-        variance = float(np.trace(self.active, axis1=1, axis2=2).real.sum())
-        if products is None or not products.serve(self.problem, used.size, variance):
-            return exact_blocks(self.problem, self.factor, groups)
-        roots = np.zeros((*members.shape, *members.shape), dtype=self.active.dtype)
-        every = np.arange(len(members))
-        roots[every, :, every, :] = square_root(self.active)
-        used = used[np.argsort(members.ravel()[used])]
-        flat = roots.reshape(members.size, members.size)[used]
-        return products.blocks(self.problem, members.ravel()[used], flat)
+        products, variance = self.model.products, np.trace(self.parameters, axis1=1, axis2=2)
+        index, roots = self.active
+        if products is None or not products.serve(self.problem, index.size, variance.real.sum()):
+            return exact_blocks(self.problem, self.factor, self.prior.groups)
+        return products.blocks(self.problem, index, roots)
+
+    def present(self, numbers: Matrices, size: int) -> Matrices:
+        """Return the covariances of some groups of one size, without padding."""
+        return np.asarray(self.parameters[numbers, :size, :size])
 
     @cached_property
     def ranking(self) -> Ranking:
         """The gain of the best covariance of every group, and the distance to optimality."""
-        prior, count = self.model.prior, self.model.groups.count
-        gains, worst, where = np.zeros(count), 0.0, np.full(count, -1)
-        where[self.numbers] = np.arange(self.numbers.size)
+        prior = self.prior
+        gains, worst = np.zeros(prior.groups.count), 0.0
+        active = self.parameters.any(axis=(1, 2))
         for numbers, members, metric, explained in self.blocks:
-            size, place = members.shape[1], where[numbers]
-            moving = np.arange(len(numbers))
-            if moving.size >= FEW:  # groups at rest have no gain, and satisfy the conditions
-                moving = np.flatnonzero((place >= 0) | ~at_rest(metric, explained))
-            if not moving.size:
+            size, used = members.shape[1], active[numbers]
+            if numbers.size >= FEW:  # groups at rest have no gain, and satisfy the conditions
+                moving = np.flatnonzero(used | ~at_rest(metric, explained))
+                numbers, used = numbers[moving], used[moving]
+                metric, explained = metric[moving], explained[moving]
+            if not numbers.size:
                 continue
-            place, metric, explained = place[moving], metric[moving], explained[moving]
-            present = np.zeros(metric.shape, dtype=np.result_type(self.active, metric))
-            present[place >= 0] = self.active[place[place >= 0], :size, :size]
-            _, found = prior.moves(present, metric, explained, GROUP_CANDIDATES)
-            gains[numbers[moving]] = found
+            present = self.present(numbers, size)
+            _, found = prior.moves(present, metric, explained)
+            gains[numbers] = found
             # Of inactive groups the largest distance belongs to one whose gain is at least the
             # largest one divided by the number of columns, up to groups with several minima.
-            largest = found[place < 0].max(initial=0.0)
-            near = (place >= 0) | (not prior.full) | (found >= 0.99 * largest / size)
+            largest = found[~used].max(initial=0.0)
+            near = used | (not prior.full) | (found >= 0.99 * largest / size)
             distances = prior.violation(present[near], metric[near], explained[near])
             worst = max(worst, float(distances.max(initial=0.0)))
         # Near a minimum the gain of a move is of the order of the squared distance. A larger gain
@@ -688,9 +599,7 @@ class BlockPoint:
 
     def working_set(self) -> BlockPart | None:
         """Return the active groups and those that gain most by becoming active."""
-        active = np.zeros(self.model.groups.count, dtype=bool)
-        active[self.numbers] = True
-        chosen = candidates(active, self.ranking.gains, GROUP_CANDIDATES)
+        chosen = candidates(self.parameters.any(axis=(1, 2)), self.ranking.gains, GROUP_CANDIDATES)
         return BlockPart(self, chosen) if chosen.size else None
 
     def without_vanishing(self) -> BlockPoint:
@@ -698,53 +607,45 @@ class BlockPoint:
 
         Updates never reach zero, and every group that is not zero slows the Newton steps.
         """
-        remaining, where = np.ones(self.numbers.size, dtype=bool), self.covariances
+        remaining = self.parameters + 0.0
         for numbers, members, metric, explained in self.blocks:
-            size = members.shape[1]
-            moved, _ = self.model.prior.moves(where[numbers][:, :size, :size], metric, explained)
-            places = np.searchsorted(self.numbers, numbers)
-            known = np.isin(numbers, self.numbers)
-            remaining[places[known]] = moved[known].any(axis=(1, 2))
-        trial = self.model.at(self.problem, self.numbers[remaining], self.active[remaining])
+            present = self.present(numbers, members.shape[1])
+            moved, _ = self.prior.moves(present, metric, explained)
+            remaining[numbers[~moved.any(axis=(1, 2))]] = 0.0
+        trial = self.moved(remaining)
         return trial if trial.energy <= self.energy else self
 
     def majorized(self) -> BlockPoint:
         """Return the point after one step of majorise–minimise in all covariances."""
-        present = self.covariances
-        found = np.zeros(present.shape, dtype=np.result_type(present, self.blocks[0].explained))
+        kind = np.result_type(self.parameters, self.blocks[0].explained)
+        found = np.zeros(self.parameters.shape, dtype=kind)
         for numbers, members, metric, explained in self.blocks:
             size = members.shape[1]
             found[numbers, :size, :size] = majorized_covariances(
-                present[numbers][:, :size, :size], metric, explained
+                self.present(numbers, size), metric, explained
             )
-        return self.model.evaluate(self.problem, found)
+        return self.moved(found)
 
     @cached_property
     def state(self) -> State:
         """The state at active columns, as they are given or in principal axes; zero elsewhere."""
-        groups, problem, axes = self.model.groups, self.problem, None
-        if self.model.prior.full:
-            axes, relevance = principal_axes(self.covariances, groups)
+        groups, problem, axes = self.prior.groups, self.problem, None
+        if self.prior.full:
+            axes, relevance = principal_axes(self.parameters, groups)
             problem = problem._replace(dictionary=axes.columns(problem.dictionary))
         else:
-            relevance = groups.expand(self.covariances[:, 0, 0].real)
+            relevance = groups.expand(self.parameters[:, 0, 0].real)
         active = np.flatnonzero(relevance)
         whitened = self.factor.inverse @ dense_columns(problem.dictionary, active)
         curvature, alignment = np.zeros(relevance.size), np.zeros(relevance.size)
         curvature[active] = squared_norms(whitened, -2)
         alignment[active] = squared_norms(adjoint(whitened) @ self.factor.responses, -1)
-        nothing = np.zeros((0, 0))
-        state = State(
-            *problem, relevance, curvature, alignment, squared_norm(self.factor.responses),
-            self.factor.log_determinant, self.factor.inverse, self.factor.responses,
-            nothing, nothing,
-        )  # fmt: skip
+        state = state_at(problem, relevance, curvature, alignment, self.factor)
         if axes is None:
             return state
-        if self.model.basis is not None:
-            into = self.model.basis.into[groups.labels[axes.members[:, 0]]]
-            axes = replace(axes, vectors=into @ axes.vectors)
-        return PrincipalState.at(state, axes, groups)
+        assert self.model.basis is not None
+        into = self.model.basis.into[groups.labels[axes.members[:, 0]]]
+        return PrincipalState.at(state, replace(axes, vectors=into @ axes.vectors), groups)
 
 
 class BlockPart:
@@ -755,16 +656,15 @@ class BlockPart:
     """
 
     def __init__(self, point: BlockPoint, chosen: Matrices) -> None:
-        groups, size = point.model.groups, point.active.shape[1]
-        self.point, self.chosen, self.prior = point, chosen, point.model.prior
+        groups = point.prior.groups
+        self.point, self.chosen, self.prior = point, chosen, point.prior
         self.index = groups.columns(chosen)
         self.inside = groups.restricted(self.index)
-        whitened = multiply_lower(point.factor.inverse,
-                                  dense_columns(point.problem.dictionary, self.index))  # fmt: skip
+        columns = dense_columns(point.problem.dictionary, self.index)
+        whitened = multiply_lower(point.factor.inverse, columns)
         loading = adjoint(whitened) @ point.factor.responses
         self.gram = np.hstack([adjoint(whitened) @ whitened, loading])
-        present = np.zeros((chosen.size, size, size), np.result_type(point.active, self.gram))
-        present[np.searchsorted(chosen, point.numbers)] = point.active
+        present = point.parameters[chosen].astype(np.result_type(point.parameters, self.gram))
         self.members = [members for _, members in self.inside.by_size()]
         self.covariances = [
             present[numbers, : members.shape[1], : members.shape[1]]
@@ -832,17 +732,17 @@ class BlockPart:
 
     def polish(self, tolerance: float, limit: int = NEWTON_STEPS) -> None:
         """Take Newton steps in the covariances of all groups of the working set."""
-        if not self.prior.full:
-            self._polish_relevances(tolerance, limit)
-            return
         violation = self.point.violation
+        if not self.prior.full:
+            self._polish_relevances(max(tolerance / 4.0, POLISHED * violation), limit)
+            return
         # Far from the minimum, turned ranges would fit the groups that were chosen first so well
         # that better ones are not found: on recordings of extended sources this ended at higher
         # minima. Near it a sweep is to end at about the square of the distance before, since Newton
         # steps converge quadratically; far from it other groups will join, and accurate steps are
         # wasted.
         near = violation <= COARSE
-        whole = self.chosen.size == self.point.model.groups.count  # there are no other groups
+        whole = self.chosen.size == self.prior.groups.count  # there are no other groups
         reduced = violation if near else ROUGH
         accuracy = max(tolerance / 4.0, 0.0 if whole else reduced * violation)
         used = [c.any(axis=(1, 2)) for c in self.covariances]
@@ -850,7 +750,7 @@ class BlockPart:
         columns = np.sort(np.concatenate([index[mask].ravel() for index, mask in pairs]))
         if not columns.size:
             return
-        part = self._problem(self.index[columns])
+        part = self.point.problem.restricted(self.index[columns])
         place = np.zeros(self.index.size, dtype=int)
         place[columns] = np.arange(columns.size)
         self.covariances = polish_covariances(
@@ -858,46 +758,32 @@ class BlockPart:
             limit if near else min(limit, FAR_STEPS), near or whole,
         )  # fmt: skip
 
-    def _problem(self, index: Matrices) -> Problem:
-        """Return the problem of some columns, in their span if they are few."""
-        problem = self.point.problem
-        if 2 * index.size <= problem.rows:
-            return problem.restricted(index)
-        return problem._replace(dictionary=dense_columns(problem.dictionary, index))
-
     def _polish_relevances(self, tolerance: float, limit: int) -> None:
         """Take Newton steps in the relevances of groups that have one each."""
-        free, relevance = np.zeros(self.index.size, dtype=bool), np.zeros(self.index.size)
+        free, relevance = (
+            np.zeros(self.index.size, dtype=bool),
+            np.zeros(self.point.problem.columns),
+        )
         for members, covariance in zip(self.members, self.covariances, strict=True):
             loading = self.gram[members, self.gram.shape[0] :]
             slope = (np.abs(loading) ** 2).sum(axis=(1, 2))
             slope -= self.gram[members, members].real.sum(axis=1)
             weights = covariance[:, 0, 0].real
-            relevance[members] = weights[:, None]
+            relevance[self.index[members]] = weights[:, None]
             free[members] = ((weights > 0) | (slope > 0))[:, None]
-        chosen = np.flatnonzero(free)
-        if not chosen.size:
-            return
-        part = self._problem(self.index[chosen])
-        state = evaluate(part, relevance[chosen], columns=True)
-        marginal = FullCovariance(self.inside.restricted(chosen))
-        enough = max(tolerance / 4.0, POLISHED * self.point.violation)
-        (ended,) = polish_relevances([state], marginal, tolerance=enough, limit=limit)
-        relevance[chosen] = ended.relevance
+        relevance = polished(self.point, relevance, self.index[free], tolerance, limit)
         self.covariances = [
-            multiples_of_identity(relevance[members[:, 0]], members.shape[1])
+            multiples_of_identity(relevance[self.index[members[:, 0]]], members.shape[1])
             for members in self.members
         ]
 
     def evaluated(self) -> BlockPoint:
         """Return the point at the covariances after moves and Newton steps, others zero."""
-        size = self.point.active.shape[1]
-        found = np.zeros((self.chosen.size, size, size), dtype=self.covariances[0].dtype)
+        found = np.zeros(self.point.parameters.shape, dtype=self.covariances[0].dtype)
         for (numbers, _), covariance in zip(self.inside.by_size(), self.covariances, strict=True):
             place = np.arange(covariance.shape[1])
-            found[numbers[:, None, None], place[:, None], place] = covariance
-        used = found.any(axis=(1, 2))
-        return self.point.model.at(self.point.problem, self.chosen[used], found[used])
+            found[self.chosen[numbers][:, None, None], place[:, None], place] = covariance
+        return self.point.moved(found)
 
 
 def change_covariance_(gram: Matrices, index: Matrices, change: Matrices) -> None:

@@ -25,7 +25,7 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from lucidae._version import __version__
-from lucidae.io.atomic import atomic_path
+from lucidae.io import atomic_path
 from lucidae_app.files import as_text
 from lucidae_app.report.style import css_variables, to_svg
 

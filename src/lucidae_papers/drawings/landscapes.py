@@ -89,8 +89,11 @@ def valley(outcome: Outcome) -> Sequence[Block]:
         _contours(panels[1], axis, np.minimum(surface, ceiling), levels)
         panels[1].plot(*path.T, color=LIGHT["orange"], linewidth=2.2, linestyle="-")
         panels[1].plot(*path[0], marker="o", color=LIGHT["orange"], linestyle="")
-        panels[1].plot([1, -1], [0, 0], marker="*", markersize=12, color="#ffffff", linestyle="")
-        panels[1].set(xlabel="α cos θ", ylabel="α sin θ", title="Descent (line) and optima (★)")
+        row, column = np.unravel_index(np.argmin(surface), surface.shape)
+        lowest = np.array([axis[column], axis[row]])  # the loss of −W is that of W
+        stars = {"marker": "*", "markersize": 12, "color": "#ffffff", "linestyle": ""}
+        panels[1].plot(*np.stack([lowest, -lowest], axis=1), **stars)
+        panels[1].set(xlabel="α cos θ", ylabel="α sin θ", title="Descent (line) and minima (★)")
         caption = (
             "The loss over scale α and angle θ of the two latents, cut at its value at the "
             "origin, and a path of gradient descent from the dot to the end of the line."

@@ -272,20 +272,6 @@ def costs(outcome: Outcome) -> Sequence[Block]:
                 numbers(curves, ("difference", "gap_")),
             ),
             Plot.of(
-                f"{name}-best",
-                _best(outcome),
-                "Runs of twice as many steps, against the dimension r of the data. Left and "
-                "middle, by number of latents k: cost of a diagonal posterior covariance (−ELBO "
-                "of the diagonal-covariance VAE minus −ELBO of the full-covariance VAE), once "
-                "with the best posterior of each sample and once with the posteriors that the "
-                "encoders predict. With a given decoder, the best full posteriors have a lower "
-                "−ELBO than the best diagonal ones; the grey band extends from this gain with the "
-                "decoder trained with diagonal covariance to this gain with the decoder trained "
-                "with full covariance. Right: −ELBO with the posteriors of the encoder minus "
-                "−ELBO with the best posteriors.",
-                numbers(curves, ("best_difference", "gain_", "encoder_")),
-            ),
-            Plot.of(
                 f"{name}-errors",
                 _errors(outcome),
                 "Left: reconstruction error (from posterior means) of the diagonal-covariance "
@@ -366,59 +352,6 @@ def _cost(axes: Any, curves: Any, panel: str) -> None:
         axes.plot(curve.x, curve.y, label=f"Hadamard gap, {arm} decoder", **style)
     shown = {"color": LIGHT["orange"], "linestyle": "", "marker": "s", "capsize": 3}
     axes.errorbar(cost.x, cost.y, error.y, label="cost of a diagonal covariance", **shown)
-
-
-def _best(outcome: Outcome) -> Any:
-    """Return a figure of the runs with more steps: costs of a diagonal covariance, and encoders.
-
-    The costs are drawn with the best posterior of each sample and with the posteriors that the
-    encoders predict; the last panel shows by how much −ELBO of the encoders exceeds that of the
-    best posteriors.
-    """
-    tuned, curves = outcome.setting.tuned, outcome.curves
-    figure, grid = new_figure(1, len(tuned.ratios) + 1, figsize=(9.4, 3.6))
-    *panels, right = grid
-    for axes, ratio in zip(panels, tuned.ratios, strict=True):
-        low, high, best, error, trained, spread = (
-            curves[f"{name}/tuned/{ratio}"]
-            for name in (
-                "gain_diagonal",
-                "gain_full",
-                "best_difference",
-                "best_difference_error",
-                "difference",
-                "difference_error",
-            )
-        )
-        axes.fill_between(low.x, low.y, high.y, color=LIGHT["muted"], alpha=0.25, linewidth=0)
-        for arm, curve in (("diagonal", low), ("full", high)):
-            style = {**look(arm), "linestyle": "--" if arm == "diagonal" else "-", "markevery": 1}
-            axes.plot(curve.x, curve.y, label=f"gain of a full covariance, {arm} decoder", **style)
-        shown = {"linestyle": "", "capsize": 3}
-        axes.errorbar(
-            best.x, best.y, error.y, color=LIGHT["orange"], marker="s", label="cost, best", **shown
-        )
-        axes.errorbar(
-            trained.x,
-            trained.y,
-            spread.y,
-            color=LIGHT["purple"],
-            marker="x",
-            label="cost, encoders",
-            **shown,
-        )
-        axes.set(title=panel_words(ratio, tuned.noise), xlabel="r", xticks=list(tuned.dimensions))
-        for arm in ARMS:
-            curve = curves[f"encoder_{arm}/tuned/{ratio}"]
-            style = {**look(arm), "linestyle": DASHES[ratio], "markevery": 1}
-            latents = "k = r" if ratio == 1 else f"k = {ratio} r"
-            right.plot(curve.x, curve.y, label=f"{arm}, {latents}", **style)
-    panels[0].set_ylabel("nats")
-    right.set(title="Excess of the encoders", xlabel="r", xticks=list(tuned.dimensions))
-    right.set_yscale("log")
-    right.legend(fontsize=8)
-    shared_legend(figure, panels[0], 4)
-    return figure
 
 
 def _errors(outcome: Outcome) -> Any:

@@ -236,12 +236,13 @@ def scaling(outcome: Outcome) -> Sequence[Block]:
                     curve.x[last], curve.y[last], marker="X", markersize=10, color=style["color"]
                 )
         axes.set(xlabel="number of latents", ylabel="epochs", xscale="log", yscale="log")
-        axes.set_title("Epochs to an axis-alignment distance of 0.3")
+        target = f"an axis-alignment distance of {outcome.setting.target:g}"
+        axes.set_title(f"Epochs to {target}")
         _plain_ticks(axes, outcome.curves["epochs/rag/nesterov"].x)
         shared_legend(figure, axes, 3)
         caption = (
-            "Solid: Nesterov, dashed: Adam. A large cross marks the largest number of latents at "
-            "which a model reached an axis-alignment distance of 0.3."
+            "Solid: Nesterov, dashed: Adam; means over the seeds. A large cross marks the largest "
+            f"number of latents at which a model reached {target} with every seed."
         )
         return [Plot.of("lae-scaling", figure, caption, numbers(outcome.curves, ["epochs/"]))]
 

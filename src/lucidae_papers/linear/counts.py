@@ -10,9 +10,8 @@ from typing import Any
 import numpy as np
 from scipy.linalg import eigh_tridiagonal
 
-from lucidae.counting import count_components
+from lucidae.counting import WishartSpectra, count_components
 from lucidae.iteration import limited_blas
-from lucidae.sampling import WishartSpectra
 from lucidae_papers.declaration import (
     Arrays,
     Cell,

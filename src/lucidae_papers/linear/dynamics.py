@@ -170,7 +170,7 @@ EXPERIMENT = Experiment(
 
 
 def minibatch_runs(baseline: Baseline, sizes: Mapping[int, int], note: str = "") -> TrainingRuns:
-    """Return the settings with one training run per batch size, model and optimizer.
+    """Return the settings with one training run per batch size, model, optimizer and seed.
 
     `sizes` maps each batch size to its number of epochs; `note` is added to the description.
     """
@@ -182,10 +182,12 @@ def minibatch_runs(baseline: Baseline, sizes: Mapping[int, int], note: str = "")
             n_epochs=n_epochs,
             marks=(),
             label=f"{method}/{optimizer}/{size}",
+            seed=seed,
         )
         for size, n_epochs in sizes.items()
         for method, optimizer in baseline.rates
         if method != "uniform_l2"
+        for seed in SEEDS
     )
     return TrainingRuns(trials, {"batches": f"of {listed(sizes, ' and of ')} rows{note}"})
 
@@ -296,18 +298,19 @@ class Search:
 
     @property
     def runs(self) -> TrainingRuns:
-        """The training runs: one per model, optimizer and learning rate."""
+        """The training runs: one per model, optimizer, seed and learning rate."""
         return TrainingRuns(
             tuple(
-                self.baseline.trial(*pair, learning_rate=rate)
+                self.baseline.trial(*pair, learning_rate=rate, seed=seed)
                 for pair, rates in self.search.items()
+                for seed in SEEDS
                 for rate in rates
             ),
             {"measure": "axis-alignment distance after the last epoch"},
         )
 
     def cells(self) -> Sequence[Cell]:
-        """Return one run per model, optimizer and learning rate."""
+        """Return one run per model, optimizer, seed and learning rate."""
         return self.runs.cells()
 
     def curves(self, results: Results) -> Curves:
@@ -319,11 +322,12 @@ class Search:
         curves = {}
         for (method, optimizer), rates in self.search.items():
             found = results.where(method=method, optimizer=optimizer)
-            last = np.array([cell.arrays["alignment"][-1] for cell in found])
+            last = np.reshape([cell.arrays["alignment"][-1] for cell in found], (-1, len(rates)))
             last = np.where(np.isnan(last), 1.0, last)
-            used = last[rates.index(self.baseline.rates[method, optimizer])]
-            curves[f"alignment/{method}/{optimizer}"] = Curve(rates, last)
-            curves[f"excess/{method}/{optimizer}"] = Curve([0], [used - last.min()])
+            used = last[:, [rates.index(self.baseline.rates[method, optimizer])]]
+            excess = used - last.min(axis=1, keepdims=True)
+            curves[f"alignment/{method}/{optimizer}"] = Curve.over_seeds(rates, last)
+            curves[f"excess/{method}/{optimizer}"] = Curve.over_seeds([0], excess)
         return curves
 
     def facts(self) -> Mapping[str, str]:

@@ -10,13 +10,13 @@ import numpy as np
 import scipy.optimize
 
 from lucidae.linear.methods import geometric_prior, uniform_prior
-from lucidae.linear.penalties import rotation_bound
 from lucidae.linear.theory import (
     AlignedPoint,
     condition_number,
     hessian_eigenvalues,
     nested_condition_bound,
     nonuniform_condition_bound,
+    rotation_bound,
 )
 from lucidae_papers.declaration import (
     Arrays,

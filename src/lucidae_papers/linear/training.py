@@ -14,8 +14,8 @@ from sklearn.utils import check_array
 from lucidae import datasets
 from lucidae.arrays import like
 from lucidae.iteration import log_grid
-from lucidae.linear.penalties import best_penalties, paper_penalties
 from lucidae.linear.simulation import Plan, Run, Trajectory, simulate
+from lucidae.linear.theory import best_penalties, paper_penalties
 from lucidae.moments import SecondMoment
 from lucidae.spectrum import Spectrum
 from lucidae.validation import check_choice
@@ -198,14 +198,15 @@ class Trial:
         return Cell(measure, settings, self._cost(), self._companions(settings))
 
     def _companions(self, settings: Settings) -> str:
-        """Return a label that is equal for runs that differ in the learning rate only.
+        """Return a label that is equal for runs that differ in learning rate and seed only.
 
         Runs with equal labels may be computed together. The label is empty for runs that draw
         dropout masks or batches, because such runs would share one random generator.
         """
         if self.method in STOCHASTIC or self.batch_size is not None:
             return ""
-        return repr({name: settings[name] for name in settings if name != "learning_rate"})
+        own = ("learning_rate", "seed")
+        return repr({name: settings[name] for name in settings if name not in own})
 
     def _cost(self) -> float:
         """Return the approximate seconds of this run on one core."""
@@ -341,7 +342,7 @@ class TrainingRuns:
 def measure(group: Sequence[Settings], device: str) -> list[Arrays]:
     """Train the runs of a group together and return their curves as arrays.
 
-    The runs differ in their learning rates only.
+    The runs differ in their learning rates and seeds only.
     """
     runs = [run_of(settings) for settings in group]
     found = simulate(runs, plan_of(group[0], device))

@@ -24,36 +24,15 @@ from lucidae_papers.vae.manifold_verdicts import (
     PARTS,
     STATEMENTS,
     Noise,
-    best_rates,
     compared,
-    compared_best,
-    deep_bounds,
-    digits_best,
     expected,
     low_and_high,
     reported,
 )
 
-DIGITS_SEEDS = 2
-"""Largest number of seeds for the models of digits, which are trained on the processor."""
-
 SMALL = 8
 """On an accelerator, runs with at most this number of latents are trained together, and runs with
 more latents together in another group."""
-
-
-@dataclass(frozen=True, slots=True)
-class Tuned:
-    """Settings of longer runs, in which each kind of covariance is trained with its best rate."""
-
-    dimensions: tuple[int, ...]  # as in `Manifold`
-    ratios: tuple[int, ...]
-    seeds: int
-    noise: float  # noise variance γ at the end of training
-    rates: tuple[float, ...]  # learning rates
-    steps: int  # number of steps of training
-    # numbers ``best_samples`` and ``best_steps``, see `VaeStack.evaluate_best`
-    best: Mapping[str, int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,15 +59,9 @@ class Manifold:
     image_seeds: int  # number of seeds for images, and for the ablations
     generator_steps: int  # steps of training of a generator of images
     parts_latents: int  # number of latents of the ablations
-    gap_samples: int  # number of images for the Hadamard gap of residual networks
-    tuned: Tuned  # longer runs with several learning rates
-    # numbers ``best_samples`` of images and ``best_steps`` of steps for the best posteriors of
-    # models of digits
-    best: Mapping[str, int]
-    digits_epochs: int  # number of epochs for which models of digits are trained
-    # approximate seconds on one core of a pair of VAEs of random generators, of images, of the
-    # ablations, of one residual network, and of a pair of longer runs
-    costs: tuple[float, float, float, float, float]
+    # approximate seconds on one core of a pair of VAEs of random generators, of images, and of the
+    # ablations
+    costs: tuple[float, float, float]
 
     @property
     def rows(self) -> str:
@@ -101,9 +74,6 @@ class Manifold:
             *self._random(),
             *self._images(),
             *self._parts(),
-            *self._deep(),
-            *self._digits(),
-            *self._tuned(),
         ]
 
     def _runs(self) -> Any:
@@ -198,57 +168,6 @@ class Manifold:
             for seed in range(self.image_seeds)
         ]
 
-    def _deep(self) -> list[Cell]:
-        """Return two runs of residual networks on images.
-
-        At smoke scale they have fewer epochs.
-        """
-        from lucidae_papers.vae.training import cell_settings
-
-        cells = []
-        for settings in cell_settings(self.scale)[:2]:
-            design = dict(settings["design"])
-            if self.scale == "smoke":
-                design |= {"latent_dim": 8, "training": design["training"] | {"epochs": 1}}
-            chosen = settings | {"design": design, "gap_samples": self.gap_samples}
-            cells.append(Cell(self._runs().measure_images, chosen, self.costs[3]))
-        return cells
-
-    def _digits(self) -> list[Cell]:
-        """Return runs that train small residual networks and find their best posteriors."""
-        from lucidae_papers.vae.training import cell_settings
-
-        cells = []
-        for settings in cell_settings("smoke"):
-            training = settings["design"]["training"] | {"epochs": self.digits_epochs}
-            added = {"source": "digits", "gap_samples": self.best["best_samples"], **self.best}
-            added["design"] = settings["design"] | {"training": training}
-            cells += [
-                Cell(self._runs().measure_best, settings | added | {"seed": seed}, self.costs[3])
-                for seed in range(min(self.image_seeds, DIGITS_SEEDS))
-            ]
-        return cells
-
-    def _tuned(self) -> list[Cell]:
-        """Return the runs with more steps; runs of one learning rate have the same label."""
-        measure, tuned = self._runs().measure_tuned, self.tuned
-        cells = []
-        for rate in tuned.rates:
-            design = {**self.design, "steps": tuned.steps, "learning_rate": rate}
-            added = {"entries": self.entries, "design": design, **tuned.best}
-            cells += [
-                Cell(
-                    measure,
-                    self._pair("tuned", r, ratio, tuned.noise, seed) | added,
-                    self.costs[4],
-                    f"tuned {rate:g}",
-                )
-                for ratio in tuned.ratios
-                for r in tuned.dimensions
-                for seed in range(tuned.seeds)
-            ]
-        return cells
-
     def curves(self, results: Results) -> Curves:
         """Return all curves against the dimension r of the data.
 
@@ -266,29 +185,19 @@ class Manifold:
                 for name in found[0]:
                     series = [one[name] for one in found]
                     curves[f"{name}/{source}/{ratio}/{noise}"] = Curve(dimensions, series, "r =")
+                if source == "random":
+                    ratios = [
+                        [one.arrays["mse/diagonal"] / one.arrays["mse/full"] for one in cell]
+                        for cell in cells
+                    ]
+                    by_seed = Curve.over_seeds(dimensions, np.transpose(ratios), "r =")
+                    curves[f"mse_ratio/{source}/{ratio}/{noise}"] = by_seed
                 used = curves[f"active_directions_full/{source}/{ratio}/{noise}"]
                 excess = Curve(used.x, abs(used.y - used.x), "r =")
                 curves[f"excess/{source}/{ratio}/{noise}"] = excess
         for name in [name for name in curves if name.startswith("difference/")]:
             curves |= low_and_high(name, curves[name])
-        curves |= self._longer(results) | self._courses(results)
-        return curves | deep_bounds(results) | digits_best(results)
-
-    def _longer(self, results: Results) -> dict[str, Curve]:
-        """Return the curves of the longer runs, by names ``QUANTITY/tuned/RATIO``.
-
-        The ratio is the number of latents divided by the dimension of the data.
-        """
-        curves, tuned = {}, self.tuned
-        for ratio in tuned.ratios:
-            found = []
-            for r in tuned.dimensions:
-                cells = results.where(source="tuned", dimension=r, latents=ratio * r)
-                found.append(compared_best(*best_rates(cells, tuned.rates)))
-            for name in found[0]:
-                series = [one[name] for one in found]
-                curves[f"{name}/tuned/{ratio}"] = Curve(tuned.dimensions, series, "r =")
-        return curves
+        return curves | self._courses(results)
 
     def _courses(self, results: Results) -> dict[str, Curve]:
         """Return training losses of the ablations, and their last −ELBO minus `GaussianHead`'s.
@@ -325,7 +234,6 @@ class Manifold:
             "seeds": f"{self.seeds}; images: {self.image_seeds}",
             "images": f"decoders of r = {listed(self.image_dimensions)} latents, trained on "
             f"{images}, as generators",
-            "longer runs": f"{self.tuned.steps} steps, learning rates {listed(self.tuned.rates)}",
             "parts of the method": f"{self.parts_latents} latents, {images}",
         }
 
@@ -353,19 +261,7 @@ SMOKE = Manifold(
     image_seeds=1,
     generator_steps=100,
     parts_latents=8,
-    gap_samples=50,
-    tuned=Tuned(
-        dimensions=(2,),
-        ratios=(1,),
-        seeds=1,
-        noise=0.01,
-        rates=(1e-3, 3e-3),
-        steps=400,
-        best={"best_samples": 32, "best_steps": 60},
-    ),
-    best={"best_samples": 8, "best_steps": 20},
-    digits_epochs=1,
-    costs=(1.0, 1.5, 2.0, 3.0, 1.0),
+    costs=(1.0, 1.5, 2.0),
 )
 PAPER = Manifold(
     scale="paper",
@@ -390,19 +286,7 @@ PAPER = Manifold(
     image_seeds=3,
     generator_steps=3000,
     parts_latents=64,
-    gap_samples=512,
-    tuned=Tuned(
-        dimensions=(4, 8, 16),
-        ratios=(1, 2),
-        seeds=3,
-        noise=1e-3,
-        rates=(5e-4, 1e-3, 2e-3),
-        steps=32_000,
-        best={"best_samples": 256, "best_steps": 500},
-    ),
-    best={"best_samples": 64, "best_steps": 400},
-    digits_epochs=100,
-    costs=(90.0, 200.0, 1000.0, 5000.0, 300.0),
+    costs=(90.0, 200.0, 1000.0),
 )
 
 WHY_NOT = "The smoke scale has too few dimensions, seeds and steps to judge this."
@@ -415,9 +299,6 @@ UNJUDGED = dict.fromkeys(
         "bounds_learned",
         "dimension",
         "images",
-        "deep",
-        "tuned",
-        "best",
         "parts",
     ),
     WHY_NOT,

@@ -24,7 +24,7 @@ from lucidae.nn.posteriors import GaussianHead
 from lucidae.nn.training import TrainingSettings, seeded, train
 from lucidae.nn.vae import VAE
 from lucidae_papers.declaration import digest, work
-from lucidae_papers.vae.training import SOURCES, as_tensor
+from lucidae_papers.vae.images import SOURCES, as_tensor
 
 ARMS = {
     "full": ("full", 0.0),

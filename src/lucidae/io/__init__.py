@@ -1,1 +1,0 @@
-"""Files that are written atomically and read with bounds."""
