@@ -1,20 +1,11 @@
 """P11: free orientation, three columns a source, against MM updates and gamma_map.
 
-Run with ``python -m benchmarks orientations [--small] [--updates 2000]`` or ``--growth [--write
-docs/benchmarks/scaling.md]``. The dictionary is the field of current dipoles along three axes in a
-spherical
-head, 234 sensors and 8196 sources; the 13 responses have six active sources. Energies are
-tr(XXᵀΣ⁻¹)/n + log|Σ| per response, lower is better.
+Run with ``python -m benchmarks orientations [--small] [--updates 2000]``. The dictionary is the
+field of current dipoles along three axes in a spherical head, 234 sensors and 8196 sources; the 13
+responses have six active sources. Energies are tr(XXᵀΣ⁻¹)/n + log|Σ| per response, lower is better.
 MM (majorise–minimise) updates of all columns run to a KKT violation of 1e-8 or to their limit, and
 give the energy to compare with. ``gamma_map`` is run where mne is installed, to its own stop or to
 the same limit. Times are those of the processor, in one process, and of the clock.
-
-``--growth`` measures how the processor time of a fit grows with the numbers of sources g (3g
-columns), sensors d and responses n instead: slopes of log time over log size, of the whole fit and
-per sweep. One sweep without groups whitens 3g columns (3d²g operations) and multiplies them with
-min(n, d) responses (3dg min(n, d) operations). With groups and a active columns it multiplies new
-active columns with all others (3dg operations each), multiplies these products with a factor (3a²g
-operations), and compares the moves of all g groups, which does not depend on d.
 """
 
 from __future__ import annotations
@@ -28,7 +19,6 @@ from typing import Any, NamedTuple
 import numpy as np
 from sklearn.exceptions import ConvergenceWarning
 
-from benchmarks._tables import markdown, write_section
 from lucidae import SparseVAE
 from lucidae.datasets._sensors import brain_points, helmet, sarvas_gain
 from lucidae.sparsity.objectives import FullCovariance
@@ -166,77 +156,13 @@ def with_chosen_noise(data: Recording) -> None:
         )  # fmt: skip
 
 
-GROWTH: dict[str, tuple[tuple[int, ...], str]] = {
-    "sources": ((2000, 4000, 8000, 16000), "1"),
-    "sensors": ((60, 120, 240, 480), "0 to 2"),
-    "responses": ((10, 40, 160, 640), "0 to 1"),
-}
-"""Sizes at which the time of a fit is measured, and the exponent of one sweep."""
-
-BASE = {"sources": 4000, "sensors": 120, "responses": RESPONSES}
-"""The sizes that are kept while another one grows."""
-
-MODELS = {
-    "columns alone": "one relevance for each of the κ = 3g columns",
-    "spherical": "one relevance for each of the g groups",
-    "full": "a covariance for each of the g groups",
-}
-
-
-def seconds_of(model: str, repeats: int = 3, **sizes: int) -> tuple[float, int]:
-    """Return the smallest processor time of some fits at a fifth of the power, and the sweeps."""
-    chosen = BASE | sizes
-    data = recording(
-        chosen["sources"], n_sensors=chosen["sensors"], n_responses=chosen["responses"]
-    )
-    options: dict[str, Any] = {"groups": 3, "group_covariance": model}
-    options = {} if model == "columns alone" else options
-    estimator = SparseVAE(noise_variance=SHARES[0] * data.power, fit_intercept=False, **options)
-    runs = [
-        measured(lambda: estimator.fit(data.dictionary, data.responses)) for _ in range(repeats)
-    ]
-    return min(run[0] for run in runs), int(runs[0][2].n_iter_)
-
-
-def slope(sizes: tuple[int, ...], times: list[float]) -> str:
-    return f"{np.polyfit(np.log(sizes), np.log(times), 1)[0]:.2f}"
-
-
-def growth() -> str:
-    """Return the table of growth exponents, and print its rows as they are measured."""
-    rows = []
-    for model in MODELS:
-        for name, (sizes, theory) in GROWTH.items():
-            found = [seconds_of(model, **{name: size}) for size in sizes]
-            listed = ", ".join(
-                f"{size}: {seconds:.2f} s ({sweeps})"
-                for size, (seconds, sweeps) in zip(sizes, found, strict=True)
-            )
-            whole = slope(sizes, [seconds for seconds, _ in found])
-            each = slope(sizes, [seconds / sweeps for seconds, sweeps in found])
-            rows.append([model, name, whole, each, theory, listed])
-            print(" | ".join(rows[-1]), flush=True)
-    header = ["model", "size", "exponent", "per sweep", "theory, per sweep", "times (sweeps)"]
-    kept = ", ".join(f"{value} {name}" for name, value in BASE.items())
-    names = "; ".join(f"*{name}*: {words}" for name, words in MODELS.items())
-    return f"{markdown(header, rows)}\n\nThe sizes that do not grow are {kept}. {names}."
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(prog="orientations")
     parser.add_argument("--small", action="store_true", help="400 sources instead of 8196")
     parser.add_argument("--updates", type=int, default=2000, help="limit of the peers' updates")
-    parser.add_argument("--growth", action="store_true", help="growth with the sizes instead")
-    parser.add_argument("--write", help="page whose section `growth` is replaced by the table")
     options = parser.parse_args()
     warnings.simplefilter("ignore", ConvergenceWarning)
     warnings.filterwarnings("ignore", message=".*Convergence NOT reached.*")
-    if options.growth:
-        text = growth()
-        print(text)
-        if options.write:
-            write_section(options.write, "growth", text)
-        return
     data = recording(400 if options.small else SOURCES)
     for share in SHARES:
         at_given_noise(data, share, options.updates)

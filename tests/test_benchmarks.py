@@ -1,4 +1,4 @@
-"""The computing parts of the benchmarks: formulas of costs, references, verdicts and tables."""
+"""The computing parts of the benchmarks: references, verdicts and tables."""
 
 import json
 import math
@@ -8,17 +8,13 @@ import numpy as np
 import pytest
 import scipy.sparse
 from benchmarks import (
-    _scaling_costs,
     _tables,
     completion,
     missing,
     reduced_rank,
-    scaling,
     shapes,
     streams,
 )
-from benchmarks._scaling_costs import Cost
-from benchmarks.scaling import Measurement
 from benchmarks.shapes import Result, Shape
 from numpy.testing import assert_allclose
 from sklearn.linear_model import LinearRegression
@@ -199,94 +195,6 @@ def test_a_small_shape_is_measured():
     assert max(results[name].error for name in ("ours", "covariance_eigh")) < 1e-10
     (entry,) = json.loads(shapes.as_json([(shape, results)]))
     assert entry["solvers"]["ours"]["seconds"] == results["ours"].seconds
-
-
-# The cost model.
-
-
-def test_operations_of_the_products_are_those_of_loops():
-    n, m, k, passes = 5, 4, 2, 3
-    # Half of a symmetric product, two operations for each pair of entries.
-    pairs = sum(2 for _ in range(n) for i in range(m) for j in range(m) if i < j)
-    assert _scaling_costs.moment_cost(n, m, k).products == pairs + n * m
-    pairs = sum(2 for _ in range(m) for i in range(n) for j in range(n) if i < j)
-    assert _scaling_costs.gram_cost(n, m, k).products == pairs + n * m + 2 * n * m * k
-    b = _scaling_costs.block_width(m, k)
-    projections = sum(3 * 2 * (2 * m * b * b * j) for j in range(1, passes + 1))
-    expected = passes * 2 * (2 * n * m * b) + projections
-    assert _scaling_costs.krylov_cost(n, m, k, passes).products == expected
-
-
-@pytest.mark.parametrize("chunks", [1, 2, 8, 9, 64, 65, 1000])
-def test_tree_has_the_tasks_and_levels_of_the_reduction(chunks):
-    parts, tasks, levels = chunks, chunks, 0
-    while parts > 1:
-        parts = len(range(0, parts, _scaling_costs.FAN_IN))
-        tasks, levels = tasks + parts, levels + 1
-    assert _scaling_costs.tasks_of_tree(chunks) == tasks
-    assert _scaling_costs.tree_depth(chunks) == levels
-
-
-def test_the_tree_on_one_worker_is_a_stream():
-    tree = _scaling_costs.tree_moment_cost(10_000, 50, 5, chunks=1, workers=1)
-    stream = _scaling_costs.streamed_moment_cost(10_000, 50, 5)
-    for term in ("products", "eigen", "disk", "network"):
-        assert getattr(tree, term) == getattr(stream, term)
-    half = _scaling_costs.tree_moment_cost(10_000, 50, 5, chunks=8, workers=2)
-    assert half.products == stream.products / 2
-    assert half.disk == stream.disk / 2
-    assert half.network > 0.0
-
-
-CONSTANTS = {
-    "products": 2e-11,
-    "eigen": 1e-10,
-    "memory": 3e-10,
-    "disk": 2e-9,
-    "network": 1e-9,
-    "messages": 1e-3,
-}
-
-
-def synthetic(constants):
-    rng = np.random.default_rng(3)
-    for _ in range(12):
-        work = {name: rng.uniform(0.1, 1.0) / value for name, value in CONSTANTS.items()}
-        cost = Cost(**work)
-        yield Measurement("route", "size", cost, scaling.predicted_seconds(cost, constants))
-
-
-def test_fit_recovers_the_constants_of_exact_measurements():
-    found = scaling.fitted_constants(list(synthetic(CONSTANTS)))
-    assert_allclose(list(found.values()), list(CONSTANTS.values()), rtol=1e-8)
-
-
-def test_constants_are_never_negative_and_unknown_ones_are_nan():
-    without = CONSTANTS | {"disk": 0.0}
-    assert_allclose(scaling.fitted_constants(list(synthetic(without)))["disk"], 0.0, atol=1e-16)
-    costs = [_scaling_costs.moment_cost(n, m, 5) for n, m in ((1000, 100), (5000, 300), (300, 500))]
-    entries = [Measurement("moment", "", c, scaling.predicted_seconds(c, CONSTANTS)) for c in costs]
-    found = scaling.fitted_constants(entries)
-    assert math.isnan(found["messages"])
-    assert all(value >= 0.0 for value in found.values() if not math.isnan(value))
-    assert_allclose(scaling.predicted_seconds(costs[0], found), entries[0].seconds, rtol=1e-8)
-    assert math.isnan(scaling.predicted_seconds(Cost(messages=1.0), found))
-
-
-def test_predictions_say_what_breaks_first():
-    by_route = {(q.data, q.route.split(",")[0], q.workers): q for q in scaling.questions()}
-    square = by_route["10⁶ × 10⁶", "Dask tree", 100]
-    assert square.cost.space >= 8e12
-    assert "memory" in scaling.breaks_first(square, CONSTANTS, 16e9)
-    tall = by_route["10⁹ × 1000", "streamed moment", 1]
-    assert tall.cost.disk == 4e12
-    assert tall.cost.products == 1e15
-    # 20 000 s of products, 8000 s of reading, 6000 s of memory.
-    assert scaling.breaks_first(tall, CONSTANTS, 16e9).startswith("matrix products")
-    slow = scaling.with_limits(CONSTANTS, disk=1e8, network=1e12)
-    assert slow["disk"] == 1e-8
-    assert slow["network"] == CONSTANTS["network"]
-    assert scaling.breaks_first(tall, slow, 16e9).startswith("reading files")
 
 
 # Streams.
