@@ -289,7 +289,7 @@ def test_ctrl_c_of_a_command_on_a_cluster_is_two_sentences(client, tmp_path):
     try:
         with subprocess.Popen(command, cwd=tmp_path, **pipes) as process:
             wait_for_file(tmp_path / "begun")
-            time.sleep(0.5)  # the command waits for the workers
+            time.sleep(2.0)  # the command waits for the workers
             process.send_signal(signal.SIGINT)
             _, said = process.communicate(timeout=60)
     finally:
