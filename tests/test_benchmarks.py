@@ -15,7 +15,7 @@ from benchmarks import (
     shapes,
     streams,
 )
-from benchmarks.shapes import Result, Shape
+from benchmarks.shapes import Shape
 from numpy.testing import assert_allclose
 from sklearn.linear_model import LinearRegression
 from sklearn.metrics import r2_score
@@ -43,82 +43,10 @@ def test_the_error_of_components():
     assert _tables.component_error(reference[[0, 0]], reference) == 1.0
 
 
-def test_markdown_and_sections(tmp_path):
-    table = _tables.markdown(("a", "b"), [(1, "x"), (2, "y")])
-    assert table == "| a | b |\n| --- | --- |\n| 1 | x |\n| 2 | y |"
-    page = tmp_path / "page.md"
-    page.write_text("before\n<!-- t -->\nold\n<!-- end of t -->\nafter\n", encoding="utf-8")
-    for _ in range(2):
-        _tables.write_section(page, "t", table)
-    expected = f"before\n<!-- t -->\n{table}\n<!-- end of t -->\nafter\n"
-    assert page.read_text(encoding="utf-8") == expected
-    with pytest.raises(ValueError, match="must have one marker '<!-- other -->'"):
-        _tables.write_section(page, "other", table)
-
-
-def test_comparison_is_met_up_to_the_asked_ratio():
-    def entry(ours, theirs, **settings):
-        times = [None if value is None else _tables.Times((value,)) for value in (ours, theirs)]
-        return _tables.Comparison("P0", "work", times[0], "peer", times[1], **settings)
-
-    assert entry(1.1, 1.0, most=1.2).met == "yes"
-    assert entry(1.3, 1.0, most=1.2).met == "**NO**"
-    assert entry(1.1, 1.0, most=1.2, others_met=False).met == "**NO**"
-    assert entry(1.0, None, most=1.2).met == entry(1.0, 1.0).met == "–"
-    cells = entry(1.0, None, notes="not installed").cells()
-    assert len(cells) == len(_tables.Comparison.HEADER)
-    assert cells[5] == "–"
-    assert cells[-1] == "not installed"
-
-
 # The command.
 
 
 # The grid of shapes.
-
-
-def test_the_grid_covers_what_is_asked():
-    grid = shapes.GRID
-    assert len({shape.label for shape in grid}) == len(grid) >= 24
-    sides = [side for shape in grid for side in (shape.n, shape.m)]
-    assert (min(sides), max(sides)) == (100, 50_000)
-    assert max(shape.nbytes for shape in grid) == 2e9
-    components = [shape.k for shape in grid]
-    assert (min(components), max(components)) == (2, 200)
-    for name, values in (("spectrum", {"flat", "decaying"}), ("dtype", {"float32", "float64"})):
-        for sparse in (True, False):
-            assert {getattr(s, name) for s in grid if s.sparse == sparse} == values
-
-
-@pytest.mark.parametrize("dtype", ["float32", "float64"])
-@pytest.mark.parametrize("spectrum", ["flat", "decaying"])
-def test_dense_rows_have_their_spectrum_and_a_mean(spectrum, dtype):
-    shape = Shape(4000, 40, 4, spectrum, dtype)
-    X = shapes.rows_of(shape)
-    assert X.shape == (4000, 40)
-    assert X.dtype == dtype
-    wanted, noise = shapes.factor_eigenvalues(shape)
-    found = np.linalg.eigvalsh(np.cov(X.T.astype(float)))[::-1]
-    assert_allclose(found[: len(wanted)], wanted + noise, rtol=0.15)
-    edge = noise * (1 + math.sqrt(40 / 4000)) ** 2
-    assert found[len(wanted)] <= 1.1 * edge < found[len(wanted) - 1]
-    mean = np.linalg.norm(X.mean(axis=0))
-    assert mean > 0.3 * math.sqrt(wanted.sum())
-
-
-@pytest.mark.parametrize("spectrum", ["flat", "decaying"])
-def test_sparse_rows_have_their_density_and_groups(spectrum):
-    X = shapes.rows_of(Shape(1500, 400, 5, spectrum, density=0.05))
-    assert scipy.sparse.issparse(X)
-    if spectrum == "flat":
-        assert_allclose(X.nnz / (1500 * 400), 0.05, rtol=0.15)  # some entries coincide
-    values = np.linalg.eigvalsh(np.cov(X.toarray().T))[::-1]
-    gaps = values[:30] / values[1:31]
-    if spectrum == "flat":
-        assert np.argmax(gaps) == 18  # twenty groups, less one by centring
-        assert values[20] < 3 * values[200]
-    else:
-        assert values[20] > 5 * values[200]
 
 
 def sample(kind):
@@ -145,45 +73,6 @@ def test_references_are_the_singular_vectors_of_the_centred_rows(kind):
     assert _tables.component_error(refined, exact) < 1e-11
     good = shapes.refined_reference(X, mean, shape.k, [exact + 1e-6 * noise, exact])
     assert _tables.component_error(good, exact) < 1e-12
-
-
-def result(error, *seconds):
-    return Result(list(seconds), error)
-
-
-def test_a_peer_counts_if_it_is_as_accurate():
-    assert shapes.counts(9e-12, 1e-15, "float64")
-    assert not shapes.counts(2e-10, 1e-15, "float64")
-    assert shapes.counts(2e-10, 3e-11, "float64")
-    assert shapes.counts(9e-6, 1e-8, "float32")
-    assert not shapes.counts(math.nan, 1e-15, "float64")
-    assert shapes.counts(1e-12, math.nan, "float64")
-    assert not shapes.counts(1e-3, math.nan, "float64")
-
-
-def test_verdicts_of_a_shape():
-    results = {
-        "ours": result(1e-14, 1.0, 1.2, 1.1),
-        "randomized": result(1e-3, 0.1),
-        "arpack": result(1e-13, 1.0, 1.05, 1.02),
-        "full": result(1e-14, 3.0),
-        "covariance_eigh": Result(note="not run"),
-    }
-    assert shapes.best_peer(results, "float64") == "arpack"  # the fastest accurate one
-    assert shapes.verdict(results, "float64") == "yes"
-    results["arpack"].seconds = [0.9, 0.95]
-    row = shapes.table_row(Shape(10, 5, 2, "flat"), results)
-    assert row[6:9] == ["arpack", "925 ms", "1.19"]
-    late = Result(note="more than 5 s")
-    for ours, peer, expected in [
-        (result(1e-14, 1.1), result(1e-13, 0.925), "**NO: asked ≤ 1.1**"),
-        (result(1e-14, 0.019), result(1e-14, 0.01), "yes"),  # short fits may take twice as long
-        (result(1e-14, 0.038), result(1e-14, 0.02), "**NO: asked ≤ 1.1**"),
-        (result(1e-4, 0.1), result(1e-14, 1.0), "**NO: error**"),
-        (late, result(1e-14, 1.0), "**NO: more than 5 s**"),
-        (result(1e-14, 0.1), late, "yes"),
-    ]:
-        assert shapes.verdict({"ours": ours, "arpack": peer}, "float64") == expected
 
 
 def test_a_small_shape_is_measured():
@@ -263,17 +152,6 @@ def test_the_peers_of_completion_have_the_minimum_that_is_certified():
 
 
 # Missing entries.
-
-
-@pytest.mark.parametrize("kind", ["at random", "by another feature", "by their own value"])
-def test_shares_of_removed_entries(kind):
-    rows, basis = missing.make_rows(400, seed=0)
-    hidden = missing.removed(rows, kind, 0.3, seed=0)
-    assert_allclose(hidden.mean(), 0.3, atol=1e-3)
-    assert not hidden[:, 0].any()
-    kept = rows[:, 1:][~hidden[:, 1:]].mean() - rows[:, 1:].mean()
-    assert (kept < -0.1) == (kind == "by their own value")
-    assert_allclose(basis.T @ basis, np.eye(missing.FACTORS), atol=1e-12)
 
 
 def test_errors_of_methods_for_missing_entries():

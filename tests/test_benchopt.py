@@ -72,16 +72,6 @@ def test_the_energy_is_minus_twice_the_log_likelihood_and_that_of_the_estimator(
         assert formulas.energy(*given[:2], np.full(30, wrong), given[3]) == np.inf
 
 
-def test_the_score_of_a_support():
-    columns = 2.0 * np.eye(3)
-    assert formulas.selected(columns, np.array([1.0, 0.2, 0.3]), 1.0).tolist() == [0, 2]
-    score = formulas.support_f1
-    assert score(np.array([1, 2]), np.array([2, 1])) == 1.0
-    assert score(np.array([1, 2]), np.array([2, 3, 4])) == 0.4
-    assert score(np.array([], int), np.array([], int)) == 1.0
-    assert score(np.array([], int), np.array([1])) == 0.0
-
-
 SOLVERS = {
     "SparseVAE": ("sparse_vae.py", {"solver": "auto"}, 300),
     "mm": ("fixed_point.py", {"update": "mm"}, 3000),
@@ -115,27 +105,6 @@ def test_every_solver_reaches_the_same_minimum(name, benchmark):
     tolerance = 2e-2 if name in {"em", "ARDRegression"} else 1e-4
     assert_allclose(values[2], lowest.energy_ / data.responses.shape[1], atol=tolerance)
     assert figures["support_f1"] >= 0.5
-
-
-def test_the_updates_of_mm_and_em_never_raise_the_energy(benchmark):
-    data = problem(4, seed=1)
-    given = data.dictionary, data.responses
-    for update in ("mm", "em"):
-        solver = benchmark("Solver", "solvers/fixed_point.py")(update=update)
-        solver.set_objective(*given, data.noise_variance)
-        values = []
-        for steps in range(1, 12):
-            solver.run(steps)
-            values.append(formulas.energy(*given, solver.relevance, data.noise_variance))
-        assert np.all(np.diff(values) <= 1e-9)
-
-
-def test_ard_skips_several_responses(benchmark):
-    solver = benchmark("Solver", "solvers/ard.py")()
-    skipped, reason = solver.skip(None, np.zeros((3, 2)), 1.0)
-    assert skipped
-    assert "there are 2" in reason
-    assert solver.skip(None, np.zeros((3, 1)), 1.0) == (False, None)
 
 
 @pytest.mark.parametrize("name", ["simulated", "leadfield"])

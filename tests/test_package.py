@@ -41,28 +41,6 @@ def test_optional_packages_are_there_when_all_are_required():
     assert not missing or os.environ.get("LUCIDAE_REQUIRE_EXTRAS") != "1"
 
 
-def test_require_refuses_a_name_that_nobody_listed():
-    with pytest.raises(ValueError, match="not listed"):
-        require("surprise")
-
-
-def test_require_fails_when_all_are_required_and_skips_otherwise(monkeypatch):
-    monkeypatch.setitem(sys.modules, "polars", None)
-    monkeypatch.setenv("LUCIDAE_REQUIRE_EXTRAS", "1")
-    with pytest.raises(pytest.fail.Exception, match="polars"):
-        require("polars")
-    monkeypatch.setenv("LUCIDAE_REQUIRE_EXTRAS", "0")
-    with pytest.raises(pytest.skip.Exception, match="polars"):
-        require("polars")
-
-
-def test_peers_are_never_required(monkeypatch):
-    monkeypatch.setitem(sys.modules, PEERS[0], None)
-    monkeypatch.setenv("LUCIDAE_REQUIRE_EXTRAS", "1")
-    with pytest.raises(pytest.skip.Exception):
-        require(PEERS[0])
-
-
 def test_version_is_the_one_that_the_build_reads():
     assert re.fullmatch(r"\d+\.\d+\.\d+(\.dev\d+)?", lucidae.__version__)
     assert importlib.metadata.version("lucidae") == lucidae.__version__
@@ -169,9 +147,10 @@ def test_the_package_lists_its_lazy_names_and_refuses_others():
         lucidae.nonsense  # noqa: B018
 
 
-def test_no_extra_of_the_tests_brings_torch():
+@pytest.mark.parametrize("first", ["test", "dev", "docs"])
+def test_no_extra_of_the_tests_and_of_the_documentation_brings_torch(first):
     extras = PROJECT["optional-dependencies"]
-    reached, frontier = [], ["test", "dev"]
+    reached, frontier = [], [first]
     while frontier:
         reached.append(frontier.pop())
         for requirement in extras[reached[-1]]:
@@ -208,53 +187,11 @@ def without_figures(text):
     return re.sub(r"-?\d[\d.]*(e[+-]?\d+)?", "#", text).split()
 
 
-def test_readme_names_the_two_commands():
-    for command in ("report", "test"):
-        assert f"python3 dev.py {command}" in README
-
-
-def test_namespaces_of_the_fixture_make_doubles(xp):
-    assert xp.zeros(2).dtype == xp.asarray([1.0]).dtype == xp.float64
-
-
 def test_dev_prints_its_commands_and_refuses_unknown_ones():
     assert python("dev.py", "--help").returncode == 0
     result = python("dev.py", "dance")
     assert result.returncode == 2
     assert "python3 dev.py test" in result.stdout
-
-
-@pytest.mark.parametrize(
-    ("command", "module"), [("fuzz", "fuzzing"), ("coverage", "pytest"), ("mutate", "mutmut")]
-)
-def test_dev_runs_the_tools_of_the_tests(command, module, monkeypatch):
-    dev, seen = load_dev(), {}
-
-    def remember(command, cwd, env):
-        seen.update(command=[str(word) for word in command], env=env)
-        return subprocess.CompletedProcess(command, 3)
-
-    monkeypatch.setattr(dev, "provide", lambda extra: None)
-    monkeypatch.setattr(dev.subprocess, "run", remember)
-    assert dev.main([command, "--some", "argument"]) == 3
-    assert seen["command"][2] == module
-    assert seen["command"][-2:] == ["--some", "argument"]
-    assert seen["env"]["OPENBLAS_NUM_THREADS"] == "1"
-    written = seen["env"].get("COVERAGE_FILE", "elsewhere")
-    assert not written.startswith(str(ROOT))
-
-
-def test_dev_checks_versions_without_an_environment_of_its_own(monkeypatch):
-    dev, calls = load_dev(), []
-
-    def remember(command, cwd):
-        calls.append(command)
-        return subprocess.CompletedProcess(command, 0)
-
-    monkeypatch.setattr(dev, "provide", lambda extra: pytest.fail("nothing is installed here"))
-    monkeypatch.setattr(dev.subprocess, "run", remember)
-    assert dev.main(["versions", "--only", "oldest"]) == 0
-    assert calls[0][1:] == [str(ROOT / "tests" / "versions.py"), "--only", "oldest"]
 
 
 def test_dev_explains_that_an_old_python_is_too_old(monkeypatch, capsys):
@@ -300,36 +237,3 @@ def test_dev_installs_once_and_again_only_when_the_project_changed(sandboxed_dev
     dev.provide("cli")
     assert installs(calls) == [".[test]", ".[cli]"]
     assert sum("venv" in call for call in calls) == 1
-
-
-def test_dev_reuses_an_environment_that_it_did_not_make(sandboxed_dev):
-    dev, calls = sandboxed_dev
-    dev.VENV.mkdir()
-    dev.PYTHON.write_text("")
-    (dev.VENV / "treasure").write_text("kept")
-    dev.provide("cli")
-    assert not any("venv" in call for call in calls)
-    assert (dev.VENV / "treasure").read_text() == "kept"
-
-
-def test_dev_recovers_from_a_damaged_stamp(sandboxed_dev):
-    dev, calls = sandboxed_dev
-    dev.provide("cli")
-    dev.STAMP.write_text("{half")
-    dev.provide("cli")
-    assert installs(calls) == [".[cli]", ".[cli]"]
-
-
-def test_dev_passes_arguments_and_the_environment_on(sandboxed_dev, monkeypatch):
-    dev, _ = sandboxed_dev
-    seen = {}
-
-    def remember(command, cwd, env):
-        seen.update(command=command, env=env)
-        return subprocess.CompletedProcess(command, 5)
-
-    monkeypatch.setattr(dev, "provide", lambda extra: None)
-    monkeypatch.setattr(dev.subprocess, "run", remember)
-    assert dev.main(["test", "-k", "moments"]) == 5
-    assert seen["command"][-2:] == ["-k", "moments"]
-    assert seen["env"]["SCIPY_ARRAY_API"] == seen["env"]["OPENBLAS_NUM_THREADS"] == "1"

@@ -170,12 +170,6 @@ def test_a_rate_that_was_not_given_is_mentioned_with_what_to_do(run, samples, ar
     assert ("--dropout cv chooses the rate" in err) is bool(hint)
 
 
-def test_one_target_at_the_default_rate_has_half_the_coefficients_of_least_squares(samples):
-    X, Y = samples
-    halved = lucidae.DropoutRegressor().fit(X, Y[:, 0]).coef_
-    assert np.allclose(halved, lucidae.DropoutRegressor(dropout=0.0).fit(X, Y[:, 0]).coef_ / 2)
-
-
 def test_dropout_with_targets_is_a_regression(run, samples):
     X, Y = samples
     arguments = ("--target", "u", "--target", "v", "--dropout", "cv")
@@ -218,14 +212,6 @@ def test_target_from_a_second_file(run, samples, file, outputs):
     assert predictions.shape == (40, outputs)
     assert np.abs(predictions - Y[:, :outputs]).max() < 1
     assert model.predict(X).shape == ((40,) if outputs == 1 else (40, 2))
-
-
-def test_sparse_with_the_rule_of_one_standard_error(run, samples):
-    options = ("--target", "y.npy", "--noise-variance", "cv_1se")
-    assert run("fit", "sparse", "X.npy", *options)[0] == 0
-    X, Y = samples
-    expected = lucidae.SparseVAE(noise_variance="cv_1se").fit(X, Y[:, 0])
-    assert np.isclose(lucidae.load("X-sparse-model.npz").noise_variance_, expected.noise_variance_)
 
 
 def test_sparse_with_groups_and_without_an_intercept(run, samples):
@@ -310,13 +296,6 @@ def test_bad_file_or_setting_is_one_sentence_and_leaves_no_file(run, folder, arg
     assert set(folder.iterdir()) == before
 
 
-def test_debug_shows_the_traceback(run):
-    code, _, err = run("--debug", "fit", "linear", "none.npy")
-    assert code == 2
-    assert "Traceback" in err
-    assert err.splitlines()[-1] == "There is no file 'none.npy': check the path."
-
-
 def test_warning_of_a_fit_is_one_sentence(run, monkeypatch):
     fit = lucidae.LinearAutoencoder.fit
 
@@ -382,22 +361,6 @@ def test_spinner_waits_for_its_moment_and_never_outlives_the_work(monkeypatch, c
         thread.join(60)
         assert not thread.is_alive()
     assert capsys.readouterr().err == ""
-
-
-def test_parquet_in_parquet_out(run, samples):
-    pyarrow = require("pyarrow")
-    parquet = require("pyarrow.parquet")
-    X, Y = samples
-    columns = np.hstack([X, Y[:, :1]]).T
-    parquet.write_table(
-        pyarrow.table(dict(zip([*COLUMNS, "u"], columns, strict=True))), "p.parquet"
-    )
-    assert run("fit", "sparse", "p.parquet", "--target", "u")[0] == 0
-    table = parquet.read_table("p-sparse-coefficients.parquet")
-    assert table.column_names == ["feature", "in support", "relevance", "u"]
-    assert table["feature"].to_pylist() == list(COLUMNS)
-    expected = lucidae.SparseVAE().fit(X, Y[:, 0])
-    assert np.array_equal(table["u"].to_numpy(), expected.coef_)
 
 
 @pytest.mark.parametrize("kind", [".csv", ".npy", ".parquet"])

@@ -23,7 +23,7 @@ from lucidae import SecondMoment
 from lucidae.datasets import load_digits
 from lucidae_app.preparation import Preparation, Prepared, ReadOptions, Table
 from lucidae_app.report import figures, style, write_report
-from lucidae_app.report.page import Clock, Plot
+from lucidae_app.report.page import Plot
 from lucidae_app.report.sections import SECTIONS, render
 
 VOID = {"meta", "link", "br", "img", "hr", "path", "use", "image", "rect", "line"}
@@ -123,13 +123,6 @@ def test_numbers_of_the_spectrum_are_those_of_the_data(digits, parsed):
     variances, _ = SecondMoment.of(digits.values).spectrum(len(rows))
     assert_allclose([float(row["variance"]) for row in rows], variances, rtol=1e-6)
     assert_allclose(float(rows[-1]["cumulative share"]), 1.0, rtol=1e-9)
-
-
-def test_same_data_give_the_same_figures():
-    def svgs():
-        return re.findall(r"<svg.*?</svg>", chapters(random_table(), "components"), re.DOTALL)
-
-    assert svgs() == svgs() != []
 
 
 def test_names_from_a_file_are_escaped_and_remarks_are_made():
@@ -308,42 +301,6 @@ def test_target_is_explained_by_the_columns_that_made_it():
     assert "generated data" not in text
 
 
-def test_clock_adds_up_and_survives_an_error():
-    clock = Clock()
-    for _ in range(2):
-        with pytest.raises(ZeroDivisionError), clock("task"):
-            raise ZeroDivisionError
-    assert list(clock.seconds) == ["task"]
-
-
-def test_plot_refuses_columns_of_different_length():
-    plot = Plot("name", "<svg/>", "caption", {"a": [1, 2], "b": [1]})
-    with pytest.raises(ValueError, match="shorter"):
-        _ = plot.link
-
-
-def test_drawing_leaves_the_users_style_alone():
-    mpl = require("matplotlib")
-    before = dict(mpl.rcParams)
-    figures.image_grid(np.ones((3, 2, 2)), ["x", "y", "z"], signed=True)
-    assert dict(mpl.rcParams) == before
-
-
-def test_svg_carries_no_colour_of_its_own_and_a_name():
-    figure = figures.dropout(np.arange(3.0), 0.5, np.arange(3.0), np.arange(3))
-    svg = style.to_svg(figure, "lines", 'a "quoted" <name>')
-    assert 'aria-label="a &quot;quoted&quot; &lt;name&gt;"' in svg
-    assert "var(--blue)" in svg
-    assert not any(light in svg for light in style.LIGHT.values())
-
-
-@pytest.mark.parametrize("theme", [0, 1])
-def test_series_keep_their_contrast_with_the_page(theme):
-    background = ("#ffffff", "#14181d")[theme]
-    for name in ("ink", "muted", "blue", "orange", "green", "purple", "yellow"):
-        assert contrast(style.THEME[name][theme], background) >= 3.0, name
-
-
 def contrast(first, second):
     """Return the contrast ratio of two colours (WCAG 2.1, relative luminance)."""
     low, high = sorted((luminance(first), luminance(second)))
@@ -376,24 +333,3 @@ def test_indices_start_at_zero_everywhere(parsed):
     for entry in ["components:component", "spectrum:component", "alignment:latent"]:
         file, _, column = entry.partition(":")
         assert rows_of(parsed, f"{file}.csv")[0][column] == "0", file
-
-
-def test_wide_parts_scroll_with_a_cue(digits_page):
-    assert digits_page.count('class="cue"') == digits_page.count('<figure class="plot')
-    css = digits_page.partition("<style>")[2].partition("</style>")[0]
-    assert ".scroll { overflow-x: auto; background:" in css
-    assert re.search(r"max-width: 40rem.*\.cue \{ display: block", css, re.DOTALL)
-    assert digits_page.count("<pre") == digits_page.count('<pre class="scroll"') > 0
-
-
-def test_captions_do_not_name_colours_that_the_dark_theme_inverts(parsed):
-    text = " ".join(parsed.words)
-    assert not re.search(r"\b(dark|light|black|white|grey) (diagonal|line|pixel|cell)", text)
-
-
-def test_figures_whose_captions_name_colours_keep_them_in_the_dark_theme(digits_page):
-    figures_of_page = digits_page.split("<figure")[1:]
-    for figure in figures_of_page:
-        caption = figure.partition("<figcaption>")[2].partition("<details>")[0]
-        assert ("red is positive" in caption) == ("plot colours" in figure[:40])
-    assert "figure:not(.colours) svg image { filter: invert" in digits_page

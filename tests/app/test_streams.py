@@ -115,22 +115,6 @@ def test_small_files_are_loaded(run, rows, monkeypatch):
     assert code == 0, err
 
 
-def test_a_scheduler_that_does_not_answer_is_one_sentence(run, monkeypatch):
-    require("distributed")
-    monkeypatch.setattr("lucidae_app.streams.SECONDS", 0.3)
-    with socket.socket() as silent:
-        silent.bind(("127.0.0.1", 0))
-        port = silent.getsockname()[1]
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            code, _, err = run(
-                "fit", "linear", "rows.npy", "--scheduler", f"tcp://127.0.0.1:{port}"
-            )
-    assert code == 2
-    assert "did not answer within" in err
-    assert len(err.strip().splitlines()) == 1
-
-
 @pytest.mark.parametrize(
     "sent", [b"", b"HTTP/1.1 400 Bad Request\r\nContent-Length: 0\r\n\r\n" * 4]
 )

@@ -229,17 +229,3 @@ def test_an_example_draws_a_figure_and_keeps_what_its_text_states(
 def test_the_statements_of_every_example_are_checked() -> None:
     assert sorted(STATEMENTS) == sorted(path.name for path in EXAMPLES)
     assert len(EXAMPLES) >= 14
-
-
-@pytest.mark.parametrize("example", EXAMPLES, ids=lambda path: path.name)
-def test_an_example_begins_with_a_title_and_ends_with_advice(example: Path) -> None:
-    text = (FOLDER / example.with_suffix(".py")).read_text(encoding="utf-8")
-    quotes, title, line, blank, *_ = text.splitlines()
-    assert (quotes, line, blank) == ('"""', "=" * len(title), "")
-    assert "# What to take home:" in text
-    assert "certificate" in text
-
-
-@pytest.mark.parametrize("folder", [FOLDER, *sorted({FOLDER / path.parent for path in EXAMPLES})])
-def test_every_folder_has_a_header_for_sphinx_gallery(folder: Path) -> None:
-    assert (folder / "GALLERY_HEADER.rst").exists()

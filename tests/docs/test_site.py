@@ -6,7 +6,6 @@ import re
 import runpy
 import subprocess
 import sys
-import tomllib
 from pathlib import Path
 
 import pytest
@@ -64,27 +63,6 @@ def test_every_page_is_in_a_table_of_contents_exactly_once():
     assert sorted(found) == sorted(p.relative_to(DOCS).with_suffix("").as_posix() for p in PAGES)
 
 
-def test_pages_below_others_exist():
-    listed = settings()["page_children"].values()
-    entries = [entry for names in listed for entry in names if entry != "*"]
-    names = [entry.rpartition("<")[2].rstrip(">") for entry in entries]
-    missing = [name for name in names if not (DOCS / f"{name}.md").exists()]
-    assert [name for name in missing if not name.startswith(GENERATED)] == []
-
-
-def test_a_page_that_is_missing_leaves_its_place_to_the_pages_below_it(tmp_path):
-    trees = extension("page_trees")
-    (tmp_path / "folder").mkdir()
-    for name in ("index", "leaf", "folder/index", "folder/b", "folder/a"):
-        (tmp_path / f"{name}.md").write_text("# Title\n", encoding="utf-8")
-    listed = {"index": ["Words <folder/index>", "absent"], "absent": ["leaf"]}
-    assert trees.children("index", "", tmp_path, listed) == ["Words <folder/index>", "leaf"]
-    linked = trees.children("folder/index", "see [b](b.md#part)", tmp_path, listed)
-    assert linked == ["folder/b", "folder/a"]
-    listed["folder/index"] = ["leaf", "*"]
-    assert trees.children("folder/index", "", tmp_path, listed) == ["leaf", "folder/a", "folder/b"]
-
-
 def test_pages_are_short_and_guides_have_figures():
     """Words of Markdown files, code included; results, benchmarks and reference are not counted."""
     words = {}
@@ -126,58 +104,6 @@ def test_local_links_have_a_target(path):
     assert dead == []
 
 
-def test_the_documentation_is_built_without_torch():
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-    extras, reached, frontier = project["optional-dependencies"], [], ["docs"]
-    while frontier:
-        reached.append(frontier.pop())
-        for requirement in extras[reached[-1]]:
-            nested = re.match(r"lucidae\[(.*)\]", requirement)
-            frontier += nested[1].split(",") if nested else []
-    assert not {"torch", "lightning"} & set(reached)
-    assert not any(line.startswith("torch") for extra in reached for line in extras[extra])
-
-
-def test_the_link_check_finds_dead_links_and_the_network(tmp_path, capsys):
-    links = extension("site_links")
-    (tmp_path / "a").mkdir()
-    (tmp_path / "a" / "b.html").write_text('<h1 id="part">B</h1>', encoding="utf-8")
-    page = tmp_path / "index.html"
-    page.write_text('<a href="a/b.html#part">b</a><a href="https://example.org">out</a>', "utf-8")
-    assert links.main([str(tmp_path)]) == 0
-    page.write_text(
-        '<a href="a/c.html">c</a><a href="a/b.html#whole">b</a><a href="#here">here</a>'
-        '<script src="https://cdn.example.org/x.js"></script>',
-        encoding="utf-8",
-    )
-    capsys.readouterr()
-    assert links.main([str(tmp_path)]) == 1
-    assert len(capsys.readouterr().out.splitlines()) == 4
-
-
-@pytest.mark.parametrize(("arguments", "quick"), [([], "0"), (["--quick", "-E"], "1")])
-@pytest.mark.parametrize("code", [0, 1])
-def test_the_command_builds_the_site_and_then_checks_its_links(arguments, quick, code, monkeypatch):
-    spec = importlib.util.spec_from_file_location("dev", ROOT / "dev.py")
-    dev = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(dev)
-    calls = []
-
-    def remember(command, cwd, env):
-        calls.append(([str(word) for word in command[2:]], env))
-        return subprocess.CompletedProcess(command, code)
-
-    monkeypatch.setattr(dev, "provide", lambda extra: calls.append(extra))
-    monkeypatch.setattr(dev.subprocess, "run", remember)
-    assert dev.main(["docs", *arguments]) == code
-    assert calls[0] == "docs"
-    assert calls[1][0][:5] == ["sphinx", "-b", "html", "-W", "--keep-going"]
-    assert calls[1][0][5:-2] == [word for word in arguments if word != "--quick"]
-    assert calls[1][1]["LUCIDAE_QUICK_DOCS"] == quick
-    checked = [command for command, _ in calls[2:]]
-    assert checked == ([] if code else [["site_links", str(ROOT / "build" / "docs")]])
-
-
 def test_figures_of_the_dark_theme_have_no_colour_of_the_light_one():
     pytest.importorskip("sphinx")
     require("matplotlib")
@@ -190,23 +116,6 @@ def test_figures_of_the_dark_theme_have_no_colour_of_the_light_one():
         assert not [colour for colour in LIGHT.values() if colour in text], path.name
         whites = re.findall(r'[^"]*#ffffff[^"]*', text)  # marks on the colours of a map
         assert all("stroke: #ffffff" in style for style in whites), path.name
-
-
-def test_formulas_become_mathematics_or_a_warning(monkeypatch):
-    pytest.importorskip("sphinx")
-    from docutils import nodes
-
-    formulas, warnings = extension("mathml"), []
-    monkeypatch.setattr(formulas.LOGGER, "warning", lambda *words, location: warnings.append(words))
-    for source in (r"\frac12", r"\big(\tfrac1n \sum_i x_i\big)", r"a, \dots, b"):
-        assert formulas.converted(nodes.math("", source), as_block=False).startswith("<math")
-    for source in (r"\hat x_i", r"\bar{\lambda}_i"):  # the subscript is not below the letter
-        text = formulas.converted(nodes.math("", source), as_block=False)
-        assert "<msub>" in text
-        assert "under" not in text
-    assert warnings == []
-    assert "<code>" in formulas.converted(nodes.math("", r"\nonsense{1}"), as_block=True)
-    assert len(warnings) == 1
 
 
 def blocks(page):

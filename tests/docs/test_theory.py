@@ -92,41 +92,11 @@ def test_every_numbered_item_has_one_entry_with_all_lines(name):
             assert "∎" in statement, title
 
 
-@pytest.mark.parametrize("name", [name for name in ITEMS if name != "own_results"])
-def test_a_dropped_entry_is_noticed(name):
-    found = entries(page(name))
-    for title in found:
-        shortened = page(name).replace(f"### {title}", "#### ")
-        assert set(entries(shortened)) != expected(name)
-
-
-@pytest.mark.parametrize("name", ITEMS)
-def test_an_entry_names_a_function_and_a_test_or_says_why_not(name):
-    for title, entry in entries(page(name)).items():
-        lines = fields(entry)
-        for field, pattern in (
-            ("Function", r"`lucidae(?:_papers)?\.[\w.]+`"),
-            ("Test", r"`tests/[\w/]+\.py::"),
-        ):
-            text = lines[field]
-            if not re.search(pattern, text):
-                assert re.match(r"none( of its own)?: .{15}|the claim", text), f"{title}: {field}"
-        shown = lines.get("Experiment", "`lae-dynamics`")
-        if not re.search(r"\]\(\.\./results/|`[a-z]+(-[a-z]+)+`", shown):
-            assert re.match(r"none( of its own)?; .{15}", shown), title
-
-
 @pytest.mark.parametrize("name", [*ITEMS, "index"])
 def test_every_function_exists(name):
     paths = set(re.findall(r"`(lucidae(?:_papers)?\.[\w.]+)`", page(name)))
     assert paths or name == "index"
     assert [dotted for dotted in sorted(paths) if not exists(dotted)] == []
-
-
-def test_paths_that_do_not_exist_are_noticed():
-    for wrong in ("lucidae.linear.theory.nothing", "lucidae.nothing", "lucidae.nn.Nothing"):
-        assert not exists(wrong)
-    assert not exists("lucidae.nn.vae.Nothing")
 
 
 @pytest.mark.parametrize("name", [*ITEMS, "index"])
@@ -141,39 +111,11 @@ def test_every_test_exists(name):
     assert text.count("::test_") == len(re.findall(r"`tests/[\w/]+\.py::\w+`", text))
 
 
-@pytest.mark.parametrize("name", [*ITEMS, "index"])
-def test_every_experiment_and_every_page_exists(name):
-    text = page(name)
-    for label, target in re.findall(r"\[([^\]]+)\]\(([^)]+)\)", text):
-        file, _, anchor = target.partition("#")
-        assert (THEORY / file).is_file(), f"{label}: {target}"
-        if anchor:
-            assert anchor in anchors((THEORY / file).read_text(encoding="utf-8")), target
-            assert anchor.startswith(slug(label)), f"{label}: {target}"
-        if "../results/" in target:
-            assert label in NAMES, label
-            assert target == f"../results/{label}.md"
-    for entry in entries(text).values():
-        for experiment in re.findall(
-            r"`([a-z]+(?:-[a-z]+)+)`", fields(entry).get("Experiment", "")
-        ):
-            assert experiment in NAMES, experiment
-
-
-def slug(heading):
-    """Return the name under which a heading is linked to."""
-    return re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-")
-
-
-def anchors(text):
-    return {slug(heading) for heading in re.findall(r"^#+ (.+)$", text, flags=re.MULTILINE)}
-
-
-@pytest.mark.parametrize("name", [*ITEMS, "index"])
-def test_entries_of_other_pages_are_linked_to_by_their_headings(name):
-    """A link such as [Result 1] leads to the entry, and not to the beginning of its page."""
-    for label, target in re.findall(r"\[(\w+ [\d.]+)\]\(([^)]+)\)", page(name)):
-        assert "#" in target, label
+@pytest.mark.parametrize("name", ITEMS)
+def test_every_experiment_exists(name):
+    for entry in entries(page(name)).values():
+        shown = fields(entry).get("Experiment", "")
+        assert set(re.findall(r"`([a-z]+(?:-[a-z]+)+)`", shown)) <= set(NAMES)
 
 
 def test_every_experiment_of_a_paper_is_shown_somewhere():
@@ -181,27 +123,3 @@ def test_every_experiment_of_a_paper_is_shown_somewhere():
     others = {"component-counts", "layers-compression"}  # not of one of the papers
     for experiment in set(NAMES) - others:
         assert experiment in shown, experiment
-
-
-@pytest.mark.parametrize("name", [*ITEMS, "index"])
-def test_formulas_are_closed(name):
-    """An unpaired dollar, brace or bracket would spoil what follows."""
-    text = re.sub(r"`[^`]*`", "", page(name))
-    # a displayed formula is a paragraph of its own, else the dollars after it pair wrongly
-    display = re.compile(r"(?<=\n\n)\$\$[^$]+\$\$(?=\n\n)")
-    text, displayed = display.subn(lambda found: check_formula(found.group()), text)
-    assert "$$" not in text
-    for line in text.split("\n"):
-        assert line.count("$") % 2 == 0, line[:80]
-        for formula in line.split("$")[1::2]:
-            check_formula(formula)
-    assert displayed or name in ("index", "dropout", "sparsity")
-
-
-def check_formula(formula):
-    plain = re.sub(r"\\[{}]", "", formula)
-    assert plain.count("{") == plain.count("}"), formula
-    ends = len(re.findall(r"[(\[]", plain)) - len(re.findall(r"[)\]]", plain))
-    assert ends == 0, formula
-    assert plain.strip(" $"), "an empty formula"
-    return ""

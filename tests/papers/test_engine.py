@@ -5,12 +5,10 @@ import csv
 import json
 import os
 import pickle
-import platform
 import signal
 import subprocess
 import sys
 import time
-from importlib.metadata import PackageNotFoundError
 from pathlib import Path
 
 import joblib
@@ -18,8 +16,7 @@ import numpy as np
 import pytest
 
 from extras import require
-from lucidae_papers import NAMES, Cell, Results, Store, Work, device, experiments, reproduce, run
-from lucidae_papers.engine import duration
+from lucidae_papers import Cell, Results, Store, Work, device, reproduce, run
 
 
 def numbers(store, cells):
@@ -43,13 +40,6 @@ def test_a_work_of_the_main_script_is_refused_by_other_processes():
     work.__module__ = "__main__"
     with pytest.raises(ValueError, match=r"'script\.work/1'.* is defined in the main script"):
         pickle.dumps(Work("script.work/1", work))
-
-
-def test_more_cells_cost_only_themselves(toy, tmp_path):
-    log, store = tmp_path / "log", Store(tmp_path / "cells")
-    run(toy.cells(log, 3), store, jobs=1)
-    tally = run(toy.cells(log, 5), store, jobs=1)
-    assert (tally.measured, tally.reused) == (2, 3)
 
 
 def test_groups_and_threads_give_the_same_numbers(toy, tmp_path):
@@ -207,15 +197,6 @@ def test_bad_settings_are_refused_before_any_work(toy, tmp_path, settings):
     assert not Path(log).exists()
 
 
-def test_durations_read_well():
-    assert [duration(s) for s in (0.04, 12.3, 61, 3600)] == [
-        "0.04 s",
-        "12 s",
-        "1 min 1 s",
-        "1 h 0 min",
-    ]
-
-
 def test_one_result_is_found_by_its_settings(toy, tmp_path):
     store, cells = Store(tmp_path / "cells"), toy.cells(tmp_path / "log", 3)
     run(cells, store, jobs=1)
@@ -334,53 +315,10 @@ def test_a_machine_without_the_extras_can_do_the_work(tmp_path):
     assert (tmp_path / "smoke" / "dropout-landscape.csv").exists()
 
 
-def test_every_experiment_says_what_it_shows():
-    assert [one.name for one in experiments(NAMES)] == list(NAMES)
-    assert all(len(one.shows.split()) > 3 for one in experiments(NAMES))
-
-
 def test_a_device_that_is_absent_is_refused():
     require("torch")
     with pytest.raises(ValueError, match="device='nonsense' is not available here"):
         device.reference("nonsense")
-
-
-def test_an_accelerator_is_named_after_its_torch_device():
-    torch = require("torch")
-    assert device.reference("meta").dtype == torch.float64
-    assert device.machine("meta") == "meta"
-
-
-def test_the_processor_has_a_name_without_proc(monkeypatch):
-    def absent(self, **options):
-        raise FileNotFoundError(self)
-
-    monkeypatch.setattr(Path, "read_text", absent)
-    assert device.machine("cpu") == f"{platform.machine()}, {device.cores()} cores"
-    monkeypatch.setattr(Path, "read_text", lambda self, **options: "flags: none\n")
-    assert device.machine("cpu").startswith(platform.machine())
-    monkeypatch.setattr(Path, "read_text", lambda self, **options: "model name\t: A chip\n")
-    assert device.machine("cpu") == f"A chip, {device.cores()} cores"
-
-
-def test_all_cores_count_where_the_system_has_no_affinity(monkeypatch):
-    monkeypatch.delattr(os, "sched_getaffinity", raising=False)
-    monkeypatch.setattr(os, "cpu_count", lambda: 7)
-    assert device.cores() == 7
-    monkeypatch.setattr(os, "cpu_count", lambda: None)
-    assert device.cores() == 1
-
-
-def test_packages_without_metadata_have_an_unknown_version(monkeypatch):
-    def lost(package):
-        if package == "scipy":
-            raise PackageNotFoundError(package)
-        return "1.0"
-
-    monkeypatch.setattr(device, "version", lost)
-    found = device.versions()
-    assert (found["scipy"], found["numpy"]) == ("unknown", "1.0")
-    assert found["python"] == platform.python_version()
 
 
 def test_a_figure_with_other_settings_and_data_is_not_judged(tmp_path):

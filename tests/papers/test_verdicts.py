@@ -1,6 +1,5 @@
 """Verdicts: which claims hold, and what a page, a note and a count say of a refuted one."""
 
-import json
 import math
 
 import numpy as np
@@ -29,8 +28,6 @@ from lucidae_papers.verdicts import (
     Outweighs,
     Reported,
     Sooner,
-    arrival,
-    figures,
     judge_results,
     measured,
 )
@@ -122,41 +119,10 @@ def test_a_claim_that_cannot_be_read_says_why(verdict, says):
         verdict.judge(CURVES, "nobody")
 
 
-def test_where_a_claim_looks():
-    assert figures(CURVES, "slow", "end") == [0.3]
-    assert figures(CURVES, "slow", 10) == [0.8]
-    assert figures(CURVES, "slow", (10, 1000)) == pytest.approx(np.mean([0.8, 0.6, 0.3]))
-    assert arrival(CURVES["fast"], 0.5) == 10
-    assert arrival(CURVES["stuck"], 0.5) == math.inf
-
-
 @pytest.mark.parametrize(("x", "y"), [([1, 2], [1]), ([], []), ([[1]], [[1]])])
 def test_a_curve_of_the_wrong_shape_is_refused(x, y):
     with pytest.raises(ValueError, match="two vectors of equal length"):
         Curve(x, y)
-
-
-def test_a_statement_names_the_grid_and_the_bound():
-    epochs = {"loss": Curve([1, 10], [2.0, 1.0], "epoch"), "one": Curve([0], [1.0])}
-    said = {
-        AtMost("loss", 3.0, says="loss"): "loss: at most 3 at epoch 10",
-        AtMost("loss", 3.0, at=1, says="loss"): "loss: at most 3 at epoch 1",
-        AtMost("loss", 3.0, at="everywhere", says="loss"): "loss: at most 3 everywhere",
-        AtMost(
-            "loss", 3.0, at=(1, 10), says="loss"
-        ): "loss: at most 3 on average over epoch 1 to 10",
-        Between("one", 1, 1, says="minima"): "minima: exactly 1",
-        Between("one", 0, 2, says="minima"): "minima: from 0 to 2",
-    }
-    for verdict, statement in said.items():
-        claim = verdict.judge(epochs, "nobody")
-        assert claim.statement == statement
-        assert claim.holds
-
-
-def test_a_reported_figure_is_formatted_like_a_judged_one():
-    claim = Reported("fast", at=100, says="the fast one").judge(CURVES, "nobody")
-    assert measured(claim) == "0.1"
 
 
 ABOUT = {
@@ -232,24 +198,6 @@ def test_kinds_are_counted_separately():
     )
     assert both[0].holds
     assert not both[1].holds
-
-
-def test_a_finding_of_our_own_is_never_a_claim_of_the_paper():
-    (finding,) = outcome(0.2).of_kind(VerdictKind.OWN)
-    assert finding.verdict == "holds"
-    assert finding.prose == "Our own finding: There is a gap."
-    assert "seen" not in finding.prose
-    with pytest.raises(ValueError, match="expected another one"):
-        Statement("This is reported.", VerdictKind.REPORTED)
-
-
-def test_the_prose_of_a_refuted_claim_says_so():
-    seen, refuted = (outcome(error).judgements[0].prose for error in (0.2, 0.7))
-    assert seen == "The paper says: The model has a low error. Seen here."
-    assert refuted == (
-        "The paper says: The model has a low error. Not seen here: error of the model: at most 0.5 "
-        "at epoch 2 (measured 0.7)."
-    )
 
 
 def test_a_refuted_finding_is_no_finding():
@@ -398,27 +346,6 @@ def test_a_value_is_never_measured_inf_or_nan():
     for text in (late.summary(), lost.summary()):
         assert "inf" not in text
         assert "nan" not in text
-
-
-def test_a_run_that_never_reaches_the_level_is_not_seen():
-    curves = {"a": Curve([1, 9], [1.0, 0.9]), "b": Curve([1, 9], [1.0, 0.8])}
-    claim = Sooner("a", "b", 0.1, says="a against b").judge(curves, "nobody")
-    assert claim.holds is False
-    assert claim.advice == "the first curve did not fall to 0.1"
-
-
-def test_the_file_of_verdicts_has_the_fields_of_earlier_versions_and_the_kind():
-    stored = json.loads(json.dumps(outcome(0.7).to_dict()))
-    assert {"name", "reference", "scale", "setting", "holds", "claims", "cells"} <= {*stored}
-    for claim in stored["claims"]:
-        assert {"name", "statement", "reference", "value", "threshold", "holds"} <= {*claim}
-        assert claim["kind"] in [kind.value for kind in VerdictKind]
-    assert [one["verdict"] for one in stored["statements"]] == [
-        "not seen",
-        "seen",
-        "not judged",
-        "holds",
-    ]
 
 
 @pytest.mark.parametrize(
