@@ -24,12 +24,9 @@ from lucidae import (
 from lucidae.arrays import namespace, to_numpy
 from lucidae.sparsity import noise_path, solve_batch, solve_joint
 from lucidae.validation import (
-    check_choice,
-    check_integer,
     check_number,
     check_rows,
     check_vector,
-    check_verbose,
     check_weights,
     missing_bytes,
 )
@@ -46,39 +43,11 @@ def test_rows_stay_in_their_library_and_keep_single_precision(xp):
     assert check_rows(xp.asarray([[1, 2]])).dtype == xp.float64
 
 
-@pytest.mark.parametrize("frame", ["pandas", "polars"])
-def test_rows_of_a_data_frame_become_an_array(frame):
-    data = require(frame).DataFrame({"a": [1.0, 3.0], "b": [2.0, 4.0]})
-    assert_array_equal(check_rows(data), ROWS)
-
-
 def test_sparse_rows_stay_sparse_unless_refused():
     X = scipy.sparse.coo_array(np.array(ROWS))
     assert scipy.sparse.issparse(check_rows(X))
     with pytest.raises(TypeError, match=r"[Ss]parse"):
         check_rows(X, accept_sparse=False)
-
-
-@pytest.mark.parametrize(
-    ("values", "sentence"),
-    [
-        ([1.0, 2.0], "dimension|2D"),
-        (np.ones((1, 1, 1)), "dim"),
-        (np.ones((0, 2)), "empty|minimum of 1"),
-        (np.ones((2, 0)), "empty|minimum of 1"),
-        ([[np.nan]], "NaN"),
-        ([[np.inf]], "infinity"),
-        ([[1 + 2j]], "[Cc]omplex"),
-    ],
-)
-def test_bad_rows_are_refused_alike_everywhere(xp, values, sentence):
-    with pytest.raises(ValueError, match=sentence):
-        check_rows(xp.asarray(np.asarray(values)))
-
-
-def test_words_are_refused():
-    with pytest.raises(ValueError, match=r"could not convert string.*\n.*OneHotEncoder"):
-        check_rows([["a", "b"]])
 
 
 ESTIMATORS = [
@@ -164,11 +133,6 @@ def test_weights_come_beside_the_rows_in_double_precision(xp):
     assert check_weights(None, X) is None
 
 
-@pytest.mark.parametrize("series", ["pandas", "polars"])
-def test_weights_may_be_a_series(series):
-    assert_array_equal(check_weights(require(series).Series([1.0, 2.0]), np.array(ROWS)), [1, 2])
-
-
 @pytest.mark.parametrize(
     ("weights", "sentence"),
     [
@@ -192,46 +156,6 @@ def test_bad_weights_are_refused(weights, sentence):
         check_weights(weights, np.array(ROWS))
 
 
-@pytest.mark.parametrize("value", [2, np.int64(2), np.uint8(2)])
-def test_integers_of_any_kind_come_out_as_int(value):
-    assert type(check_integer(value, "k", low=1, high=3)) is int
-
-
-@pytest.mark.parametrize("value", [0, 4, 2.0, "2", None, True, np.True_, np.nan, np.timedelta64(2)])
-def test_other_integers_are_refused_by_name(value):
-    with pytest.raises(ValueError, match=r"^k=.* expected an integer in \[1, 3\]"):
-        check_integer(value, "k", low=1, high=3)
-    with pytest.raises(ValueError, match="expected an integer of at least 5"):
-        check_integer(value, "k", low=5)
-
-
-@pytest.mark.parametrize("value", [0.5, np.float32(0.5), Fraction(1, 2)])
-def test_numbers_of_any_kind_come_out_as_float(value):
-    assert type(check_number(value, "rate", low=0.0)) is float
-    assert check_number(value, "rate") == 0.5
-
-
-@pytest.mark.parametrize(
-    "value",
-    [
-        np.nan,
-        np.inf,
-        -np.inf,
-        10**400,
-        -(10**400),
-        "1",
-        None,
-        True,
-        1 + 0j,
-        [1.0],
-        np.timedelta64(1),
-    ],
-)
-def test_what_is_no_finite_number_is_refused(value):
-    with pytest.raises(ValueError, match=r"^rate=.* expected a finite number"):
-        check_number(value, "rate")
-
-
 def test_ends_of_a_range_count_unless_open():
     assert check_number(0.0, "rate", low=0.0, high=1.0) == 0.0
     assert check_number(1.0, "rate", low=0.0, high=1.0, open_low=True) == 1.0
@@ -243,13 +167,6 @@ def test_ends_of_a_range_count_unless_open():
         check_number(-1, "rate", low=0.0)
     with pytest.raises(ValueError, match=r"\[0, 1\]"):
         check_number(1.5, "rate", low=0.0, high=1.0)
-
-
-@pytest.mark.parametrize("value", ["c", "", None, 1, ["a"], {"a": 1}])
-def test_a_choice_names_the_options(value):
-    assert check_choice("a", "method", {"a": 1, "b": 2}) == "a"
-    with pytest.raises(ValueError, match="expected one of 'a', 'b'"):
-        check_choice(value, "method", {"a": 1, "b": 2})
 
 
 X = np.random.default_rng(0).standard_normal((30, 5))
@@ -298,14 +215,6 @@ def test_intervals_with_an_upper_end_alone_are_described():
         with pytest.raises(ValueError, match=f"x=2 was given, expected a finite number {words}"):
             check_number(2, "x", high=1.0, open_high=open_high)
     assert check_number(-1e300, "x", high=1.0) == -1e300
-
-
-def test_verbose_is_a_flag_a_count_or_auto():
-    assert check_verbose("auto") == "auto"
-    shown = [check_verbose(value) for value in (True, False, np.True_, 0, 1, 10)]
-    assert shown == [True, False, True, False, True, True]
-    with pytest.raises(ValueError, match=r"verbose=-1 .* at least 0, True, False or 'auto'"):
-        check_verbose(-1)
 
 
 @pytest.mark.parametrize("form", [object, str, "S"])

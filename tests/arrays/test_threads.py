@@ -110,14 +110,6 @@ def test_ranges_cover_all_rows_in_order(count):
     assert_array_equal(np.concatenate(parts), np.arange(17))
 
 
-def test_an_error_in_a_thread_is_raised():
-    def fail(first, last):
-        raise ValueError(f"rows {first} to {last}")
-
-    with pytest.raises(ValueError, match="rows 0 to 2"):
-        in_threads(fail, 4, 2)
-
-
 @pytest.mark.usefixtures("two")
 @pytest.mark.parametrize(
     ("shape", "limited"), [((100, 10), False), ((100, 100), True), ((1000, 1000), False)]

@@ -117,58 +117,6 @@ def test_wrong_arguments_are_refused_by_name(settings, words):
         make_array_snapshots(**settings)
 
 
-@pytest.fixture(scope="module")
-def geometry():
-    rng = np.random.default_rng(0)
-    sensors = rng.standard_normal((9, 3))
-    sensors *= rng.uniform(0.10, 0.15, (9, 1)) / np.linalg.norm(sensors, axis=1, keepdims=True)
-    return sensors, rng.uniform(-0.045, 0.045, (7, 3))
-
-
-def vector_fields(points, sources):
-    """Return the field vectors of all sources, (points, sources, 3), and their dipoles."""
-    sensors = np.repeat(points, 3, axis=0), np.tile(np.eye(3), (len(points), 1))
-    head = make_meg_leadfield(
-        sensors=sensors, sources=sources, normalize=False, return_geometry=True
-    )
-    fields = head.leadfield.reshape(len(points), 3, len(sources))
-    return fields.swapaxes(1, 2), head.source_orientations
-
-
-def test_radial_field_is_that_of_the_primary_current_alone(geometry):
-    # Volume currents in a sphere make no radial field: Biot and Savart give it whole.
-    sensors, sources = geometry
-    fields, dipoles = vector_fields(sensors, sources)
-    radial = sensors / np.linalg.norm(sensors, axis=1, keepdims=True)
-    offset = sensors[:, None] - sources[None]
-    primary = np.cross(dipoles[None], offset) / np.linalg.norm(offset, axis=-1, keepdims=True) ** 3
-    expected = 1e-7 * np.einsum("psd,pd->ps", primary, radial)
-    assert_allclose(np.einsum("psd,pd->ps", fields, radial), expected, rtol=1e-8)
-
-
-def test_field_outside_the_head_has_neither_curl_nor_divergence(geometry):
-    sensors, sources = geometry
-    shifts = 1e-5 * np.concatenate([np.eye(3), -np.eye(3)])
-    points = (sensors + shifts[:, None]).reshape(-1, 3)
-    fields = vector_fields(points, sources)[0].reshape(2, 3, 9, 7, 3)
-    jacobian = np.moveaxis((fields[0] - fields[1]) / 2e-5, 0, -1)
-    size = abs(jacobian).max()
-    assert_allclose(jacobian, jacobian.mT, atol=1e-6 * size)
-    assert_allclose(np.trace(jacobian, axis1=-2, axis2=-1), 0, atol=1e-6 * size)
-
-
-def test_rotating_head_and_helmet_together_changes_nothing(geometry):
-    sensors, sources = geometry
-    normals = sensors / np.linalg.norm(sensors, axis=1, keepdims=True)
-    turn = np.linalg.qr(np.random.default_rng(1).standard_normal((3, 3)))[0]
-    turn *= np.sign(np.linalg.det(turn))
-    still = make_meg_leadfield(sensors=(sensors, normals), sources=sources, normalize=False)
-    turned = make_meg_leadfield(
-        sensors=(sensors @ turn.T, normals @ turn.T), sources=sources @ turn.T, normalize=False
-    )
-    assert_allclose(turned, still, rtol=1e-8, atol=1e-12 * abs(still).max())
-
-
 def test_orientation_is_tangential():
     # Radial currents are silent, so that they cannot add to the strongest field.
     head = make_meg_leadfield(60, 40, normalize=False, return_geometry=True, random_state=0)

@@ -65,10 +65,3 @@ def test_data_without_variance_and_wrong_names():
     assert all(count.n_components == 0 for count in display.counts.values())
     with pytest.raises(ValueError, match="the names 'kaiser'"):
         ComponentCountDisplay([1.0], {"kaiser": count_components([2.0, 1.0], 9)})
-
-
-def test_lines_are_seen_on_a_dark_ground():
-    with plt.style.context("dark_background"):
-        display = ComponentCountDisplay.from_spectrum([9.0, 4.0, 1.1, 1.0, 0.9], 200)
-        assert all(line.get_color() not in ("black", "k") for line in display.ax_.lines)
-    assert display.line_.get_xdata()[0] == 0  # components are counted from 0, as in certificates

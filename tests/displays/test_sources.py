@@ -48,33 +48,9 @@ def test_numbers_follow_the_strengths_and_areas_grow_with_them(points):
     assert np.argsort(-areas).tolist() == [1, 2, 0]
 
 
-def test_orientations_are_lines_of_equal_length_in_space(points):
-    directions = np.eye(3)
-    display = SourceDisplay(points[:3], [1.0, 1.0, 1.0], orientations=directions).plot()
-    ends = [line.get_xydata() for line in display.ax_[0].lines]
-    lengths = [np.linalg.norm(line[1] - line[0]) for line in ends]
-    np.testing.assert_allclose(lengths, [15.0, 15.0, 0.0], atol=1e-9)  # z is not seen from above
-
-
 def drawn_numbers(axes):
     """Return the texts of one projection that are numbers, as artists."""
     return [text for text in axes.texts if text.get_text().isdigit()]
-
-
-@pytest.mark.parametrize("seed", range(4))
-def test_a_number_is_not_crossed_by_the_line_of_its_source(seed):
-    rng = np.random.default_rng(seed)
-    places = np.array([[-0.05, -0.05, -0.05], [0.05, 0.05, 0.05], [-0.05, 0.05, 0.0]])
-    directions = rng.standard_normal((3, 3))
-    directions /= np.linalg.norm(directions, axis=1, keepdims=True)
-    display = SourceDisplay(places, [3.0, 2.0, 1.0], orientations=directions).plot()
-    display.figure_.canvas.draw()
-    for axes in display.ax_:
-        numbers = drawn_numbers(axes)
-        assert [text.get_text() for text in numbers] == ["1", "2", "3"]
-        for text, line in zip(numbers, axes.lines, strict=True):
-            path = line.get_path().transformed(line.get_transform())
-            assert not path.intersects_bbox(text.get_window_extent(), filled=False)
 
 
 def test_only_the_strongest_of_many_sources_are_numbered(points):
@@ -130,15 +106,6 @@ def test_a_path_without_sources_says_so_beside_its_line():
     path = line.get_path().transformed(line.get_transform())
     assert not path.intersects_bbox(text.get_window_extent(), filled=False)
     assert below.get_ylabel() == ""
-
-
-def test_all_projections_have_one_scale(points):
-    flat = points * [1.0, 1.0, 0.2]
-    display = SourceDisplay(flat[:2], [1.0, 2.0], candidates=flat).plot()
-    widths = [
-        np.ptp(limits) for axes in display.ax_ for limits in (axes.get_xlim(), axes.get_ylim())
-    ]
-    np.testing.assert_allclose(widths, widths[0])
 
 
 def simulated_result(points):

@@ -11,7 +11,6 @@ from numpy.testing import assert_allclose
 from scipy.optimize import brentq, minimize
 
 from dropout.problems import dropout_loss, numpy_optimum, regression_data, symmetric
-from extras import require
 from lucidae import (
     DropoutAutoencoder,
     DropoutFactorization,
@@ -371,37 +370,6 @@ def test_tied_weights_on_white_data_meet_the_theory_and_others_only_measure():
     assert coloured["stationarity"].holds is False
 
 
-def test_weights_of_a_torch_model_are_certified():
-    torch = require("torch")
-    X, Y = regression_data()
-    best = DropoutRegressor(3, dropout=0.4).fit(X, Y)
-    first, second = torch.nn.Linear(5, 3), torch.nn.Linear(3, 3)
-    with torch.no_grad():
-        first.weight.copy_(torch.as_tensor(best.right_.T))
-        second.weight.copy_(torch.as_tensor(best.left_))
-    for data in ((X, Y), (torch.as_tensor(X), torch.as_tensor(Y))):
-        certificate = certify_weights(second.weight, first.weight.T, *data, dropout=0.4)
-        assert certificate["gap"].holds
-        assert certificate["product"].value < 1e-5
-
-
-def test_no_unique_product_where_singular_values_tie():
-    problem = LinearProblem.from_matrix(np.eye(3))
-    weights = solve(problem, 0.1, 2).weights
-    certificate = certify_weights(*weights, matrix=np.eye(3), dropout=0.1 / 1.1)
-    assert certificate["product"].holds is None
-    assert certificate.holds
-
-
-def test_certificates_print_and_serialise():
-    X, Y = regression_data()
-    certificate = DropoutRegressor(2).fit(X, Y).certificate_
-    assert "Mianjy et al. 2018" in certificate.summary()
-    assert certificate.to_dict()["holds"] is True
-    assert "<table>" in certificate._repr_html_()
-    assert_allclose(certificate["rank"].value, certificate["rank"].threshold)
-
-
 def test_every_claim_is_described_on_the_page_of_certificates():
     rng = np.random.default_rng(0)
     X, Y = rng.standard_normal((20, 4)), rng.standard_normal((20, 3))
@@ -540,15 +508,6 @@ def test_components_far_above_the_noise_are_counted(rank):
     coder = DropoutAutoencoder(width).fit(rows)
     assert coder.certificate_["sampling"].value == rank
     assert certify(coder, rows)["sampling"].value == rank
-
-
-def test_rows_given_twice_count_as_often():
-    rng = np.random.default_rng(0)
-    X, Y = noise(rng, 60, 4, 2)
-    weights = rng.integers(1, 4, 60)
-    weighted = DropoutRegressor(2).fit(X, Y, weights).certificate_
-    repeated = DropoutRegressor(2).fit(np.repeat(X, weights, 0), np.repeat(Y, weights, 0))
-    assert weighted["sampling"].advice == repeated.certificate_["sampling"].advice
 
 
 def test_what_is_no_sample_has_no_sampling_noise():

@@ -1,7 +1,6 @@
 """Bounds of the verifier on eigenvalues and distances: they contain the truth, and are tight."""
 
 import ast
-import math
 from pathlib import Path
 
 import numpy as np
@@ -11,13 +10,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.testing import assert_allclose
 
-from known_spectra import rows_with
 from linear.problems import orthogonal
 from lucidae import LinearAutoencoder, certify
 from lucidae.certificates import sketch as krylov_bounds
 from lucidae.certificates.bounds import Ball
 from lucidae.certificates.rows import Data, GivenRows
-from lucidae.certificates.sketch import STARTS, Complement, Sketch, eigenvalue_bound, start_share
+from lucidae.certificates.sketch import Complement, Sketch, eigenvalue_bound
 from lucidae.linear import verify
 from lucidae.linear.verify import find_leading
 from lucidae.metrics import axis_alignment_distance, subspace_distance
@@ -70,27 +68,6 @@ def test_no_eigenvalue_exceeds_the_bound_for_the_true_share(seed, m, rows, first
     assert found >= np.linalg.eigvalsh(inner)[-1]
 
 
-def test_the_bound_is_the_last_crossing_of_the_norm():
-    """Beyond it, ‖E₁ᵀ(λ − T)⁻¹N‖ is below the share; just below it, it is above."""
-    rng = np.random.default_rng(1)
-    values = np.linspace(1.0, 0.1, 40)
-    basis = np.empty((0, 40))
-    block = rng.standard_normal((3, 40))
-    for _ in range(4):
-        block = block - block @ basis.T @ basis
-        basis = np.vstack([basis, np.linalg.qr(block.T)[0].T])
-        block = basis[-3:] * values
-    inner = (basis * values) @ basis.T
-    rest = basis * values - inner @ basis
-    found = eigenvalue_bound(inner, rest @ rest.T, 3, 0.05)
-
-    def size(at):
-        return np.linalg.norm(np.linalg.solve(at * np.eye(len(inner)) - inner, rest)[:3], 2)
-
-    assert_allclose(size(found), 0.05, rtol=1e-6)
-    assert all(size(at) < 0.05 for at in found * np.linspace(1.0001, 3.0, 200))
-
-
 @pytest.mark.covering
 @pytest.mark.parametrize("kind", SPECTRA)
 @pytest.mark.parametrize("starts", [1, 3, 16])
@@ -118,41 +95,6 @@ def test_the_bound_holds_and_gets_tight(kind):
             assert top * (1 - 1e-12) <= space.bound <= before
             before = space.bound
         assert space.bound <= 1.06 * top
-
-
-def test_the_length_that_random_starts_exceed():
-    """P{χ² ≤ c} = 1e-9 for 16 degrees of freedom, by the series of its distribution."""
-    c = start_share(16) ** 2
-    terms = [(c / 2) ** j / math.factorial(j) for j in range(8)]
-    assert_allclose(-math.expm1(math.log(sum(terms)) - c / 2), 1e-9, rtol=1e-5)
-    assert STARTS == 16
-
-
-def test_a_complete_space_has_the_largest_eigenvalue_itself():
-    values = np.r_[3.0, 2.0, 1.0, 0.5]
-    space = complement(values, np.random.default_rng(0).standard_normal((2, 4)), hidden=2)
-    space.extend(16)
-    assert space.exhausted
-    assert_allclose([space.bound, space.found], 1.0, rtol=1e-12)
-    empty = complement(values, np.zeros((0, 4)), hidden=4)
-    assert empty.exhausted
-    assert not empty.extend(3)
-
-
-def test_lower_bounds_are_ritz_values_of_the_whole_space():
-    rng = np.random.default_rng(0)
-    values, vectors = 1.0 / np.arange(1.0, 31.0), orthogonal(rng, 30)
-    matrix = (vectors * values) @ vectors.T
-    rows = np.linalg.qr(vectors[:, :3] + 0.1 * rng.standard_normal((30, 3)))[0].T
-    space = Complement(lambda x: x @ matrix, rows.T, 1e-15, rng.standard_normal((4, 30)))
-    space.bound = np.inf
-    space.extend(2)
-    images = rows @ matrix
-    fresh = images - (images @ rows.T) @ rows
-    found = space.ritz(rows, images, fresh)
-    whole = np.linalg.qr(np.concatenate([rows, space.basis, fresh]).T)[0]
-    assert_allclose(found, np.linalg.eigvalsh(whole.T @ matrix @ whole)[::-1], atol=1e-12)
-    assert np.all(found[:3] <= values[:3] + 1e-12)
 
 
 # Distances to the principal axes, by each way in which the rows are known.
@@ -252,26 +194,6 @@ def test_the_bounds_vanish_quadratically_at_the_optimum():
     assert 0.3 <= found.outside < 1.0
 
 
-def test_no_variance_decides_nothing_and_no_weights_are_far_from_everything():
-    nothing = leading(diagonal(np.zeros(3)), np.eye(3)[:2]).subspace
-    assert (nothing.low, nothing.high) == (0.0, 1.0)
-    assert leading(diagonal(np.ones(3)), np.zeros((2, 3))).subspace.value == 1.0
-    not_a_number = leading(diagonal(np.ones(3)), np.full((2, 3), np.nan))
-    assert np.isnan(not_a_number.subspace.value)
-
-
-@pytest.mark.parametrize(("factor", "apart"), [(3.0, False), (1 / 3, True)])
-def test_a_component_is_identifiable_from_a_gap_of_100_errors_on(factor, apart):
-    error = 1e-12
-    values = np.array([1.0, 0.5, 0.5 - 100 / factor * error, 0.1])
-    data = Data.of_moment(np.zeros(4), np.diag(values), 9.0, origin="given")
-    found = leading(data, np.eye(4)[:3])
-    found = verify.replace(found, values=Ball(found.values.value, np.full(4, error)))
-    assert list(found.unidentifiable(3)) == ([] if apart else [1, 2])
-    gaps, needed = verify.replace(found, outside=values[2]).steps(2)
-    assert (gaps[-1] > needed[-1]) == apart
-
-
 def known_as(kind, X, weights):
     """Return the data of rows in one of the ways in which the verifier may know them."""
     rows = GivenRows(X, weights)
@@ -329,24 +251,6 @@ def turned(axes, k, sine, other):
     found = axes[:, :k].copy()
     found[:, k - 1] = np.sqrt(1.0 - sine**2) * axes[:, k - 1] + sine * axes[:, other]
     return found
-
-
-@settings(max_examples=25, deadline=None)
-@given(
-    st.lists(st.floats(-13.0, 0.0), min_size=3, max_size=8),
-    st.integers(0, 1000),
-    st.sampled_from([(30, 10), (10, 30)]),
-    st.floats(0.0, 1.0),
-)
-def test_the_distance_of_a_turned_axis_lies_within_its_error(exponents, seed, shape, sine):
-    values = np.sort(10.0 ** np.array(exponents))[::-1]
-    X, axes = rows_with(values, *shape, seed=seed)
-    k = len(values) - 1
-    found = leading(Data.of_rows(GivenRows(X)).refactored(), turned(axes, k, sine, k).T)
-    # The rounding of the entries of X itself turns the axes.
-    size = max(float(np.sqrt(values[k - 1]) - np.sqrt(values[k])), 1e-300)
-    own = min(1.0, 4 * np.finfo(float).eps * np.sqrt(values[0]) / size)
-    assert contains(found.subspace, sine**2 / k, 2 * sine * own + own**2 + 1e-13)
 
 
 # Certificates that read the rows anew.

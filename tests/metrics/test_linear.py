@@ -79,14 +79,6 @@ def test_stack_of_problems_equals_one_by_one_with_its_dtype(name, xp):
     assert_allclose(np.asarray(values), expected, rtol=1e-4)
 
 
-def test_one_reference_serves_a_stack_of_decoders(xp):
-    rng = RNG(2)
-    decoders, U = rng.standard_normal((5, 6, 2)), orthonormal(6, 2, rng)
-    for metric in (metrics.axis_alignment_distance, metrics.subspace_distance):
-        values = np.asarray(metric(xp.asarray(decoders), xp.asarray(U)))
-        assert_allclose(values, [metric(decoder, U) for decoder in decoders], rtol=1e-12)
-
-
 @given(SEEDS, st.integers(1, 5), st.integers(0, 4))
 def test_alignment_ignores_order_sign_and_scale_and_subspace_any_mixing(seed, k, more):
     rng = RNG(seed)
@@ -113,12 +105,6 @@ def test_dead_latents_cost_their_share(left_over, xp):
     decoder = xp.asarray(U * [1.0, left_over, 2.0, left_over])
     assert_allclose(metrics.axis_alignment_distance(decoder, xp.asarray(U)), 0.5, atol=1e-12)
     assert_allclose(metrics.subspace_distance(decoder, xp.asarray(U)), 0.5, atol=1e-12)
-
-
-def test_zero_decoder_is_as_far_as_can_be(xp):
-    U = xp.asarray(np.eye(4)[:, :2])
-    assert metrics.axis_alignment_distance(xp.zeros((4, 2)), U) == 1.0
-    assert metrics.subspace_distance(xp.zeros((4, 2)), U) == 1.0
 
 
 @pytest.mark.parametrize("scale", [1e-200, 1e200])

@@ -195,13 +195,3 @@ def test_a_minimum_of_the_plain_loss_becomes_the_principal_components():
     assert axis_alignment_distance(decoder.weight, top) < 1e-12
     assert_allclose(variances, values[::-1][:3], rtol=1e-10)
     assert_allclose(encoder.weight.detach(), decoder.weight.detach().T, atol=1e-10)
-
-
-def test_batches_and_the_whole_agree_and_single_precision_is_kept():
-    first, second = layers(5, 3, 5, dtype=torch.float32), layers(5, 3, 5, dtype=torch.float32)
-    x = torch.randn(40, 5)
-    whole = order_dimensions(*first, x)
-    loader = torch.utils.data.DataLoader(torch.utils.data.TensorDataset(x), batch_size=7)
-    assert whole.dtype == torch.float32
-    assert_allclose(order_dimensions(*second, loader), whole, rtol=1e-6)
-    assert_allclose(second[1].weight.detach(), first[1].weight.detach(), atol=1e-6)

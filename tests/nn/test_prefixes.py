@@ -5,7 +5,6 @@ import copy
 import numpy as np
 import pytest
 from numpy.testing import assert_allclose
-from scipy import stats
 
 from extras import require
 
@@ -154,17 +153,6 @@ def test_sampled_prefixes_are_unbiased_for_the_expected_loss(prior, samples):
         assert values.std() < np.std([alone(z).item() for _ in range(300)]) / samples**0.5
 
 
-def test_the_random_numbers_are_uniform_and_independent():
-    for seed in (0, 7):
-        loss = PrefixLoss(torch.sum, 4, prior="uniform", seed=seed)
-        drawn = np.array([loss._uniform("cpu").item() for _ in range(3000)])
-        assert stats.kstest(drawn, "uniform").pvalue > 1e-4
-        for lag in (1, 2, 3):
-            assert abs(np.corrcoef(drawn[lag:], drawn[:-lag])[0, 1]) < 0.08
-        assert drawn.min() >= 0
-        assert drawn.max() < 1
-
-
 def lengths(loss, count=20):
     z = torch.ones(1, 8)
     return [loss(z).item() for _ in range(count)]
@@ -192,27 +180,6 @@ def test_lengths_depend_on_the_seed_alone_and_continue_after_loading():
     once = lengths(free)
     torch.manual_seed(3)
     assert lengths(free) == once
-
-
-def test_sampled_gradients_are_those_of_the_sampled_prefix():
-    encoder, _, x, other, _ = network()
-    loss = PrefixLoss(contrastive, 8, prior="uniform", embeddings=2)
-    value = loss(encoder(x), encoder(other))
-    ((name, single),) = loss.last.items()
-    b = int(name.removeprefix("prefix_"))
-    explicit = contrastive(encoder(x)[:, :b], encoder(other)[:, :b])
-    assert single == value.item()
-    assert_same_gradients(gradients([encoder], value), gradients([encoder], explicit))
-
-
-def test_accumulated_gradients_are_those_of_the_whole_batch():
-    encoder, head, x, _, labels = network()
-    loss = PrefixLoss(Classifier(head), DIMS)
-    whole = gradients([encoder, head], loss(encoder(x), labels))
-    for rows in (slice(0, 6), slice(6, 12)):
-        (loss(encoder(x[rows]), labels[rows]) / 2).backward()
-    found = [p.grad for module in (encoder, head) for p in module.parameters()]
-    assert_same_gradients(found, whole)
 
 
 # The compiler looks at the gradient of the inputs of a graph, which here are outputs of a network.

@@ -424,22 +424,6 @@ def test_a_copy_of_the_network_alone_is_not_counted():
     assert_allclose(network[0].weight.detach(), expected[0], atol=1e-12)
 
 
-def test_a_whole_compiled_graph_in_the_usual_order():
-    encoder, decoder = model()
-    optimizer = RotationAugmented(sgd(encoder, decoder, 0.02, momentum=0.9), encoder, decoder)
-    network = torch.nn.Sequential(encoder, decoder)
-    run = torch.compile(network, backend="aot_eager", fullgraph=True)
-    steps = [rows(seed=seed) for seed in range(3)]
-    for X in steps:
-        x = torch.tensor(X)
-        loss = (x - run(x)).square().sum(1).mean()
-        optimizer.zero_grad()
-        loss.backward()
-        optimizer.step()
-    expected = reference_steps([[X] for X in steps], tied=False)
-    assert_allclose(encoder.weight.detach(), expected[0], atol=1e-12)
-
-
 def test_an_empty_batch_adds_no_rotation():
     encoder, decoder = model()
     optimizer = RotationAugmented(sgd(encoder, decoder), encoder, decoder, centered=True)
