@@ -127,20 +127,13 @@ class Method:
         return previous if type(previous) is type(converted) else converted
 
 
-def relative_direction(rule: Rule, weights: Any, covariance: Any, scale: Any) -> Array:
-    """Return the norm of a rule's direction divided by `scale` and by the norm of the weights.
-
-    The ratio is 0 at a fixed point and of order 1 at a random start. If the norm of the weights is
-    below `SMALLEST_NORM`, it is replaced by `SMALLEST_NORM`, because all latents may be zero at the
-    optimum.
-    """
-    return relative_norm(rule.direction(weights, covariance), weights, scale)
-
-
 def relative_norm(direction: Any, weights: Any, scale: Any) -> Array:
     """Return the norm of `direction` divided by `scale` and by the norm of `weights`.
 
     `direction` is that of an update rule at `weights`, and `scale` is the curvature at the optimum.
+    The ratio is 0 at a fixed point and of order 1 at a random start. If the norm of the weights is
+    below `SMALLEST_NORM`, it is replaced by `SMALLEST_NORM`, because all latents may be zero at the
+    optimum.
     """
     size = frobenius(weights)
     size = where_set(size, size < SMALLEST_NORM, SMALLEST_NORM)

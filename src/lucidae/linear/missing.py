@@ -473,24 +473,13 @@ def _compressed(
         table = xp.concat(
             [roots[start:end, None], xp.take(rows[start:end, :], columns, axis=1)], axis=1
         )
-        factor = _triangle(table)
+        factor = xp.linalg.qr(table)[1]
         places = xp.take(eye_like(rows.shape[1], rows), columns, axis=0)
         pieces.append((factor[:, 1:] @ places, factor[:, 0]))
         last = end
     pieces.append((rows[last:, :], roots[last:]))
     joined = (xp.concat([piece[i] for piece in pieces]) for i in (0, 1))
     return *joined, np.where(sizes >= 2 * widths, widths, sizes)
-
-
-def _triangle(table: Array) -> Array:
-    """Return the triangular factor R (q, q) of a table A (n, q), n ≥ q, so that RᵀR = AᵀA."""
-    xp, (n, q) = namespace(table), table.shape
-    step = max(4 * q, 1024)
-    factor = table[:0, :]
-    for start in range(0, n, step):
-        block = table[start : min(start + step, n), :]
-        factor = xp.linalg.qr(xp.concat([factor, block]))[1]
-    return factor
 
 
 class Statistics(NamedTuple):

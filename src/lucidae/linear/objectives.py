@@ -18,7 +18,6 @@ from lucidae.arrays import (
     add_diagonal,
     clamped,
     diagonal,
-    eye_like,
     largest,
     like,
     namespace,
@@ -511,44 +510,18 @@ class LinearVAE(Objective):
         floor = max(noise, NOISE_FLOOR)
         return 2 * max(top * (top / floor), 1.0 / floor) + spectrum.n_features / 2
 
-    def preconditioned(
-        self, direction: VariationalWeights, weights: VariationalWeights, covariance: Covariance
-    ) -> VariationalWeights:
-        """Return the Newton step of each group of parameters while the others are fixed.
-
-        The groups are the encoder V, the decoder W with columns wᵢ, the posterior variances D and
-        the noise variance s². The second derivatives are (WᵀW/s² + I) ⊗ Σ (a Kronecker product) for
-        V, (D + VΣVᵀ)/s² for W, D(1 + ‖wᵢ‖²/s²)/2 for the logarithm of D, and m/2 for that of s²,
-        where Σ is the second moment of the data with m features. The best V is (WᵀW + s²I)⁻¹Wᵀ for
-        every Σ.
-        """
-        xp, k = namespace(weights.encoder), weights.encoder.shape[-2]
-        noise = xp.exp(self._log_noise(weights))
-        variances = xp.exp(weights.log_variances)
-        identity = eye_like(k, weights.encoder)
-        gram = weights.atoms @ weights.atoms.mT
-        best = solve_positive(gram + noise * identity, weights.atoms)
-        code_moment = covariance.apply(weights.encoder) @ weights.encoder.mT
-        spread = code_moment + variances * identity
-        curvature = variances * (1 + diagonal(gram)[..., :, None] / noise) / 2
-        # Far from the minimum a Newton step in a logarithm is too long: it is limited to 1.
-        return VariationalWeights(
-            weights.encoder - best,
-            noise * solve_positive(spread, direction.atoms),
-            clamped(direction.log_variances / curvature, -1.0, 1.0),
-            clamped(2 * direction.log_noise / weights.encoder.shape[-1], -1.0, 1.0),
-        )
-
     def preconditioned_direction(
         self, weights: VariationalWeights, covariance: Covariance
     ) -> VariationalWeights:
-        """Return the Newton step of each group of parameters, from one product with Σ.
+        """Return the Newton step of each group of parameters while the others are fixed.
 
         Σ is the second moment of the data with m features. The groups are the encoder V, the
-        decoder W, the posterior variances D and the noise variance s². With A = WᵀW + s²I and
-        B = D + VΣVᵀ, the gradient for Wᵀ is (BWᵀ − VΣ)/s², so that the Newton steps are V − A⁻¹Wᵀ
-        for V and Wᵀ − B⁻¹VΣ for Wᵀ. They are 1 − s²/(DᵢAᵢᵢ) for log Dᵢ, and 1 − misfit/(ms²) for
-        log s², where misfit = tr Σ + tr W(BWᵀ − 2VΣ) is the expected squared error.
+        decoder W, the posterior variances D and the noise variance s². The best V is
+        (WᵀW + s²I)⁻¹Wᵀ for every Σ. With A = WᵀW + s²I and B = D + VΣVᵀ, the gradient for Wᵀ is
+        (BWᵀ − VΣ)/s², so that the Newton steps are V − A⁻¹Wᵀ for V and Wᵀ − B⁻¹VΣ for Wᵀ. They are
+        1 − s²/(DᵢAᵢᵢ) for log Dᵢ, and 1 − misfit/(ms²) for log s², where misfit = tr Σ +
+        tr W(BWᵀ − 2VΣ) is the expected squared error. Far from the minimum a Newton step in a
+        logarithm is too long: it is limited to 1.
         """
         # On a GPU, a step takes as long as its longest chain of kernels. So A and B are one array
         # with axes (2, k, k), as are s² and D, one product gives WᵀW, VΣVᵀ and VΣW, and the steps

@@ -204,28 +204,11 @@ class Rule(ABC):
         """
         return 4 * scalar(spectrum.values[0])
 
-    def preconditioned(self, direction: Any, weights: Any, covariance: Any) -> Any:  # noqa: ARG002
-        """Return the preconditioned direction, which solvers with an automatic step size use.
+    def preconditioned_direction(self, weights: Any, covariance: Any) -> Any:
+        """Return the direction that full-batch descent with an automatic step size uses.
 
         By default it is `direction` itself. A rule whose groups of parameters have very different
         curvatures divides the direction of each group by the curvature of that group.
-
-        Parameters
-        ----------
-        direction : weights
-            The direction at `weights`, computed from all rows or from a batch.
-        weights : weights
-            The current weights.
-        covariance : Covariance
-            Products with the second moment of the rows from which `direction` was computed.
-        """
-        return direction
-
-    def preconditioned_direction(self, weights: Any, covariance: Any) -> Any:
-        """Return the preconditioned direction of this rule at the given weights.
-
-        It is the method `preconditioned` applied to `direction`; a subclass may compute both at
-        once.
 
         Parameters
         ----------
@@ -234,7 +217,7 @@ class Rule(ABC):
         covariance : Covariance
             Products with the second moment of the data.
         """
-        return self.preconditioned(self.direction(weights, covariance), weights, covariance)
+        return self.direction(weights, covariance)
 
     def preconditioned_curvature(self, spectrum: Spectrum) -> float:
         """Return a bound on the curvature of the loss after preconditioning.

@@ -9,7 +9,7 @@ O(mk²) operations. Adam rescales each coordinate and is run in the original bas
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
 from typing import Any, Self
@@ -27,7 +27,7 @@ from lucidae.linear.methods import (
     make_method,
 )
 from lucidae.linear.rules import PrefixNumbers
-from lucidae.linear.weights import OPTIMIZERS, axis_distances
+from lucidae.linear.weights import OPTIMIZERS, Adam, axis_distances
 from lucidae.metrics import imbalance
 from lucidae.moments import SecondMoment
 from lucidae.rows.covariances import (
@@ -276,7 +276,7 @@ class Ensemble:
         rng = np.random.default_rng(runs[0].seed)
         self.method = _method(runs[0], plan, rng)
         check_optimizer(self.method.name, self.method.rule, runs[0].optimizer)
-        self.in_eigenbasis = self.optimizer.commutes_with_rotations and not self._needs_rows
+        self.in_eigenbasis = self.optimizer is not Adam and not self._needs_rows
         self.full, basis = self._basis()
         self.distances = axis_distances(basis[:, : plan.k])
         self.whole, self.numbers = self._masked(rng)
@@ -312,21 +312,18 @@ class Ensemble:
         """Return an endless iterator over the moments of the batches; None if none are drawn."""
         if not self._needs_rows:
             return None
-        rows, size = self._rows(), self.plan.batch_size
+        rows = self._rows()
+        xp, size = namespace(rows), self.plan.batch_size or int(rows.shape[0])
         ones, zero = 0.0 * rows[:, 0] + 1.0, 0.0 * rows[0, :]
-        if size is None or size >= rows.shape[0]:
-            whole = rows_covariance(rows, zero, ones)
-            return _forever(lambda: [whole])
-        index = np.arange(rows.shape[0])
-        xp = namespace(rows)
 
-        def one_pass() -> Iterable[Covariance]:
-            order = rng.permutation(index)
-            for start in range(0, len(order), size):
-                chosen = xp.asarray(order[start : start + size], device=rows.device)
-                yield rows_covariance(xp.take(rows, chosen, axis=0), zero, ones[: len(chosen)])
+        def drawn() -> Iterator[Covariance]:
+            while True:
+                order = rng.permutation(rows.shape[0])
+                for start in range(0, len(order), size):
+                    chosen = xp.asarray(order[start : start + size], device=rows.device)
+                    yield rows_covariance(xp.take(rows, chosen, axis=0), zero, ones[: len(chosen)])
 
-        return _forever(one_pass)
+        return drawn()
 
     def start(self) -> tuple[Any, Array]:
         """Return the optimizer's state before the first step, and step sizes (runs, 1, 1)."""
@@ -493,11 +490,6 @@ def _method(run: Run, plan: Plan, rng: np.random.Generator) -> Method:
     ref = plan.spectrum.values
     settings = MethodSettings(like(penalties, ref), like(prior, ref), rng, run.tied)
     return make_method(run.method, settings)
-
-
-def _forever(one_pass: Callable[[], Iterable[Any]]) -> Any:
-    while True:
-        yield from one_pass()
 
 
 def _rebuild(template: Any, parts: Sequence[Any]) -> Any:

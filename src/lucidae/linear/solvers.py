@@ -19,7 +19,6 @@ from lucidae.arrays import (
     Array,
     as_double,
     column_signs,
-    diagonal,
     eye_like,
     fields_beside,
     is_numpy,
@@ -42,7 +41,6 @@ from lucidae.linear.methods import (
     Options,
     TrainedWeights,
     check_features,
-    relative_direction,
     relative_norm,
 )
 from lucidae.linear.rules import Rule
@@ -164,35 +162,25 @@ def build_model(
     zero = norms * lengths <= ZERO_LATENT
     components = atoms / where_set(norms, zero, 1.0)[:, None]
     components = where_set(components, zero[:, None], 0.0)
-    # 2) An orthonormal basis of their span. At a closed form these are the components themselves,
-    # whose inner products of m entries have rounding errors of about √m ε.
-    basis, gram = components, components @ components.mT
-    if not largest(gram - eye_like(k, gram)) <= (8 + math.sqrt(m)) * eps:
+    # 2) Variances along the components, of the codes, and in an orthonormal basis of their span. At
+    # a closed form whose components are eigenvectors, all of them follow from the eigenvalues.
+    left, factors = None, xp.sum(encoder * components, axis=-1)
+    bent = largest(encoder - factors[:, None] * components)
+    if (
+        spectrum is not None
+        and _has_accurate_values(spectrum, k)
+        # Components were scaled to unit length, which may have changed their last digit.
+        and largest(components - spectrum.vectors[:, :k].mT) <= 4 * eps
+        and bent <= 8 * eps * largest(encoder)
+    ):
+        basis, along = components, spectrum.values[:k]
+        inside, codes = eye_like(k, along) * along, factors * factors * along
+        if spectrum.beyond is not None:
+            left = spectrum.noise(k) * (m - k)
+    else:
         chosen = np.flatnonzero(~to_numpy(zero))
         chosen = xp.asarray(chosen if len(chosen) else [0], device=atoms.device)
         basis = orthonormal_rows(xp.take(components, chosen, axis=0))
-    # 3) Variances along the components, of the codes, and in the basis. At a closed form all of
-    # them follow from the eigenvalues, or at least from one product.
-    left, factors = None, xp.sum(encoder * components, axis=-1)
-    bent = largest(encoder - factors[:, None] * components)
-    if basis is components and bent <= 8 * eps * largest(encoder):
-        along = None
-        if spectrum is not None and spectrum.vectors.shape[1] >= k:
-            # Small eigenvalues are accurate only if `beyond` is known. Components were scaled to
-            # unit length, which may have changed their last digit.
-            large = bool(spectrum.values[k - 1] >= WELL_RESOLVED * spectrum.values[0])
-            apart = largest(components - spectrum.vectors[:, :k].mT)
-            if (large or spectrum.beyond is not None) and apart <= 4 * eps:
-                along = spectrum.values[:k]
-                if spectrum.beyond is not None:
-                    left = spectrum.noise(k) * (m - k)
-        if along is None:
-            inside = covariance.apply(basis) @ basis.mT
-            along = diagonal(inside)
-        else:
-            inside = eye_like(k, along) * along
-        codes = factors * factors * along
-    else:
         rows = xp.concat([components, encoder, basis])
         products = covariance.apply(rows)
         variances = xp.sum(products[: 2 * k, :] * rows[: 2 * k, :], axis=-1)
@@ -200,7 +188,7 @@ def build_model(
     inside, trace = (inside + inside.mT) / 2, max(0.0, float(covariance.trace))
     if left is None:
         left = max(0.0, trace - scalar(xp.linalg.trace(inside)))
-    # 4) Zero latents come last, all others by descending variance, with fixed signs.
+    # 3) Zero latents come last, all others by descending variance, with fixed signs.
     order = np.lexsort((-to_numpy(along), to_numpy(zero)))
     index = xp.asarray(order, device=atoms.device)
     components = xp.take(components, index, axis=0)
@@ -228,6 +216,17 @@ def build_model(
         weight,
         outcome,
     )
+
+
+def _has_accurate_values(spectrum: Spectrum, k: int) -> bool:
+    """Tell whether the first `k` eigenvalues are the variances along their eigenvectors.
+
+    Small eigenvalues are accurate only if `beyond` is known, too.
+    """
+    if spectrum.vectors.shape[1] < k:
+        return False
+    large = bool(spectrum.values[k - 1] >= WELL_RESOLVED * spectrum.values[0])
+    return large or spectrum.beyond is not None
 
 
 def resolve_components(
@@ -319,13 +318,16 @@ def _trained_outcome(
     # 2) The number of rows per step; None for steps with the second moment of all rows.
     size = None
     if options.draws_rows:
-        # A rule that needs rows has a full-batch form: its stochastic form with one batch per pass.
-        size = int(rows.rows.shape[0])
-        if options.solver == "stochastic":
-            size = min(options.batch_size or DEFAULT_BATCH, size)
+        # One batch of all rows is full-batch descent, except for a rule that draws masks for rows.
+        n_rows = int(rows.rows.shape[0])
+        batch_size = options.batch_size or DEFAULT_BATCH
+        if options.solver == "stochastic" and batch_size < n_rows:
+            size = batch_size
+        elif method.rule.needs_rows:
+            size = n_rows
     # 3) Data in units in which automatic step sizes work; of blocks only the matrix is divided.
     covariance: Any = rows
-    dense = size is None and rows.n_features <= EXACT_FEATURES
+    dense = not options.draws_rows and rows.n_features <= EXACT_FEATURES
     divisible = automatic and (dense or rows.rows is not None)
     unit = method.objective.unit(rows) if divisible else 1.0
     if dense:
@@ -337,7 +339,7 @@ def _trained_outcome(
     if previous is not None:
         start = _warm_start(method, previous.in_units(1.0 / unit), start)
     noise = 0.0 if size is None else batch_noise(size, rows.rows.shape[0], training)
-    stiff = stiffness(method, covariance, start, noise, training.preconditions and noise == 0.0)
+    stiff = stiffness(method, covariance, start, noise, training.preconditions and size is None)
     for _ in range(ATTEMPTS):
         if size is None:
             solution = solve_gradient(method, covariance, start, training, stiff, measures)
@@ -505,7 +507,8 @@ def solve_gradient(
         return moved(rule, optimizer, state, toward(state.weights, covariance))
 
     def distance(state: Any) -> Array:
-        return relative_direction(rule, state.weights, covariance, stiff.scale)
+        direction = rule.direction(state.weights, covariance)
+        return relative_norm(direction, state.weights, stiff.scale)
 
     first = optimizer.start(start)
     recorded = rule.recordable and records(start.encoder)
@@ -551,9 +554,8 @@ class ReducedVariance:
     rule, which computes d(w) anyway, the current weights become the anchor.
     """
 
-    def __init__(self, method: Method, rows: DenseRows | CsrRows, whole: bool) -> None:
+    def __init__(self, method: Method, rows: DenseRows | CsrRows) -> None:
         self.rule = method.rule
-        self.exact = whole and not method.rule.needs_rows
         self.expected = method.expected()  # a sampled direction is never zero
         self.rows = rows
         self.anchor: Any = None
@@ -574,8 +576,6 @@ class ReducedVariance:
         The direction of the batch at earlier weights (the anchor) is subtracted, and that of all
         rows at the anchor is added.
         """
-        if self.exact:
-            return self.rule.direction(weights, batch)
         rule = self.rule.drawn(weights, batch)
         here, there = rule.direction(weights, batch), rule.direction(self.anchor, batch)
         return map_fields(lambda w, a, full: w - a + full, here, there, self.full)
@@ -598,23 +598,18 @@ def solve_stochastic(
     directions of the following batches (`ReducedVariance`).
     """
     n_rows = rows.rows.shape[0]
-    # The noise of a batch would enter the preconditioner too, and divergence could follow.
-    preconditioned = training.preconditions and batch_size >= n_rows
     optimizer = training.build(stiff.curvature)
     per_epoch = max(1, -(-n_rows // batch_size))
     batches = _shuffled(n_rows, batch_size, rng)
     whole = rows.batch(np.arange(n_rows)) if batch_size >= n_rows else None
-    direction = ReducedVariance(method, rows, whole=whole is not None)
+    direction = ReducedVariance(method, rows)
 
     def step(state: Any) -> Any:
         index = next(batches)
         batch = rows.batch(index) if whole is None else whole
         if batch.total == 0.0:
             return state
-        corrected = direction(state.weights, batch)
-        if preconditioned:
-            corrected = method.rule.preconditioned(corrected, state.weights, batch)
-        return moved(method.rule, optimizer, state, corrected)
+        return moved(method.rule, optimizer, state, direction(state.weights, batch))
 
     def distance(state: Any) -> Array:
         return relative_norm(direction.move_anchor(state.weights), state.weights, stiff.scale)

@@ -285,9 +285,12 @@ class LinearState(FittedState):
         rows, self._moment = data.rows, moment if small else None
         self._given = rows is None and sketch is None and moment is not None
         if rows is None:
+            again = None
+            if isinstance(data, BlockRows):
+                again = RereadRows(data.passes, data.n_features)
             # The second moment alone does not determine components that were read from the blocks.
-            if (self.refined and isinstance(data, BlockRows)) or self._moment is None:
-                self._certificate = self.certify(self._data(data, sketch), title)
+            if (self.refined and again is not None) or self._moment is None:
+                self._certificate = self.certify(self._data(moment, sketch, again), title)
             return
         copied = small and moment is None and not self.options.draws_rows
         if copied or math.prod(rows.shape) <= SMALL_ROWS:
@@ -297,7 +300,8 @@ class LinearState(FittedState):
         if self._rows is None and self._moment is not None:
             self._sketch = Sketch.of(rows, data.weights)
         if self._rows is None and (self._moment is None or self.refined):
-            self._certificate = self.certify(self._data(data, self._sketch), title)
+            known = self._data(moment, self._sketch, GivenRows(rows, data.weights))
+            self._certificate = self.certify(known, title)
 
     def after(self, options: Options, X: Any, weights: Array | None) -> LinearState:
         """Return a new state that includes one more batch of rows X (n, m) with their weights.
@@ -536,7 +540,7 @@ class LinearState(FittedState):
                 return found
         self._rows = None
         if self.moment is not None and rows is None:
-            return self.certify(self._data(MomentRows(self.moment), self._sketch), title)
+            return self.certify(self._data(self.moment, self._sketch, None), title)
         why = CHANGED_ROWS
         if rows is None:
             why = (
@@ -570,29 +574,27 @@ class LinearState(FittedState):
             fit_rounding=self._rounding if stored is None else stored.rounding,
         )
 
-    def _data(self, data: RowOperator, sketch: Sketch | None) -> Data:
+    def _data(
+        self,
+        moment: SecondMoment | None,
+        sketch: Sketch | None,
+        rows: GivenRows | RereadRows | None,
+    ) -> Data:
         """Return data in the form that the verifier reads."""
-        center, moment = to_numpy(as_double(self.model.mean)), data.moment
-        rows: GivenRows | RereadRows | None = None
-        if isinstance(data, BlockRows):
-            rows = RereadRows(data.passes, data.n_features)
-        elif data.rows is not None:
-            rows = GivenRows(data.rows, data.weights)
         if moment is None:
             assert rows is not None, "data without a moment have rows"
-            return Data.of_rows(rows, center)
+            return Data.of_rows(rows, to_numpy(as_double(self.model.mean)))
         known = moment.mean, moment.covariance, moment.weight
         return Data.of_moment(*known, sketch, rows, "given" if self._given else "lost")
 
     def _data_of_rows(self, training: TrainingRows) -> Data:
         """Return training rows, with their second moment, in the form that the verifier reads."""
-        rows = GivenRows(*training.given)
-        moment = self._moment
+        rows, moment = GivenRows(*training.given), self._moment
         if moment is None or training.stored:
             data = data_of_rows(rows, to_numpy(as_double(self.model.mean)))
             return data if moment is None else data.beside_moment(moment.covariance)
         self._sketch = self.saved_sketch()
-        return Data.of_moment(moment.mean, moment.covariance, moment.weight, self._sketch, rows)
+        return self._data(moment, self._sketch, rows)
 
     def returned(self, values: Array) -> Array:
         """Return a copy of `values` in the library, dtype and on the device of the training data.

@@ -14,30 +14,12 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, NamedTuple, Protocol, Self
+from typing import Any, NamedTuple
 
 from lucidae.arrays import Array, add_scaled, namespace, squared_norm, where_set
 from lucidae.iteration import Callback, progress_bars
 from lucidae.metrics import alignment_of, subspace_distance
 from lucidae.rows.covariances import Covariance
-
-
-class AnyWeights(Protocol):
-    """Interface of the weights of a linear autoencoder that objectives and update rules use."""
-
-    @property
-    def encoder(self) -> Array:
-        """Encoder matrix of shape (…, k, m), for k latents and m features."""
-
-    @property
-    def atoms(self) -> Array:
-        """Transposed decoder matrix of shape (…, k, m), for k latents and m features."""
-
-    def gather(self, encoder: Array, atoms: Array) -> Self:
-        """Return an object of this class that contains gradients of the encoder and of `atoms`."""
-
-    def in_units(self, unit: float) -> Self:
-        """Return the weights that compute the same latents from data multiplied by `unit`."""
 
 
 class UntiedWeights(NamedTuple):
@@ -120,6 +102,10 @@ class VariationalWeights(NamedTuple):
             self.log_variances,
             self.log_noise + 2 * math.log(unit),
         )
+
+
+AnyWeights = UntiedWeights | TiedWeights | VariationalWeights
+"""The weights of a linear autoencoder that objectives and update rules take."""
 
 
 def map_fields(function: Callable[..., Array], first: Any, *others: Any) -> Any:
@@ -206,9 +192,6 @@ def products(weights: AnyWeights, covariance: Covariance) -> Products:
     return Products(encoded, decoded, encoded @ encoder.mT, atoms @ atoms.mT)
 
 
-SAFETY = 0.5
-"""Ratio of the step size of `learning_rate="auto"` to the largest stable step size."""
-
 ADAM_RATE = 3e-3
 """Step size of Adam with `learning_rate="auto"`; it does not depend on the scale of the loss."""
 
@@ -221,9 +204,6 @@ class Optimizer(ABC):
     # the momentum, from 0 to below 1, which optimizers without momentum ignore
     momentum: float = 0.9
 
-    uses_momentum = False
-    commutes_with_rotations = True
-
     @abstractmethod
     def start(self, weights: Any) -> Any:
         """Return the optimizer's state before the first step from the given weights."""
@@ -234,16 +214,8 @@ class Optimizer(ABC):
 
     @staticmethod
     @abstractmethod
-    def largest_stable_product(momentum: float) -> float:
-        """Return the largest stable product of step size and curvature.
-
-        Above this product, the optimizer diverges on a quadratic loss.
-        """
-
-    @classmethod
-    def automatic_rate(cls, curvature: float, momentum: float) -> float:
+    def automatic_rate(curvature: float, momentum: float) -> float:
         """Return half of the largest stable step size for a loss with the given curvature."""
-        return SAFETY * cls.largest_stable_product(momentum) / curvature
 
 
 class DescentState(NamedTuple):
@@ -289,9 +261,9 @@ class GradientDescent(Optimizer):
         return DescentState(_plus(state.weights, direction, -rate))
 
     @staticmethod
-    def largest_stable_product(momentum: float) -> float:  # noqa: ARG004
-        """Return 2: the largest stable product of step size and curvature on a quadratic loss."""
-        return 2.0
+    def automatic_rate(curvature: float, momentum: float) -> float:  # noqa: ARG004
+        """Return half of the largest stable step size, which is 2/curvature."""
+        return 1.0 / curvature
 
 
 class MomentumOptimizer(Optimizer):
@@ -302,7 +274,14 @@ class MomentumOptimizer(Optimizer):
 
     __slots__ = ()
 
-    uses_momentum = True
+    @staticmethod
+    def automatic_rate(curvature: float, momentum: float) -> float:
+        """Return half of the largest stable step size of Nesterov's method on a quadratic loss.
+
+        With momentum μ it is 2(1 + μ)/(1 + 2μ)/curvature. The heavy ball has larger stable steps,
+        2(1 + μ)/curvature, but they would overshoot on a quartic loss.
+        """
+        return (1 + momentum) / (1 + 2 * momentum) / curvature
 
     def start(self, weights: Any) -> MomentumState:
         """Return the state before the first step: the given weights and the velocity 0."""
@@ -332,20 +311,6 @@ class HeavyBall(MomentumOptimizer):
         rate, velocity = self.rate * scale, self._velocity(state, direction)
         return MomentumState(_plus(state.weights, velocity, -rate), velocity)
 
-    @staticmethod
-    def largest_stable_product(momentum: float) -> float:
-        """Return 2(1 + momentum): the largest stable product of step size and curvature."""
-        return 2 * (1 + momentum)
-
-    @classmethod
-    def automatic_rate(cls, curvature: float, momentum: float) -> float:
-        """Return the automatic step size of Nesterov's method, for a bound on the curvature.
-
-        It is smaller than half of the largest stable step of the heavy ball, which is stable on a
-        quadratic loss but would overshoot on a quartic one.
-        """
-        return Nesterov.automatic_rate(curvature, momentum)
-
 
 @dataclass(frozen=True, slots=True)
 class Nesterov(MomentumOptimizer):
@@ -361,11 +326,6 @@ class Nesterov(MomentumOptimizer):
         # In place: one more array would take longer than the arithmetic.
         return MomentumState(_plus(state.weights, ahead, -rate, overwrite=True), velocity)
 
-    @staticmethod
-    def largest_stable_product(momentum: float) -> float:
-        """Return 2(1 + μ)/(1 + 2μ) for momentum μ: the largest stable step size times curvature."""
-        return 2 * (1 + momentum) / (1 + 2 * momentum)
-
 
 @dataclass(frozen=True, slots=True)
 class Adam(Optimizer):
@@ -379,8 +339,6 @@ class Adam(Optimizer):
     decay_first: float = 0.9
     decay_second: float = 0.999
     floor: float = 1e-8
-
-    commutes_with_rotations = False
 
     def start(self, weights: Any) -> AdamState:
         """Return the state before the first step: the given weights, and averages of 0."""
@@ -403,12 +361,7 @@ class Adam(Optimizer):
         return AdamState(map_fields(move, state.weights, first, second), first, second, steps)
 
     @staticmethod
-    def largest_stable_product(momentum: float) -> float:  # noqa: ARG004
-        """Return infinity, because the length of Adam's steps does not depend on the curvature."""
-        return math.inf
-
-    @classmethod
-    def automatic_rate(cls, curvature: float, momentum: float) -> float:  # noqa: ARG003
+    def automatic_rate(curvature: float, momentum: float) -> float:  # noqa: ARG004
         """Return the fixed step size 3e-3, since Adam's steps do not depend on the loss's scale."""
         return ADAM_RATE
 
@@ -445,14 +398,14 @@ class DescentSettings:
     @property
     def effective_momentum(self) -> float:
         """The momentum that the optimizer uses; 0 for optimizers without momentum."""
-        return self.momentum if OPTIMIZERS[self.optimizer].uses_momentum else 0.0
+        return self.momentum if issubclass(OPTIMIZERS[self.optimizer], MomentumOptimizer) else 0.0
 
     @property
     def preconditions(self) -> bool:
         """Whether directions are preconditioned: divided by the curvature of groups of weights.
 
         This is done if the step size is ``"auto"``, except for Adam, which rescales each coordinate
-        anyway. `Rule.preconditioned` defines the division.
+        anyway. `Rule.preconditioned_direction` defines the division.
         """
         return self.learning_rate == "auto" and OPTIMIZERS[self.optimizer] is not Adam
 
