@@ -435,7 +435,7 @@ def _small_dropout(figures: DropoutFigures, text: Claim) -> Claim:
 def _sampling(figures: DropoutFigures, text: Claim, alpha: float) -> Claim:
     """Return a claim that reports how many singular values of the data exceed sampling noise."""
     white, spectrum = figures.white, figures.best.values
-    n_rows, n_inputs = white.n_rows, len(white.inner)
+    n_rows, n_inputs = white.rows.n_rows if white.rows else None, len(white.inner)
     # With a ridge penalty the level of the noise is that without.
     fewer = " With a ridge penalty the number of components above the noise may be larger."
     fewer = fewer if alpha else ""
@@ -488,11 +488,11 @@ def noise_level(residual: Matrix, n_inputs: int, n_rows: float) -> float:
 
 def _leverage(figures: DropoutFigures, text: Claim) -> Claim:
     """Return a claim that names the rows that have more than their share of the energy."""
-    rows = figures.white.known
-    if rows is None or not rows.peaks.size:
+    rows = figures.white.rows
+    if rows is None or rows.data.peaks is None or not rows.data.peaks.size:
         return replace(text, advice="A matrix is given, not rows: every row counts.")
-    numbers, shares = rows.peaks
-    high = shares > max(INFLUENTIAL, min(20.0 / (rows.weight - rows.centered + 1.0), 0.5))
+    numbers, shares = rows.data.peaks
+    high = shares > max(INFLUENTIAL, min(20.0 / (rows.n_rows + 1.0), 0.5))
     named, large = [int(number) for number in numbers[high]], [float(s) for s in shares[high]]
     figures.evidence.update(leverage_rows=named, leverage_shares=large)
     return text.influenced(named, large, float(shares[0]))

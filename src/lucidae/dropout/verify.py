@@ -110,19 +110,36 @@ class JudgedRows:
     centered: bool = True  # whether there is an intercept
 
     @property
-    def known(self) -> Known:
-        """Means, deviations and largest rows, in the units of the user."""
-        data, unit = self.data, self.data.unit * np.ones(self.data.n_features)
-        deviations = data.deviations if self.centered else data.about_zero().deviations
-        return Known(
-            data.shift * unit,
-            data.offset.value * unit,
-            data.offset.error * unit,
-            deviations * unit,
-            float(data.weight or 0.0),
-            self.centered,
-            np.empty((2, 0)) if data.peaks is None else data.peaks,
-        )
+    def mean(self) -> tuple[Matrix, Ball]:
+        """A vector near the mean, and the mean minus this vector, in the units of the user."""
+        data = self.data
+        offset = Ball(data.offset.value * data.unit, data.offset.error * data.unit)
+        return data.shift * data.unit, offset
+
+    @property
+    def deviations(self) -> Matrix:
+        """Root mean squares of the (centred) columns in the units of the user; 0 if constant."""
+        data = self.data if self.centered else self.data.about_zero()
+        return np.asarray(data.deviations * self.data.unit)
+
+    @property
+    def n_rows(self) -> float:
+        """Number of rows, less one if centred."""
+        return float(self.data.weight or 0.0) - self.centered
+
+    def resolution(self, size: int, precision: float) -> float:
+        """Return the standard deviation that float32 gives to constant standardised inputs.
+
+        An input of mean square q and standard deviation d has rounding errors of up to ε√q/(2d), so
+        that no direction has more than ε/2 · √(Σ q/d²) by rounding alone; four times this is
+        returned, and 0 for double precision.
+        """
+        if precision <= SINGLE:
+            return 0.0
+        (near, rest), deviations = self.mean, self.deviations[:size]
+        mean = (near + rest.value)[:size] * self.centered
+        ratios = (mean / _nonzero(deviations))[deviations > 0]
+        return 2.0 * precision * math.sqrt(float(np.sum(1.0 + ratios**2)))
 
     def factor(self, right: Matrix) -> RowFactor:
         """Return the factor of these rows from their triangle or their second moment.
@@ -147,12 +164,9 @@ class JudgedRows:
             if outputs is None or len(root) >= m:
                 return RowFactor(inputs, outputs, units, error)
             span, upper = scipy.linalg.qr(inputs.T, mode="economic")
-            inside, units = (
-                span.T @ right,
-                np.append(np.full(len(root), units[:m].max()), units[m:]),
-            )
-            found = RowFactor(upper.T, outputs, units, error, right=inside)
-            return found._replace(beyond=right - span @ inside, hidden=inputs @ right)
+            inside = span.T @ right
+            found = RowFactor(upper.T, outputs, units, error)
+            return found.in_span(units[:m].max(), inside, right - span @ inside)
         # Columns may count as constant only if the moment is known to be that of the rows.
         constant = bool(np.all(varies)) or data.error <= CONSTANT * data.trace
         error = min(data.error, UNKNOWN) if constant else UNKNOWN
@@ -218,36 +232,6 @@ class Judged(NamedTuple):
         return int(self.left.shape[1])
 
 
-class Known(NamedTuple):
-    """Means, deviations and largest rows of rows [x | y]."""
-
-    shift: Matrix  # (p,): a point near the mean
-    offset: Matrix  # (p,): the mean minus `shift`
-    mean_error: Matrix  # (p,)
-    deviations: Matrix  # (p,): root mean squares of the centred columns; 0 for constant ones
-    weight: float
-    centered: bool
-    peaks: Matrix  # (2, ≤ PEAKS): numbers of rows, and their shares of the energy
-
-    @property
-    def mean(self) -> Matrix:
-        """The mean of the rows, shape (p,)."""
-        return np.asarray(self.shift + self.offset)
-
-    def resolution(self, size: int, precision: float) -> float:
-        """Return the standard deviation that float32 gives to constant standardised inputs.
-
-        An input of mean square q and standard deviation d has rounding errors of up to ε√q/(2d), so
-        that no direction has more than ε/2 · √(Σ q/d²) by rounding alone; four times this is
-        returned, and 0 for double precision.
-        """
-        if precision <= SINGLE:
-            return 0.0
-        mean, deviations = self.mean[:size] * self.centered, self.deviations[:size]
-        ratios = (mean / _nonzero(deviations))[deviations > 0]
-        return 2.0 * precision * math.sqrt(float(np.sum(1.0 + ratios**2)))
-
-
 class RowFactor(NamedTuple):
     """F_x and F_y with FᵀF = E[(x, y)(x, y)ᵀ], and a bound on the error of F."""
 
@@ -258,11 +242,21 @@ class RowFactor(NamedTuple):
     squared: bool = False  # whether the error is that of FᵀF
     level: float = 0.0  # pivots of the standardised inputs up to this count as zero
     full: bool = False  # whether F_x has full row rank, so that no error turns its range
-    # (m, r): V in the coordinates of F_x, if they are not the inputs, the part of V outside, and
-    # F_xV, which is more accurate from the inputs
-    right: Matrix | None = None
-    beyond: Matrix | None = None
-    hidden: Matrix | None = None
+    right: Matrix | None = None  # (m, r): V in the coordinates of F_x, if they are not the inputs
+
+    def in_span(self, unit: float, inside: Matrix, beyond: Matrix) -> RowFactor:
+        """Return the factor of few rows in coordinates of their span, F_x being (k, k), and of V.
+
+        V is `inside` in the span. Its part `beyond`, on which F_x is zero, adds up to r coordinates
+        and matters for a ridge penalty only.
+        """
+        added = scipy.linalg.qr(beyond, mode="r")[0][: beyond.shape[1]]
+        size, n_outputs = len(inside) + len(added), np.shape(self.outputs)[1]
+        return self._replace(
+            inputs=np.hstack([self.inputs, np.zeros((len(self.inputs), len(added)))]),
+            units=np.append(np.full(size, unit), self.units[-n_outputs:]),
+            right=np.vstack([inside, added]),
+        )
 
 
 class White(NamedTuple):
@@ -275,8 +269,6 @@ class White(NamedTuple):
     unit: float  # unit of the outputs
     floor: float = 0.0
     blur: float = 0.0  # bound on the error of M, in Frobenius norm
-    tilt: float = 0.0  # bound on the error of M, in spectral norm
-    square: float = math.inf  # bound on the error of the squared singular values of M
     wrong: Any = 0.0  # (r,): bounds on the errors of the columns of V'
     # bound on the error of √(f + floor), or that of f + floor itself if `squared`
     doubt: float = 0.0
@@ -289,17 +281,12 @@ class White(NamedTuple):
     outside: Ball = Ball(0.0)  # norm of the part of V outside of the range of C, relative to V
     residual: Matrix | None = None  # (d, d): second moment of the residuals of least squares
     tied_problem: tuple[Matrix, Matrix | None, Matrix] | None = None  # E[yxᵀ], C and U, if tied
-    known: Known | None = None
+    rows: JudgedRows | None = None
 
     @property
     def explained(self) -> float:
         """‖M‖², or E‖y‖² if that is zero."""
         return float((self.target**2).sum()) + self.rest or self.energy or 1.0
-
-    @property
-    def n_rows(self) -> float | None:
-        """Number of rows, less one if centred; None for a given matrix."""
-        return None if self.known is None else self.known.weight - self.known.centered
 
 
 def problems(subject: Subject, judged: Judged) -> Iterator[White]:
@@ -307,21 +294,21 @@ def problems(subject: Subject, judged: Judged) -> Iterator[White]:
     if isinstance(subject, GivenMatrix):
         yield _of_matrix(subject.matrix, judged)
         return
-    m, data, known = len(judged.right), subject.data, subject.known
+    m, data = len(judged.right), subject.data
     rows = data.rows if isinstance(data.rows, GivenRows) and not judged.tied else None
     if rows is not None and subject.n_inputs is None and m > SMALL:
-        yield _projected_rows(rows, known, judged)
+        yield _projected_rows(rows, subject, judged)
         return
     ready = data.matrix is not None or data.factor is not None
     if ready:
-        yield _of_factor(known, subject.factor(judged.right), judged)
+        yield _of_factor(subject, subject.factor(judged.right), judged)
     elif rows is not None and rows.shape[0] < m:
         ready = True
-        yield _of_factor(known, _rotated_rows(rows, known, judged.right), judged)
+        yield _of_factor(subject, _rotated_rows(rows, subject, judged.right), judged)
     exact = data.refactored()
     if exact is not None:
         subject = replace(subject, data=exact)
-        yield _of_factor(subject.known, subject.factor(judged.right), judged)
+        yield _of_factor(subject, subject.factor(judged.right), judged)
     elif not ready:
         raise UnprojectedError(f"{data.n_features} inputs and outputs are too many for these rows.")
 
@@ -336,24 +323,22 @@ def _unit(size: float) -> float:
     return 4.0 ** round(math.log(size, 4.0)) if size > 0 else 1.0
 
 
-def _of_factor(known: Known, factor: RowFactor, judged: Judged) -> White:
+def _of_factor(subject: JudgedRows, factor: RowFactor, judged: Judged) -> White:
     """Return the problem for white inputs, from a factor of the rows and a bound on its error."""
     if judged.tied:
-        return _of_tied(known, factor, judged)
+        return _of_tied(subject, factor, judged)
     V = judged.right if factor.right is None else factor.right
     m, autoencoder = len(V), factor.outputs is None
     inputs = factor.inputs
     outputs = inputs if factor.outputs is None else factor.outputs
+    # 1) What needs no inverse: the loss, which is a norm of F times `scope`, a norm of the weights.
     energy = float((outputs**2).sum())
     unit = _unit(math.sqrt(energy))
     size, scale, outputs = math.sqrt(energy) / unit, math.sqrt(unit), outputs / unit
     left = judged.left / scale
     units, beside = factor.units[:m], factor.units if autoencoder else factor.units[m:]
     seen = units[:, None] * V / scale
-    if factor.hidden is not None:
-        seen = known.deviations[: len(judged.right), None] * judged.right / scale
     lengths, spread = np.linalg.norm(seen, axis=0), float(np.linalg.norm(beside)) / unit
-    # √(f + floor) is a norm of F times this norm of the weights, which bounds the effect of errors.
     reach = float(((left.T @ left) * (seen.T @ seen)).sum())
     dropped_out = float(((left**2).sum(axis=0) * lengths**2).sum())
     scope = math.hypot(
@@ -362,80 +347,64 @@ def _of_factor(known: Known, factor: RowFactor, judged: Judged) -> White:
     doubt = factor.error * (scope**2 if factor.squared else scope)
     found = White(
         outputs.T, left, inputs @ V / scale, size**2, unit,
-        doubt=doubt, squared=factor.squared, known=known,
+        doubt=doubt, squared=factor.squared, rows=subject,
     )  # fmt: skip
     if autoencoder:
         error = math.sqrt(factor.error) if factor.squared else factor.error
-        largest = float(units.max(initial=0.0)) / unit
-        found = found._replace(blur=error * spread, wrong=error * lengths, tilt=error * largest)
-        if factor.squared:
-            found = found._replace(square=factor.error * largest**2)
-    # The ridge penalty adds inputs √ρ e₁, √ρ e₂, … with the outputs zero.
-    ridge = judged.alpha / known.weight
+        found = found._replace(blur=error * spread, wrong=error * lengths)
+    # 2) The ridge penalty adds inputs √ρ e₁, √ρ e₂, … with the outputs zero.
+    ridge = judged.alpha / (subject.data.weight or 1.0)
     varies = np.linalg.norm(inputs, axis=0) > 0
     if ridge > 0:
+        varies |= factor.right is not None  # also outside of the span of few rows
         inputs = np.vstack([inputs, math.sqrt(ridge) * np.diag(1.0 * varies)])
         outputs = np.vstack([outputs, np.zeros((m, outputs.shape[1]))])
-    loads = _nonzero(np.linalg.norm(inputs, axis=0))
-    loads = loads if factor.right is None else np.hypot(units, math.sqrt(ridge))
     if autoencoder and factor.squared and len(inputs) == m:
         return found  # of full rank
+    # 3) The range of the inputs, which are standardised unless they are few rows in their span.
+    loads = _nonzero(np.linalg.norm(inputs, axis=0)) if factor.right is None else units
     basis, upper, pivots = _pivoted(inputs / loads)
     level = max(factor.level, 4 * gamma(m) * float(pivots.max(initial=0.0)))
-    coarse = 0.0 if factor.right is not None else known.resolution(m, judged.precision)
+    coarse = 0.0 if factor.right is not None else subject.resolution(m, judged.precision)
     rank = int((pivots > max(level, coarse)).sum())
     unresolved = basis[:, rank : int((pivots > level).sum())]
     lost = float(((outputs.T @ unresolved) ** 2).sum())
-    basis, upper = basis[:, :rank], upper[:rank]
-    target = outputs.T @ basis
-    residual = outputs - basis @ target.T
-    floor, dropped = float((residual**2).sum()), m - rank - int((~varies).sum())
+    basis, upper, dropped = basis[:, :rank], upper[:rank], int(varies.sum()) - rank
     sizes = scipy.linalg.svdvals(upper) if rank else np.ones(1)
     least, power = float(sizes[-1]), 2 if factor.squared else 1
     error = factor.error * float((units / loads)[varies].max(initial=0.0)) ** power
     error = error / least if factor.squared else error
     error = UNKNOWN if factor.error >= UNKNOWN else error  # also if no column seems to vary
-    turned = error / (least - error) if error < least else UNKNOWN
-    turned = 0.0 if factor.full and ridge == 0.0 else turned
-    inner, loaded = upper @ (loads[:, None] * V) / scale, loads[:, None] * V / scale
-    wrong = turned * np.linalg.norm(inner, axis=0)
-    if factor.hidden is None or ridge > 0:
-        wrong = wrong + (error + level * math.sqrt(dropped)) * np.linalg.norm(loaded, axis=0)
-    else:
-        inner = basis.T @ factor.hidden / scale
-        wrong = wrong + gamma(len(judged.right)) * lengths
-    if factor.beyond is None:
-        graded = loads[varies].max(initial=0.0) / loads[varies].min(initial=math.inf)
-        outside = _outside(judged.right, upper * loads, turned * float(graded))
-    else:
-        length = float(np.linalg.norm(judged.right)) or 1.0
-        outside = Ball(float(np.linalg.norm(factor.beyond)) / length, min(error / least, UNKNOWN))
-    vague = dropped or (factor.beyond is not None and not factor.full)
+    sine = error / (least - error) if error < least else UNKNOWN
+    turned = 0.0 if factor.full and ridge == 0.0 else sine
+    graded = loads[varies].max(initial=0.0) / loads[varies].min(initial=math.inf)
+    outside = _outside(V, upper * loads, sine * float(graded))
+    vague = dropped or (factor.right is not None and not factor.full)
+    target = outputs.T @ basis
+    residual = outputs - basis @ target.T
+    floor = float((residual**2).sum())
     if factor.squared and vague:  # a moment may hide directions of small variance
         lost = max(lost, floor)
     if (factor.squared and vague) or unresolved.size:
         outside = Ball(outside.value, max(outside.error, outside.value))
     if unresolved.size and not factor.squared:  # neither is known what they add to the loss
         found = found._replace(doubt=found.doubt + math.sqrt(lost))
+    found = found._replace(outside=outside, condition=float(sizes[0] / least) ** 2)
     if autoencoder:
-        condition = float(sizes[0] / least) ** 2
-        return found._replace(outside=outside, condition=condition)
-    if factor.beyond is not None and ridge > 0:
-        added = scipy.linalg.qr(factor.beyond, mode="r")[0][: factor.beyond.shape[1]]
-        inner = np.vstack([inner, math.sqrt(ridge) / scale * added])
-        target = np.hstack([target, np.zeros((len(target), len(added)))])
-    blur = max(size, spread) * (turned + error) + math.sqrt(lost)
+        return found
+    # 4) The least-squares map and the weights for white inputs.
+    loaded = loads[:, None] * V / scale
+    inner = upper @ loaded
+    wrong = turned * np.linalg.norm(inner, axis=0)
+    wrong = wrong + (error + level * math.sqrt(dropped)) * np.linalg.norm(loaded, axis=0)
     return found._replace(
         target=target,
         inner=inner,
         floor=floor,
-        blur=blur,
-        tilt=blur,
+        blur=max(size, spread) * (turned + error) + math.sqrt(lost),
         wrong=wrong,
         lost=lost,
-        condition=float(sizes[0] / least) ** 2,
         dropped=dropped,
-        outside=outside,
         residual=residual.T @ residual,
     )
 
@@ -461,10 +430,10 @@ def _pivoted(rows: Matrix) -> tuple[Matrix, Matrix, Matrix]:
     return basis, placed, np.abs(np.diag(upper))
 
 
-def _of_tied(known: Known, factor: RowFactor, judged: Judged) -> White:
+def _of_tied(subject: JudgedRows, factor: RowFactor, judged: Judged) -> White:
     """Return the problem of tied layers; if the inputs are not white, that of separate layers."""
-    white = _of_factor(known, factor, judged._replace(tied=False))
-    a = _unit(float(known.deviations[: len(judged.right)].max(initial=0.0)))
+    white = _of_factor(subject, factor, judged._replace(tied=False))
+    a = _unit(float(subject.deviations[: len(judged.right)].max(initial=0.0)))
     rows, outputs = factor.inputs / a, factor.inputs if factor.outputs is None else factor.outputs
     own = judged.left * (math.sqrt(a) / math.sqrt(white.unit))
     cross, inputs = (outputs / white.unit).T @ rows, rows.T @ rows
@@ -511,7 +480,6 @@ def _projected(
         energy,
         unit,
         blur=rounding,
-        tilt=rounding,
         wrong=gamma(sum(A.shape)) * lengths,
         doubt=rounding + gamma(sum(A.shape)) * float(np.linalg.norm(left, axis=0) @ lengths),
         rest=_remainder(energy, float((inside**2).sum())),
@@ -519,14 +487,15 @@ def _projected(
     )
 
 
-def _projected_rows(rows: GivenRows, known: Known, judged: Judged) -> White:
+def _projected_rows(rows: GivenRows, subject: JudgedRows, judged: Judged) -> White:
     """Return the problem of an autoencoder with many features, that of the matrix M = Aᵀ.
 
     A are the centred and weighted rows, so that V' = AV.
     """
-    energy = float((known.deviations**2).sum())
+    (near, rest), deviations = subject.mean, subject.deviations
+    energy = float((deviations**2).sum())
     unit = _unit(math.sqrt(energy))
-    A = rows.matrix(known.mean, (known.deviations > 0) / unit)
+    A = rows.matrix(near + rest.value, (deviations > 0) / unit)
     scale, energy = math.sqrt(unit), energy / unit**2
     hidden, lengths = A.times(scale * judged.right), np.linalg.norm(scale * judged.right, axis=0)
     found = _projected(A, hidden, judged.left / scale, energy, unit, judged)
@@ -535,11 +504,11 @@ def _projected_rows(rows: GivenRows, known: Known, judged: Judged) -> White:
         left=found.inner,
         inner=found.left,
         wrong=gamma(sum(A.shape)) * math.sqrt(energy + A.cancelled) * lengths,
-        known=known,
+        rows=subject,
     )
 
 
-def _rotated_rows(rows: GivenRows, known: Known, right: Matrix) -> RowFactor:
+def _rotated_rows(rows: GivenRows, subject: JudgedRows, right: Matrix) -> RowFactor:
     """Return fewer rows A than features, rotated into their own span: A = LQᵀ, F_x = L.
 
     L is a Cholesky factor of the Gram matrix AAᵀ. If the rows are linearly independent, their range
@@ -552,9 +521,10 @@ def _rotated_rows(rows: GivenRows, known: Known, right: Matrix) -> RowFactor:
             f"with {n} rows the Gram matrix that the comparison with the optimum needs takes too "
             f"much memory (more than {LARGEST_ROWS} rows of more than {n} features)."
         )
-    center, varies = known.mean * known.centered, 1.0 * (known.deviations > 0)
+    (near, rest), deviations = subject.mean, subject.deviations
+    center, varies = (near + rest.value) * subject.centered, 1.0 * (deviations > 0)
     A, B = (
-        GivenRows(table, rows.weights).matrix(center[part], varies[part], centered=known.centered)
+        GivenRows(table, rows.weights).matrix(center[part], varies[part], centered=subject.centered)
         for table, part in ((rows.X, slice(m)), (rows.Y, slice(m, None)))
     )
     hidden, gram, n, outputs = A.times(right), A.gram(), A.shape[0], B.stored
@@ -564,17 +534,14 @@ def _rotated_rows(rows: GivenRows, known: Known, right: Matrix) -> RowFactor:
     lower, order, rank, _ = scipy.linalg.lapack.dpstrf(gram / size / size, tol=error, lower=1)
     order = np.arange(n) if rank == 0 else order - 1
     square = np.tril(lower[:rank, :rank])
-    full = bool(rank == n - known.centered and np.diag(square).min(initial=1.0) ** 2 >= CLEAR)
-    factor, codes = np.zeros((n, max(rank, 1))), np.zeros((n, right.shape[1]))
-    factor[order, :rank] = size * np.tril(lower[:, :rank])
-    inside = np.zeros((factor.shape[1], right.shape[1]))
-    if rank:
-        seen = hidden[order[:rank]] / size
-        inside = scipy.linalg.solve_triangular(square, seen, lower=True)
-        codes[order[:rank]] = scipy.linalg.solve_triangular(square, inside, lower=True, trans=1)
-    beyond = right - A.back(codes / size)
-    units = np.append(np.full(len(inside), size), known.deviations[m:])
-    return RowFactor(factor, outputs, units, error, True, 0.0, full, inside, beyond, hidden)
+    full = bool(rank == n - subject.centered and np.diag(square).min(initial=1.0) ** 2 >= CLEAR)
+    factor, codes = np.zeros((n, rank)), np.zeros((n, right.shape[1]))
+    factor[order] = size * np.tril(lower[:, :rank])
+    # A V = L V' gives V' = QᵀV, and V = AᵀZ + (the part outside of the span) with LᵀZ = V'.
+    inside = scipy.linalg.solve_triangular(square, hidden[order[:rank]] / size, lower=True)
+    codes[order[:rank]] = scipy.linalg.solve_triangular(square, inside, lower=True, trans=1)
+    found = RowFactor(factor, outputs, deviations, error, True, 0.0, full)
+    return found.in_span(size, inside, right - A.back(codes / size))
 
 
 def _leading(A: RowMatrix, sides: list[Matrix], judged: Judged) -> tuple[Matrix, Matrix | None]:
@@ -584,8 +551,8 @@ def _leading(A: RowMatrix, sides: list[Matrix], judged: Judged) -> tuple[Matrix,
     the weights are optimal, improved by products with G. They may miss some, so that the singular
     values are bounded: if no eigenvalue of G outside of the span of the Ritz vectors S with
     R = GS − SΘ exceeds β, the i-th largest eigenvalue of G exceeds the i-th largest of Θ and β, β,
-    … by at most ‖R‖ (Weyl). β does not rely on S being complete: if it shows that vectors were
-    missed, they are added. The bounds are None if all of G was decomposed.
+    … by at most ‖R‖ (Weyl). β does not rely on S being complete: vectors that were missed and are
+    found with it are added. The bounds are None if all of G was decomposed.
     """
     width, tall, size = judged.width, A.shape[0] > A.shape[1], min(A.shape)
     if not A.total > 0:
@@ -593,28 +560,25 @@ def _leading(A: RowMatrix, sides: list[Matrix], judged: Judged) -> tuple[Matrix,
     if size <= SMALL or FEW * (width + 1) > size:
         vectors = scipy.linalg.eigh(A.gram(), driver="evd")[1][:, -width - 1 :]
         return _span(vectors if tall else A.back(vectors), *sides), None
-    added = _span(*(sides if tall else [A.times(_unit_columns(side)) for side in sides]))
-    vectors, upper = np.zeros((size, 0)), np.zeros(0)
-    for step in range(STEPS):
-        basis = _span(vectors, added)
+    basis = _span(*(sides if tall else [A.times(_unit_columns(side)) for side in sides]))
+    negligible = NEGLIGIBLE * A.total / width
+    for _ in range(STEPS):
         values, turns = scipy.linalg.eigh(basis.T @ A.apply(basis))
         values, vectors = values[::-1][:width], (basis @ turns[:, ::-1])[:, :width]
         images = A.apply(vectors)
-        residual, added = float(np.linalg.norm(images - vectors * values)) + A.rounding, images
-        # An eigenvalue up to this level is not among the r largest, or dropout removes it.
-        roots, negligible = np.sqrt(np.clip(values, 0.0, None)), NEGLIGIBLE * A.total / width
-        last = float(values[-1]) if len(values) == width else 0.0
-        level = max(last, threshold(roots, judged.strength, width) ** 2) + negligible
-        if residual > negligible and step < STEPS - 1:
-            continue
-        bound, space = complement_bound(A, vectors, level)
-        others = np.full(width, max(bound, 0.0))
-        every = np.sort(np.concatenate([np.clip(values, 0.0, None), others]) + residual)
-        upper = np.sqrt(every[::-1][:width])
-        added = space.above((1.0 - NEGLIGIBLE) * min(level, space.found)).T
-        if space.found <= level:
+        residual = float(np.linalg.norm(images - vectors * values)) + A.rounding
+        if residual <= negligible:
             break
-    vectors = np.concatenate([vectors, added], axis=1)
+        basis = _span(vectors, images)
+    # An eigenvalue up to this level is not among the r largest, or dropout removes it.
+    known = np.clip(values, 0.0, None)
+    last = float(values[-1]) if len(values) == width else 0.0
+    level = max(last, threshold(np.sqrt(known), judged.strength, width) ** 2) + negligible
+    bound, space = complement_bound(A, vectors, level)
+    every = np.sort(np.concatenate([known, np.full(width, max(bound, 0.0))]) + residual)
+    missed = space.above((1.0 - NEGLIGIBLE) * min(level, space.found)).T
+    vectors = np.concatenate([vectors, missed], axis=1)
+    upper = np.sqrt(every[::-1][:width])
     return _span(vectors if tall else A.back(vectors), *sides), upper
 
 
@@ -677,17 +641,12 @@ def possible_saving(
 class Slope(NamedTuple):
     """The expected dropout loss and its gradient as functions of one vector of all weights."""
 
-    cross: Matrix  # (d, m): E[yxᵀ]
+    cross: Matrix  # (d, m): E[yxᵀ], in units in which its norm, the size of the Hessian, is 1
     inputs: Matrix | None  # (m, m): C; None for the identity
     strength: float
     tied: bool
     point: Matrix  # the weights that are examined: U and V (tied: U alone), flattened and joined
     width: int
-
-    @property
-    def size(self) -> float:
-        """Typical size of the Hessian of the loss: ‖E[yxᵀ]‖, or 1 if it is zero."""
-        return float(np.linalg.norm(self.cross)) or 1.0
 
     def _layers(self, flat: Matrix) -> tuple[Matrix, Matrix]:
         """Return U and V from one vector that joins them; leading batch axes are allowed."""
@@ -719,15 +678,15 @@ class Slope(NamedTuple):
         size of the optimal weights has the smallest rounding errors.
         """
         lengths = np.linalg.norm(directions, axis=-1, keepdims=True)
-        step = math.sqrt(self.size) / np.where(lengths > 0, lengths, 1.0)
+        step = 1.0 / np.where(lengths > 0, lengths, 1.0)
         near, at = step * directions, self.point
         first, second = self(at + near) - self(at - near), self(at + 2 * near) - self(at - 2 * near)
         return np.asarray((8 * first - second) / (12 * step))
 
     def smallest_curvature(self) -> float:
-        """Return the smallest eigenvalue of the Hessian, divided by its size."""
+        """Return the smallest eigenvalue of the Hessian."""
         hessian = self.curvature_along(np.eye(len(self.point)))
-        return float(scipy.linalg.eigvalsh((hessian + hessian.T) / 2)[0]) / self.size
+        return float(scipy.linalg.eigvalsh((hessian + hessian.T) / 2)[0])
 
 
 ATTRIBUTES = 1e-6
@@ -859,8 +818,8 @@ def _measured(
             "the data."
         )
     gap, rounding = value - best.value, gamma(sum(target.shape) + width)
-    top, last = (float(best.values[k]) if len(best.values) > k else 0.0 for k in (0, width))
-    doubt = min(white.tilt, white.square / last if last > 0 else math.inf) + rounding * top
+    top = float(best.values.max(initial=0.0))
+    doubt = white.blur + rounding * top
     noise = white.blur + rounding * float(np.linalg.norm(target))
     rounding *= size + float(scores.sum())
     off = float(outgoing @ wrong) + math.sqrt(strength) * float(np.linalg.norm(outgoing * wrong))
@@ -898,7 +857,7 @@ def _measured(
     relative = 4.0 * (rounding + off + white.blur) / size
     # The gradients are 2(U(V'ᵀV' + λ diag‖v'ᵢ‖²) − MV') and 2(V'(UᵀU + λ diag‖uᵢ‖²) − MᵀU).
     bent = balanced * (3.0 * (1.0 + strength) * float(scores.sum()) + top)
-    steep_error = (bent + white.tilt + 8.0 * rounding) / size
+    steep_error = (bent + white.blur + 8.0 * rounding) / size
     # 4) derivatives
     slope, scale = _slope(white, judged, learned)
     inside = math.sqrt(max(1.0 - white.rest / explained, 0.0))
@@ -906,7 +865,7 @@ def _measured(
     curvature, reason = _curvature(slope, steepness, level)
     direct = white.doubt if white.squared else _square(value + white.floor, white.doubt)
     direct += 4.0 * gamma(sum(target.shape)) * white.energy
-    total = Ball(value + white.floor, min(loss_error, direct) if white.known else loss_error)
+    total = Ball(value + white.floor, min(loss_error, direct) if white.rows else loss_error)
     attribute, worst = "", None
     if fitted is not None:
         differences = compared(fitted, judged, white, best, total, doubt)
@@ -1043,7 +1002,7 @@ def _slope(white: White, judged: Judged, learned: bool) -> tuple[Slope, float]:
     )
     # Where the optimal weights are zero, weights are small compared with √‖M‖, one in this scale.
     length = max(float(np.linalg.norm(slope.point)), 0.0 if learned else 1.0)
-    return slope, ((4 if tied else 2) * slope.size * length) or 1.0
+    return slope, ((4 if tied else 2) * length) or 1.0
 
 
 def _curvature(slope: Slope, steepness: float, level: float) -> tuple[float | None, str]:
@@ -1130,12 +1089,13 @@ def compared(
 
 def _of_function(fitted: FittedArrays, judged: Judged, white: White) -> list[tuple[str, Ball]]:
     """Return relative differences of ``coef_``, ``intercept_`` and ``mean_``."""
-    known, found, precision = white.known, [], fitted.precision
-    if known is None:
+    rows, found, precision = white.rows, [], fitted.precision
+    if rows is None:
         return []
-    d, m, error = known.deviations, len(judged.right), known.mean_error
+    d, m, (shift, rest) = rows.deviations, len(judged.right), rows.mean
+    offset, error = rest.value, rest.error
     if fitted.mean is not None:  # in standard deviations; a constant feature has none
-        away = np.abs((fitted.mean - known.shift) - known.offset) - precision * np.abs(known.mean)
+        away = np.abs((fitted.mean - shift) - offset) - precision * np.abs(shift + offset)
         varies = d > 0
         if np.any(away[~varies] > error[~varies]) or np.any(np.isnan(away)):
             found.append(("mean_", Ball(math.inf)))
@@ -1154,7 +1114,7 @@ def _of_function(fitted: FittedArrays, judged: Judged, white: White) -> list[tup
         found.append(("coef_", Ball(away / scale, off / scale)))
     if fitted.bias is None or fitted.center is None or fitted.intercept is None:
         return found
-    shift, offset, error = (part * known.centered for part in (*known[:2], error))
+    shift, offset, error = (part * rows.centered for part in (shift, offset, error))
     mean, expected = (shift + offset)[:m], (shift + offset)[m:]
     doubt = (np.abs(coef) @ error[:m] + error[m:]) / size
     moved = (shift[:m] - fitted.center[0]) + (offset[:m] - fitted.center[1])
@@ -1190,7 +1150,7 @@ def _evidence(
         "target_squared_norm": explained * unit**2,
         "condition": white.condition,
         "dropped_directions": white.dropped,
-        "n_rows": white.n_rows,
+        "n_rows": None if white.rows is None else white.rows.n_rows,
         "unit": unit,
     }
     minimum = (best.value + white.floor) * unit**2
