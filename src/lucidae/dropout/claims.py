@@ -626,15 +626,23 @@ def given_rows(X: Any, Y: Any, sample_weight: Any, *, centered: bool) -> JudgedR
     return judged_rows(X, Y, None if weights is None else to_numpy(weights), centered)
 
 
-def judged_rows(X: Any, Y: Any, weights: Any, centered: bool) -> JudgedRows:
-    """Return rows in memory, as arrays of NumPy, in the form that the verifier reads."""
+def judged_rows(
+    X: Any, Y: Any, weights: Any, centered: bool, passed: Passed | None = None
+) -> JudgedRows:
+    """Return rows in memory, as arrays of NumPy, in the form that the verifier reads.
+
+    If their moment and their sketch are known (`passed`), that moment is tested.
+    """
     if largest(X.data if scipy.sparse.issparse(X) else X) > LARGEST_ENTRY:
         raise ValueError(OVERFLOW)
     rows, m = GivenRows(X, weights, Y), None if Y is None else int(X.shape[1])
     n, p = rows.shape
+    tested = n * p > SMALL_ROWS and (p <= SMALL if m is None else n >= m)
+    if tested and passed is not None:
+        return tested_rows(passed, rows, m, centered)
     scales = column_scales(X, Y, centered=centered)
     sketch = sketch_pairs(X, Y, weights, scales)
-    if n * p > SMALL_ROWS and (p <= SMALL if m is None else n >= m):
+    if tested:
         moment = SecondMoment.of(X, weights) if Y is None else joint_moment(X, Y, weights)
         return tested_rows(Passed(moment, sketch, scales), rows, m, centered)
     data = Data.of_rows(rows, sketch.mean * scales, scales)

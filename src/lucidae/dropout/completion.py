@@ -286,69 +286,6 @@ class Factors(NamedTuple):
         return Factors(P[:, kept] * roots, Q[:, kept] * roots), values[kept]
 
 
-@dataclass(frozen=True)
-class CompletionObjective:
-    """The loss ‖P_Ω(M − ABᵀ)‖² + μ((‖A‖² + ‖B‖²)/2)² of factors; F(ABᵀ) if they are balanced."""
-
-    entries: ObservedEntries  # the observed entries of M
-    penalty: float  # μ = λ/r
-
-    def value(self, residual: Matrix, norm: float) -> float:
-        """Return the loss from observed residuals and a nuclear norm."""
-        return float(residual @ residual) + self.penalty * norm * norm
-
-    def gradient(self, factors: Factors, residual: Any, norm: float) -> Factors:
-        """Return half of the gradient; `norm` is (‖A‖² + ‖B‖²)/2."""
-        level = self.penalty * norm
-        return Factors(
-            level * factors.left - residual @ factors.right,
-            level * factors.right - residual.T @ factors.left,
-        )
-
-    def hessian(self, factors: Factors, residual: Any, norm: float) -> Callable[[Factors], Factors]:
-        """Return a function that multiplies a direction (A', B') by half of the Hessian.
-
-        The residual changes by −P_Ω(A'Bᵀ + AB'ᵀ), and the nuclear norm by ⟨A, A'⟩ + ⟨B, B'⟩.
-        """
-        level, entries = self.penalty * norm, self.entries
-
-        def apply(direction: Factors) -> Factors:
-            moved = entries.projected(
-                np.hstack([direction.left, factors.left]),
-                np.hstack([factors.right, direction.right]),
-            )
-            turned = self.penalty * factors.dot(direction)
-            return Factors(
-                level * direction.left
-                + turned * factors.left
-                + moved @ factors.right
-                - residual @ direction.right,
-                level * direction.right
-                + turned * factors.right
-                + moved.T @ factors.left
-                - residual.T @ direction.left,
-            )
-
-        return apply
-
-    def curvatures(self, factors: Factors, norm: float) -> Factors:
-        """Return a positive approximation to the diagonal of half of the Hessian."""
-        mask = self.entries.matrix(np.ones(self.entries.count))
-        level = self.penalty * norm
-        return Factors(
-            mask @ (factors.right * factors.right) + level,
-            mask.T @ (factors.left * factors.left) + level,
-        )
-
-    def lower_bound(self, residual: Matrix, spectral: float) -> float:
-        """Return D(tG) for the best t, from the residual G and its norm ‖G‖₂."""
-        along = float(residual @ self.entries.values)
-        if along <= 0.0:
-            return 0.0
-        curvature = float(residual @ residual) + spectral * spectral / self.penalty
-        return along * along / curvature
-
-
 DENSE_SPECTRUM = 2**18
 """Largest number of entries n · m of a residual whose singular values are all computed."""
 
@@ -455,21 +392,67 @@ class _Iterate:
 
 
 class _Solver:
-    """Newton steps for factors A and B, whose number of columns may change."""
+    """Newton steps for factors A and B, whose number of columns may change.
 
-    def __init__(self, objective: CompletionObjective, width: int) -> None:
-        self.objective, self.entries = objective, objective.entries
-        self.width = min(width, *self.entries.shape)
-        self.energy = self.entries.energy
+    The loss is ‖P_Ω(M − ABᵀ)‖² + μ((‖A‖² + ‖B‖²)/2)², which is F(ABᵀ) for balanced factors.
+    """
+
+    def __init__(self, entries: ObservedEntries, penalty: float, width: int) -> None:
+        self.entries, self.penalty = entries, penalty  # the observed entries of M, and μ = λ/r
+        self.width = min(width, *entries.shape)
+        self.energy = entries.energy
+
+    def gradient(self, factors: Factors, residual: Any, norm: float) -> Factors:
+        """Return half of the gradient; `norm` is (‖A‖² + ‖B‖²)/2."""
+        level = self.penalty * norm
+        return Factors(
+            level * factors.left - residual @ factors.right,
+            level * factors.right - residual.T @ factors.left,
+        )
+
+    def hessian(self, factors: Factors, residual: Any, norm: float) -> Callable[[Factors], Factors]:
+        """Return a function that multiplies a direction (A', B') by half of the Hessian.
+
+        The residual changes by −P_Ω(A'Bᵀ + AB'ᵀ), and the nuclear norm by ⟨A, A'⟩ + ⟨B, B'⟩.
+        """
+        level = self.penalty * norm
+
+        def apply(direction: Factors) -> Factors:
+            moved = self.entries.projected(
+                np.hstack([direction.left, factors.left]),
+                np.hstack([factors.right, direction.right]),
+            )
+            turned = self.penalty * factors.dot(direction)
+            return Factors(
+                level * direction.left
+                + turned * factors.left
+                + moved @ factors.right
+                - residual @ direction.right,
+                level * direction.right
+                + turned * factors.right
+                + moved.T @ factors.left
+                - residual.T @ direction.left,
+            )
+
+        return apply
+
+    def curvatures(self, factors: Factors, norm: float) -> Factors:
+        """Return a positive approximation to the diagonal of half of the Hessian."""
+        mask = self.entries.matrix(np.ones(self.entries.count))
+        level = self.penalty * norm
+        return Factors(
+            mask @ (factors.right * factors.right) + level,
+            mask.T @ (factors.left * factors.left) + level,
+        )
 
     def measured(self, factors: Factors, before: _Iterate | None = None) -> _Iterate:
         """Return the state of `factors`, with `bound` and `excess` of the state `before`."""
         factors, values = factors.balanced()
         norm, residual = float(values.sum()), self.entries.values - self.entries.product(*factors)
-        gradient = self.objective.gradient(factors, self.entries.matrix(residual), norm)
-        size = self.objective.penalty * norm * math.sqrt(2 * norm)
+        gradient = self.gradient(factors, self.entries.matrix(residual), norm)
+        size = self.penalty * norm * math.sqrt(2 * norm)
         slope = math.sqrt(gradient.dot(gradient)) / size if size > 0 else math.inf
-        value = self.objective.value(residual, norm)
+        value = float(residual @ residual) + self.penalty * norm * norm
         excess, bound = (math.inf, 0.0) if before is None else (before.excess, before.bound)
         return _Iterate(factors, values, residual, value, slope, excess, bound)
 
@@ -487,14 +470,14 @@ class _Solver:
 
     def newton(self, state: _Iterate) -> Factors:
         """Return factors after one damped Newton step; their number of columns stays."""
-        objective, factors = self.objective, state.factors
-        norm, residual = float(state.values.sum()), self.entries.matrix(state.residual)
-        gradient = objective.gradient(factors, residual, norm)
+        factors, norm = state.factors, float(state.values.sum())
+        residual = self.entries.matrix(state.residual)
+        gradient = self.gradient(factors, residual, norm)
         forcing = min(NEWTON_FORCING, math.sqrt(state.slope))
         direction = conjugate_gradients(
-            objective.hessian(factors, residual, norm),
+            self.hessian(factors, residual, norm),
             gradient,
-            objective.curvatures(factors, norm),
+            self.curvatures(factors, norm),
             forcing,
         )
         return factors.plus(direction, self.best_length(state, direction))
@@ -513,7 +496,7 @@ class _Solver:
         N, S, S2 = state.values.sum(), factors.dot(direction), direction.dot(direction) / 2
         loss = np.array([E2 @ E2, 2 * E @ E2, E @ E - 2 * R @ E2, -2 * R @ E, 0.0])
         norms = np.array([S2 * S2, 2 * S * S2, S * S + 2 * N * S2, 2 * N * S, 0.0])
-        polynomial = loss + self.objective.penalty * norms
+        polynomial = loss + self.penalty * norms
         roots = np.roots(np.polyder(polynomial))
         real = np.append(roots.real[np.abs(roots.imag) <= 1e-6 * np.abs(roots)], 0.0)
         return float(real[np.argmin(np.polyval(polynomial, real))])
@@ -521,12 +504,15 @@ class _Solver:
     def searched(self, state: _Iterate) -> _Iterate:
         """Return the state with a new lower bound, and with new columns if they reduce the loss."""
         residual, span = self.entries.matrix(state.residual), state.span
-        level = self.objective.penalty * float(state.values.sum())
+        level = self.penalty * float(state.values.sum())
         count = max(NEW_COLUMNS, state.rank)
         found = _outside(residual, span, min(count, min(self.entries.shape)))
         outside = float(found.values.max(initial=0.0))
         spectral = _spectral_norm(residual, span, outside)
-        bound = max(state.bound, self.objective.lower_bound(state.residual, spectral))
+        # D(tG) for the best t
+        along = max(float(state.residual @ self.entries.values), 0.0)
+        curvature = float(state.residual @ state.residual) + spectral * spectral / self.penalty
+        bound = max(state.bound, along * along / curvature if along else 0.0)
         state = replace(state, bound=bound, excess=max(outside / level - 1.0, 0.0))
         new = int(np.count_nonzero(found.values > level * (1.0 + 1e-12)))
         if not new:
@@ -544,11 +530,11 @@ class _Solver:
         quadratic in t.
         """
         P, values, Q = found.left[:, :new], found.values[:new], found.right[:, :new]
-        level = self.objective.penalty * float(state.values.sum())
+        level = self.penalty * float(state.values.sum())
         sizes = values - level
         total = float(sizes.sum())
         moved = self.entries.product(P * sizes, Q)
-        curvature = float(moved @ moved) + self.objective.penalty * total * total
+        curvature = float(moved @ moved) + self.penalty * total * total
         length = float(sizes @ sizes) / curvature
         roots = np.sqrt(length * sizes)
         return Factors(
@@ -637,10 +623,7 @@ def complete(
         return Solution(zero, Status.CONVERGED, 0, 0.0, tolerance)
     # Division by a power of two is exact, and no square overflows or underflows after it.
     unit = 2.0 ** math.frexp(float(np.abs(entries.values).max()))[1]
-    objective = CompletionObjective(
-        replace(entries, values=entries.values / unit), strength / width
-    )
-    solver = _Solver(objective, width)
+    solver = _Solver(replace(entries, values=entries.values / unit), strength / width, width)
     solution = iterate(
         lambda state: solver.step(state, tolerance),
         _started(solver, start, unit),
@@ -656,14 +639,7 @@ def complete(
         state.value * unit * unit,
         max(solver.gap(state), 0.0),
     )
-    return Solution(
-        found,
-        solution.status,
-        solution.n_iter,
-        solution.distance,
-        solution.tolerance,
-        solution.history,
-    )
+    return replace(solution, value=found)  # type: ignore[arg-type,return-value]
 
 
 def _started(solver: _Solver, start: Completion | None, unit: float) -> _Iterate:

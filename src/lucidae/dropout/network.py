@@ -30,7 +30,6 @@ from lucidae.arrays import (
 from lucidae.arrays.threads import fork_safe
 from lucidae.base import CertifiedMixin, Fitted, FittedState, changed_attributes
 from lucidae.certificates.claims import Certificate, undecided, with_changes
-from lucidae.certificates.rows import SMALL_ROWS, GivenRows
 from lucidae.certificates.sketch import Sketch, column_scales, sketch_pairs
 from lucidae.dropout.claims import (
     CERTIFIED,
@@ -493,23 +492,20 @@ class NetworkState(FittedState):
     def sketch_referred(self) -> None:
         """Make the sketch of the rows that are referred to, unless there is one or they changed."""
         if self.rows is not None and self.sketch is None and self.rows_unchanged:
-            targets = None if self.targets is None else self.targets.rows
-            self.sketch_rows(self.rows.rows, targets, self.rows.weights)
+            self.sketch_rows(self.rows.rows, self.targets and self.targets.rows, self.rows.weights)
 
     def judged_rows(self) -> JudgedRows | None:
         """Return the moment with the sketch that tests it, and the rows if they are referred to."""
-        known, rows = self.rows if self.rows_unchanged else None, None
-        if known is not None:
-            targets = None if self.targets is None else self.targets.rows
-            rows = GivenRows(known.rows, known.weights, targets)
-            n, p = rows.shape
-            few = n * p <= SMALL_ROWS or n < (self.n_features or 0)
-            if self.sketch is None or self.needs_rows or few:
-                return judged_rows(known.rows, targets, known.weights, self.centered)
-        if self.sketch is None or not isinstance(self.moment, SecondMoment):
+        passed = None
+        if self.sketch is not None and isinstance(self.moment, SecondMoment):
+            passed = Passed(self.moment, self.sketch, self.scales)
+        if self.rows is not None and self.rows_unchanged:
+            targets, weights = self.targets and self.targets.rows, self.rows.weights
+            known = None if self.needs_rows else passed
+            return judged_rows(self.rows.rows, targets, weights, self.centered, known)
+        if passed is None:
             return None
-        passed = Passed(self.moment, self.sketch, self.scales)
-        return tested_rows(passed, rows, self.n_features, self.centered)
+        return tested_rows(passed, None, self.n_features, self.centered)
 
     @property
     def rows_unchanged(self) -> bool:

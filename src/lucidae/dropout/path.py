@@ -692,31 +692,19 @@ def checked_splits(cv: Any, n_rows: int, weights: Array | None) -> list[tuple[Ve
 
 
 def _pair_of_rows(split: Any, n_rows: int, number: int) -> tuple[Vector, Vector]:
-    """Return the row indices of both parts of a fold."""
-    parts = list(split) if isinstance(split, Iterable) else []
-    if len(parts) != 2:
-        raise ValueError(
-            f"fold {number} of cv is {split!r}, expected two arrays of row indices: the rows to "
-            "train "
-            "on, and those to hold out."
+    """Return the row indices of both parts of a fold, given as integers or as boolean masks."""
+    try:
+        train, test = (
+            np.arange(n_rows)[np.asarray(part) if len(part) else slice(0)] for part in split
         )
-    return _row_numbers(parts[0], n_rows, number), _row_numbers(parts[1], n_rows, number)
-
-
-def _row_numbers(rows: Any, n_rows: int, number: int) -> Vector:
-    """Return the row indices of one part of a fold, given as integers or as a boolean mask."""
-    rows = np.asarray(rows)
-    if rows.dtype == bool and rows.shape == (n_rows,):
-        return np.flatnonzero(rows)
-    if rows.size == 0:
-        return np.empty(0, dtype=int)
-    whole = rows.ndim == 1 and rows.dtype.kind in "iu"
-    if not whole or rows.min() < -n_rows or rows.max() >= n_rows:
+    except (IndexError, TypeError, ValueError):
+        train = test = np.empty((0, 0), dtype=int)
+    if train.ndim != 1 or test.ndim != 1:
         raise ValueError(
-            f"fold {number} of cv contains {rows!r}, expected row indices (integers from 0 to "
-            f"{n_rows - 1})."
+            f"fold {number} of cv is {split!r}, expected two arrays of row indices (integers from "
+            f"0 to {n_rows - 1}): the rows to train on, and those to hold out."
         )
-    return np.asarray(rows % n_rows)
+    return train, test
 
 
 def _is_partition(splits: list[tuple[Vector, Vector]], n_rows: int) -> bool:

@@ -166,7 +166,8 @@ class JudgedRows:
             span, upper = scipy.linalg.qr(inputs.T, mode="economic")
             inside = span.T @ right
             found = RowFactor(upper.T, outputs, units, error)
-            return found.in_span(units[:m].max(), inside, right - span @ inside)
+            beyond, hidden = right - span @ inside, inputs @ right
+            return found.in_span(units[:m].max(), units[m:], inside, beyond, hidden)
         # Columns may count as constant only if the moment is known to be that of the rows.
         constant = bool(np.all(varies)) or data.error <= CONSTANT * data.trace
         error = min(data.error, UNKNOWN) if constant else UNKNOWN
@@ -242,20 +243,25 @@ class RowFactor(NamedTuple):
     squared: bool = False  # whether the error is that of FᵀF
     level: float = 0.0  # pivots of the standardised inputs up to this count as zero
     full: bool = False  # whether F_x has full row rank, so that no error turns its range
-    right: Matrix | None = None  # (m, r): V in the coordinates of F_x, if they are not the inputs
+    # V in the coordinates of F_x, if they are not the inputs, and F_xV, more accurate from these
+    right: Matrix | None = None  # (m, r)
+    hidden: Matrix | None = None  # (k, r)
 
-    def in_span(self, unit: float, inside: Matrix, beyond: Matrix) -> RowFactor:
+    def in_span(
+        self, unit: float, of_outputs: Matrix, inside: Matrix, beyond: Matrix, hidden: Matrix
+    ) -> RowFactor:
         """Return the factor of few rows in coordinates of their span, F_x being (k, k), and of V.
 
         V is `inside` in the span. Its part `beyond`, on which F_x is zero, adds up to r coordinates
         and matters for a ridge penalty only.
         """
         added = scipy.linalg.qr(beyond, mode="r")[0][: beyond.shape[1]]
-        size, n_outputs = len(inside) + len(added), np.shape(self.outputs)[1]
+        size = len(inside) + len(added)
         return self._replace(
             inputs=np.hstack([self.inputs, np.zeros((len(self.inputs), len(added)))]),
-            units=np.append(np.full(size, unit), self.units[-n_outputs:]),
+            units=np.append(np.full(size, unit), of_outputs),
             right=np.vstack([inside, added]),
+            hidden=hidden,
         )
 
 
@@ -338,6 +344,8 @@ def _of_factor(subject: JudgedRows, factor: RowFactor, judged: Judged) -> White:
     left = judged.left / scale
     units, beside = factor.units[:m], factor.units if autoencoder else factor.units[m:]
     seen = units[:, None] * V / scale
+    if factor.hidden is not None:
+        seen = subject.deviations[: len(judged.right), None] * judged.right / scale
     lengths, spread = np.linalg.norm(seen, axis=0), float(np.linalg.norm(beside)) / unit
     reach = float(((left.T @ left) * (seen.T @ seen)).sum())
     dropped_out = float(((left**2).sum(axis=0) * lengths**2).sum())
@@ -396,7 +404,11 @@ def _of_factor(subject: JudgedRows, factor: RowFactor, judged: Judged) -> White:
     loaded = loads[:, None] * V / scale
     inner = upper @ loaded
     wrong = turned * np.linalg.norm(inner, axis=0)
-    wrong = wrong + (error + level * math.sqrt(dropped)) * np.linalg.norm(loaded, axis=0)
+    if factor.hidden is None or ridge > 0:
+        wrong = wrong + (error + level * math.sqrt(dropped)) * np.linalg.norm(loaded, axis=0)
+    else:
+        inner = basis.T @ factor.hidden / scale
+        wrong = wrong + gamma(len(judged.right)) * lengths
     return found._replace(
         target=target,
         inner=inner,
@@ -541,7 +553,7 @@ def _rotated_rows(rows: GivenRows, subject: JudgedRows, right: Matrix) -> RowFac
     inside = scipy.linalg.solve_triangular(square, hidden[order[:rank]] / size, lower=True)
     codes[order[:rank]] = scipy.linalg.solve_triangular(square, inside, lower=True, trans=1)
     found = RowFactor(factor, outputs, deviations, error, True, 0.0, full)
-    return found.in_span(size, inside, right - A.back(codes / size))
+    return found.in_span(size, deviations[m:], inside, right - A.back(codes / size), hidden)
 
 
 def _leading(A: RowMatrix, sides: list[Matrix], judged: Judged) -> tuple[Matrix, Matrix | None]:
