@@ -20,7 +20,6 @@ from sklearn.model_selection import check_cv
 from lucidae.arrays import (
     Array,
     arange_like,
-    is_array,
     like,
     namespace,
     scalar,
@@ -30,6 +29,7 @@ from lucidae.arrays import (
 from lucidae.cards import card, table
 from lucidae.dropout.problem import (
     LinearProblem,
+    as_columns,
     checked_columns,
     host,
     is_wide,
@@ -52,6 +52,7 @@ from lucidae.validation import (
     check_rows,
     check_verbose,
     check_weights,
+    real_array,
 )
 
 __all__ = [
@@ -370,7 +371,7 @@ def rank_path(
     """
     verbose = check_verbose(verbose)
     X = check_rows(X)
-    Y = checked_columns(X, check_rows(_columns(y), name="y"))
+    Y = checked_columns(X, check_rows(as_columns(real_array(y, "y")), name="y"))
     weights = check_weights(sample_weight, X)
     centered = check_flag(fit_intercept, "fit_intercept")
     alpha, jobs = check_number(alpha, "alpha", low=0.0), check_jobs(n_jobs)
@@ -407,15 +408,6 @@ def rank_path(
         mean[: X.shape[1]],
         mean[X.shape[1] :],
     )
-
-
-def _columns(y: Any) -> Any:
-    """Return one-dimensional targets as a matrix of one column, and any other targets unchanged."""
-    shape = getattr(y, "shape", None)
-    y = np.asarray(y) if shape is None else y
-    if y.ndim != 1:
-        return y
-    return y[:, None] if is_array(y) else np.asarray(y)[:, None]
 
 
 @dataclass(frozen=True, slots=True, eq=False)

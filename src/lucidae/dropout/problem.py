@@ -158,7 +158,15 @@ class LinearProblem:
             With ``cross`` equal to M, and None as ``inputs``.
         """
         checked = as_double(check_rows(matrix, accept_sparse=False, name="matrix"))
-        return cls(checked, None, _checked_energy(checked))
+        with np.errstate(over="ignore", under="ignore"):
+            energy, size = scalar(squared_norm(checked)), largest(checked)
+        if not math.isfinite(energy) or (energy < SMALLEST_ENERGY and size > 0):
+            leaves, change = ("over", "Divide") if size > 1.0 else ("under", "Multiply")
+            raise ValueError(
+                f"the squares of the matrix {leaves}flow double precision: its largest entry is "
+                f"{size:.3g}. {change} the matrix by a constant first."
+            )
+        return cls(checked, None, energy)
 
     @classmethod
     def from_moment(
@@ -205,21 +213,6 @@ class LinearProblem:
     def through_inputs(self, right: Array) -> Array:
         """Return C V for incoming weights V."""
         return right if self.inputs is None else self.inputs @ right
-
-
-def _checked_energy(matrix: Array) -> float:
-    """Return the squared Frobenius norm of a matrix; an overflow or underflow is an error."""
-    with np.errstate(over="ignore", under="ignore"):
-        energy = scalar(squared_norm(matrix))
-    size = largest(matrix)
-    if not math.isfinite(energy) or (energy < SMALLEST_ENERGY and size > 0):
-        leaves = "overflow" if size > 1.0 else "underflow"
-        change = "Divide" if size > 1.0 else "Multiply"
-        raise ValueError(
-            f"the squares of the matrix {leaves} double precision: its largest entry is "
-            f"{size:.3g}. {change} the matrix by a constant first."
-        )
-    return energy
 
 
 def _second(moment: SecondMoment, centered: bool) -> Array:

@@ -173,16 +173,6 @@ def first_runs(
     return Runs(left, right, keep, 0.0 * keep)
 
 
-def _tied_runs(runs: Runs) -> Runs:
-    """Return runs whose incoming weights equal their outgoing weights."""
-    if runs.left.shape != runs.right.shape:
-        raise ValueError(
-            f"tied=True was given for {runs.right.shape[1]} inputs and {runs.left.shape[1]} "
-            "outputs, expected equal numbers."
-        )
-    return Runs(runs.left, runs.left, runs.keep, runs.time)
-
-
 def spectral_bound(matrix: Array) -> float:
     """Return an upper bound of the spectral norm of a matrix, at most rank^(1/8) times too large.
 
@@ -346,8 +336,13 @@ def descend(
     """
     width = check_integer(width, "width", low=1)
     dropped = like(np.array([checked_dropout(p) for p in dropouts]), matrix)
+    if tied and matrix.shape[0] != matrix.shape[1]:
+        raise ValueError(
+            f"tied=True was given for {matrix.shape[1]} inputs and {matrix.shape[0]} outputs, "
+            "expected equal numbers."
+        )
     runs = first_runs(start, rng, matrix, 1.0 - dropped, width, init_scale)
-    runs = _tied_runs(runs) if tied else runs
+    runs = runs._replace(right=runs.left) if tied else runs
     rate = checked_rate(learning_rate)
     rates = (
         stable_rates(matrix, runs.strength, width, batch_size, noise)

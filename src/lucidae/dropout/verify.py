@@ -485,6 +485,7 @@ def _projected(
     rows = _span(left, images)
     inside, lengths = rows.T @ images, np.linalg.norm(inner, axis=0)
     rounding = gamma(sum(A.shape)) * math.sqrt(energy + A.cancelled)
+    rest = energy - float((inside**2).sum())
     return White(
         inside,
         rows.T @ left,
@@ -494,7 +495,7 @@ def _projected(
         blur=rounding,
         wrong=gamma(sum(A.shape)) * lengths,
         doubt=rounding + gamma(sum(A.shape)) * float(np.linalg.norm(left, axis=0) @ lengths),
-        rest=_remainder(energy, float((inside**2).sum())),
+        rest=rest if rest > gamma(1000) * energy else 0.0,
         upper=upper,
     )
 
@@ -608,12 +609,6 @@ def _unit_columns(columns: Matrix) -> Matrix:
     peaks = np.abs(columns).max(axis=0, initial=0.0)
     columns = columns[:, peaks > 0] / peaks[peaks > 0]
     return np.asarray(columns / np.sqrt((columns**2).sum(axis=0)))
-
-
-def _remainder(energy: float, inside: float) -> float:
-    """Return the sum of squares outside of a basis; 0 if it is as small as rounding errors."""
-    rest = energy - inside
-    return rest if math.isfinite(rest) and rest > gamma(1000) * energy else 0.0
 
 
 def threshold(leading: Matrix, strength: float, width: int) -> float:
@@ -756,18 +751,11 @@ class Optimum(NamedTuple):
     """The minimum of f − floor over all products of rank at most r, and its product X*."""
 
     values: Matrix  # all singular values of M
-    left: Matrix  # (d, q): their left vectors
-    right: Matrix  # (q, q): their right vectors
     shrunk: Matrix  # the singular values of X*, positive
+    product: Matrix  # (d, q): X*
     threshold: float
     tail: float  # sum of the squares of all singular values after the first r
     value: float
-
-    @property
-    def product(self) -> Matrix:
-        """X*."""
-        rank = len(self.shrunk)
-        return np.asarray((self.left[:, :rank] * self.shrunk) @ self.right[:, :rank].T)
 
 
 def _optimum(white: White, strength: float, width: int, tied: bool) -> Optimum:
@@ -791,7 +779,9 @@ def _optimum(white: White, strength: float, width: int, tied: bool) -> Optimum:
     tail = float((values[width:] ** 2).sum()) + white.rest
     value = smallest_loss(values[:width], tail + missing, strength, width)
     shrunk = values[:width][values[:width] > level] - level
-    return Optimum(values, left, right, shrunk, level, tail, value)
+    rank = len(shrunk)
+    product = np.asarray((left[:, :rank] * shrunk) @ right[:, :rank].T)
+    return Optimum(values, shrunk, product, level, tail, value)
 
 
 def measure(
@@ -884,7 +874,12 @@ def _measured(
         attribute, worst = max(differences, key=lambda pair: pair[1].low)
         if worst.low <= ATTRIBUTES:
             attribute, worst = max(differences, key=lambda pair: pair[1].high)
-    nuclear = float(sizes.sum())
+    # ψ² = Σ scoresᵢ² ≥ (Σ scoresᵢ)²/r by Cauchy–Schwarz, and Σ ‖uᵢ‖‖v'ᵢ‖ is at least the nuclear
+    # norm of UV'ᵀ, whose square divided by r is therefore the minimum of ψ² for the same product.
+    nuclear, variance, excess = float(sizes.sum()), 0.0, 0.0
+    if (scores > negligible).any():
+        variance = float(((scores / scores.mean() - 1.0) ** 2).mean())
+        excess = width * float(((scores / nuclear) ** 2).sum()) - 1.0 if nuclear else math.inf
     return DropoutFigures(
         judged=judged,
         white=white,
@@ -894,8 +889,8 @@ def _measured(
         missed=missed,
         lost=lost,
         stationarity=Ball(steepness, steep_error),
-        equalized=_quadratic(_relative_variance(scores, negligible), uneven),
-        path=_quadratic(_path_excess(scores, nuclear, negligible), uneven),
+        equalized=_quadratic(variance, uneven),
+        path=_quadratic(excess, uneven),
         unequal=explained * width / (strength * nuclear**2) if strength * nuclear > 0 else 1.0,
         product=product,
         far=far,
@@ -975,21 +970,14 @@ def _violation(
     outside = normal - kept @ (kept.T @ normal)
     outside = outside - (outside @ across) @ across.T
     if tied:
-        largest = _largest_eigenvalue((outside + outside.T) / 2)
+        symmetric = (outside + outside.T) / 2
     else:
         tall = outside.shape[0] >= outside.shape[1]
-        gram = outside.T @ outside if tall else outside @ outside.T
-        largest = math.sqrt(max(_largest_eigenvalue(gram), 0.0))
+        symmetric = outside.T @ outside if tall else outside @ outside.T
+    largest = float(np.max(np.linalg.eigvalsh(symmetric), initial=0.0))
+    largest = largest if tied else math.sqrt(largest)
     allowed = level + (float(sizes[rank - 1]) if 0 < rank == judged.width else 0.0)
     return max(inside, largest - allowed, 0.0) / math.sqrt(white.explained)
-
-
-def _largest_eigenvalue(symmetric: Matrix) -> float:
-    """Return the largest eigenvalue of a symmetric matrix; 0 if it is empty."""
-    last = len(symmetric) - 1
-    if last < 0:
-        return 0.0
-    return float(scipy.linalg.eigh(symmetric, eigvals_only=True, subset_by_index=[last, last])[0])
 
 
 def _slope(white: White, judged: Judged, learned: bool) -> tuple[Slope, float]:
@@ -1026,23 +1014,6 @@ def _curvature(slope: Slope, steepness: float, level: float) -> tuple[float | No
     white = slope.tied and slope.inputs is None
     hint = "classify returns a direction" if white else "smallest_curvature returns the direction"
     return slope.smallest_curvature(), f"lucidae.dropout.{hint} in which the loss decreases."
-
-
-def _relative_variance(scores: Matrix, negligible: float) -> float:
-    """Return the variance of the scores divided by their squared mean; 0 if all are negligible."""
-    mean = float(scores.mean())
-    return float(((scores / mean - 1.0) ** 2).mean()) if (scores > negligible).any() else 0.0
-
-
-def _path_excess(scores: Matrix, nuclear: float, negligible: float) -> float:
-    """Return the squared path norm divided by its minimum for the same product, minus 1.
-
-    ψ² = Σ scoresᵢ² ≥ (Σ scoresᵢ)²/r by Cauchy–Schwarz, and Σ ‖uᵢ‖‖v'ᵢ‖ is at least the nuclear norm
-    of UV'ᵀ, whose square divided by r is therefore the minimum.
-    """
-    if not (scores > negligible).any():
-        return 0.0
-    return len(scores) * float(((scores / nuclear) ** 2).sum()) - 1.0 if nuclear else math.inf
 
 
 def paper_bound(values: Matrix, width: int) -> float:
