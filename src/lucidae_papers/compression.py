@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 
-from lucidae.validation import install_command
 from lucidae_papers.declaration import (
     Cell,
     Curve,
@@ -21,6 +20,7 @@ from lucidae_papers.declaration import (
     grid,
     listed,
     own,
+    work_with_torch,
 )
 from lucidae_papers.verdicts import AtLeast, AtMost, Ordered, Outweighs, Reported
 
@@ -55,13 +55,7 @@ class Compression:
 
     def cells(self) -> Sequence[Cell]:
         """Return one run per network and seed."""
-        try:
-            from lucidae_papers import compression_runs
-        except ImportError as error:
-            raise ValueError(
-                "the experiment on compression needs PyTorch, which is not installed: "
-                f"{install_command('torch')}."
-            ) from error
+        measure = work_with_torch("compression_runs")
         shared = {
             "shares": list(self.shares),
             "calibration": self.calibration,
@@ -70,7 +64,7 @@ class Compression:
         cells = []
         for network, settings in self.networks.items():
             every = {"network": network, **settings, **shared}
-            cells += grid(compression_runs.measure, {"seed": self.seeds}, every, self.seconds)
+            cells += grid(measure, {"seed": self.seeds}, every, self.seconds)
         return cells
 
     def curves(self, results: Results) -> Curves:

@@ -26,7 +26,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from lucidae.validation import check_choice
+from lucidae.validation import check_choice, install_command
 
 __all__ = [
     "Arrays",
@@ -50,6 +50,7 @@ __all__ = [
     "own",
     "with_settings",
     "work",
+    "work_with_torch",
 ]
 
 Settings = Mapping[str, Any]
@@ -137,6 +138,18 @@ def work(identifier: str) -> Callable[[Measure], Work]:
     [{'double': array(2)}, {'double': array(4)}]
     """
     return lambda measure: Work(identifier, measure)
+
+
+def work_with_torch(module: str) -> Work:
+    """Import a module of `lucidae_papers` whose runs need PyTorch; return its `measure`."""
+    try:
+        found: Work = import_module(f"lucidae_papers.{module}").measure
+    except ImportError as error:
+        raise ValueError(
+            "the runs of this experiment need PyTorch, which is not installed: "
+            f"{install_command('torch')}."
+        ) from error
+    return found
 
 
 def on_processor(measure: Callable[[Settings], Arrays]) -> Measure:

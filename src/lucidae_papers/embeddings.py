@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 
-from lucidae.validation import install_command
 from lucidae_papers.declaration import (
     Cell,
     Curve,
@@ -21,6 +20,7 @@ from lucidae_papers.declaration import (
     grid,
     listed,
     own,
+    work_with_torch,
 )
 from lucidae_papers.verdicts import Agree, AtMost, Ordered, Reported
 
@@ -73,18 +73,7 @@ class Truncation:
             "learning_rate": self.learning_rate,
         }
         axes = {"loss": TRAININGS, "seed": range(self.seeds)}
-        return grid(self._study().measure, axes, shared, self.seconds)
-
-    def _study(self) -> Any:
-        """Import and return the module that does the runs, which needs PyTorch."""
-        try:
-            from lucidae_papers import embedding_runs
-        except ImportError as error:
-            raise ValueError(
-                "the experiments on embeddings need PyTorch, which is not installed: "
-                f"{install_command('torch')}."
-            ) from error
-        return embedding_runs
+        return grid(work_with_torch("embedding_runs"), axes, shared, self.seconds)
 
     def curves(self, results: Results) -> Curves:
         """Return accuracy and recall against the number of dimensions, averaged over the seeds.

@@ -85,8 +85,7 @@ class Store:
 
         The result is None if it is absent, damaged or outdated.
         """
-        found = self._find(cell, cell.work.version)
-        return None if found is None else found[1]
+        return self._find(cell, cell.work.version)
 
     def missing(self, cells: Iterable[Cell]) -> list[Cell]:
         """Return the runs (each a `Cell`) without a valid stored result, each once."""
@@ -103,12 +102,11 @@ class Store:
             if any(self._find(cell, version) for version in range(1, cell.work.version))
         ]
 
-    def _find(self, cell: Cell, version: int) -> tuple[Path, Measured] | None:
-        """Return path and result of a run, if stored by this `version` of its function, or None."""
+    def _find(self, cell: Cell, version: int) -> Measured | None:
+        """Return the result of a run, if stored by this `version` of its function, or None."""
         description = {"work": f"{cell.work.name}/{version}", "settings": cell.settings}
-        path = self._path(description)
         try:
-            arrays = load_arrays(path, WHAT)
+            arrays = load_arrays(self._path(description), WHAT)
             about = _about(arrays)
         except (OSError, ValueError):  # absent or damaged
             return None
@@ -116,7 +114,7 @@ class Store:
         if about["cell"] != json.loads(canonical(description)):
             return None
         del arrays[ABOUT]
-        return path, Measured(cell.settings, arrays, about)
+        return Measured(cell.settings, arrays, about)
 
 
 def unique(cells: Iterable[Cell]) -> list[Cell]:

@@ -112,10 +112,7 @@ class AtMost:
 
     def judge(self, curves: Curves, reference: str) -> Claim:
         """Return a `Claim` that the values of the curve selected by `at` are at most `bound`."""
-        value = worst(figures(curves, self.series, self.at), largest=True)
-        curve, words = curves[self.series], self.says or self.series
-        statement = stated(words, f"at most {self.bound:g}", curve, self.at)
-        return Claim(self.series, statement, reference, value, self.bound, value <= self.bound)
+        return _bounded(self, curves, reference, largest=True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,10 +126,16 @@ class AtLeast:
 
     def judge(self, curves: Curves, reference: str) -> Claim:
         """Return a `Claim` that the values of the curve selected by `at` are at least `bound`."""
-        value = worst(figures(curves, self.series, self.at), largest=False)
-        curve, words = curves[self.series], self.says or self.series
-        statement = stated(words, f"at least {self.bound:g}", curve, self.at)
-        return Claim(self.series, statement, reference, value, self.bound, value >= self.bound)
+        return _bounded(self, curves, reference, largest=False)
+
+
+def _bounded(one: AtMost | AtLeast, curves: Curves, reference: str, *, largest: bool) -> Claim:
+    """Return the `Claim` that the largest value is at most the bound, or the smallest at least."""
+    value = worst(figures(curves, one.series, one.at), largest)
+    words = f"at {'most' if largest else 'least'} {one.bound:g}"
+    statement = stated(one.says or one.series, words, curves[one.series], one.at)
+    holds = value <= one.bound if largest else value >= one.bound
+    return Claim(one.series, statement, reference, value, one.bound, holds)
 
 
 @dataclass(frozen=True, slots=True)

@@ -47,20 +47,16 @@ class Prose:
     text: str
 
 
-@dataclass(frozen=True, slots=True)
-class Note:
+class Note(Prose):
     """A highlighted paragraph with something that the reader should do or know."""
 
     kind: ClassVar[str] = "note"
-    text: str
 
 
-@dataclass(frozen=True, slots=True)
-class Code:
+class Code(Prose):
     """Lines of code, shown in a fixed-width font."""
 
     kind: ClassVar[str] = "code"
-    text: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,12 +92,10 @@ class Grid:
     rows: tuple[tuple[str, ...], ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Answer:
+class Answer(Prose):
     """The most important sentence of the page, in large letters."""
 
     kind: ClassVar[str] = "answer"
-    text: str
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 
-from lucidae.validation import install_command
 from lucidae_papers.declaration import (
     Cell,
     Curve,
@@ -18,6 +17,7 @@ from lucidae_papers.declaration import (
     Results,
     Scale,
     listed,
+    work_with_torch,
 )
 from lucidae_papers.vae.manifold_verdicts import (
     ARMS,
@@ -70,26 +70,43 @@ class Manifold:
 
     def cells(self) -> Sequence[Cell]:
         """Return all runs, each a `Cell`; runs with equal labels are trained together on a GPU."""
-        return [
-            *self._random(),
-            *self._images(),
-            *self._parts(),
+        measure = work_with_torch("vae.manifold_runs")
+        random = [
+            Cell(
+                measure,
+                self._pair("random", r, ratio, noise, seed) | {"entries": self.entries},
+                self.costs[0],
+                f"random {'small' if ratio * r <= SMALL else 'large'}",
+            )
+            for ratio, noise, dimensions in self.panels("random")
+            for r in dimensions
+            for seed in range(self.seeds)
         ]
-
-    def _runs(self) -> Any:
-        """Import and return the module that does the runs, which needs PyTorch."""
-        try:
-            from lucidae_papers.vae import manifold_runs
-        except ImportError as error:
-            raise ValueError(
-                "the experiments on deep VAEs need PyTorch, which is not installed: "
-                f"{install_command('torch')}."
-            ) from error
-        return manifold_runs
-
-    @property
-    def _image_design(self) -> dict[str, Any]:
-        return {**self.design, "steps": self.image_steps}
+        on_images = {"rows": self.rows, "design": {**self.design, "steps": self.image_steps}}
+        generated = on_images | {"generator_steps": self.generator_steps}
+        images = [
+            Cell(
+                measure,
+                self._pair("images", r, ratio, noise, seed) | generated,
+                self.costs[1],
+                "images",
+            )
+            for ratio, noise, dimensions in self.panels("images")
+            for r in dimensions
+            for seed in range(self.image_seeds)
+        ]
+        # The ablations are trained on images of the data set itself.
+        ablated = on_images | {
+            "source": "rows",
+            "latents": self.parts_latents,
+            "noise": "learn",
+            "arms": [*ARMS, *PARTS],
+        }
+        parts = [
+            Cell(measure, ablated | {"seed": seed}, self.costs[2], "parts")
+            for seed in range(self.image_seeds)
+        ]
+        return [*random, *images, *parts]
 
     def panels(self, source: str) -> list[tuple[int, Noise, tuple[int, ...]]]:
         """Return (ratio, noise, dimensions) of each panel of a figure, for a source of data.
@@ -116,57 +133,6 @@ class Manifold:
             "arms": list(ARMS),
             "design": dict(self.design),
         }
-
-    def _random(self) -> list[Cell]:
-        """Return the runs on data of random generators."""
-        measure = self._runs().measure
-        return [
-            Cell(
-                measure,
-                self._pair("random", r, ratio, noise, seed) | {"entries": self.entries},
-                self.costs[0],
-                f"random {'small' if ratio * r <= SMALL else 'large'}",
-            )
-            for ratio, noise, dimensions in self.panels("random")
-            for r in dimensions
-            for seed in range(self.seeds)
-        ]
-
-    def _images(self) -> list[Cell]:
-        """Return the runs on images of trained generators."""
-        measure = self._runs().measure
-        added = {
-            "rows": self.rows,
-            "generator_steps": self.generator_steps,
-            "design": self._image_design,
-        }
-        return [
-            Cell(
-                measure,
-                self._pair("images", r, ratio, noise, seed) | added,
-                self.costs[1],
-                "images",
-            )
-            for ratio, noise, dimensions in self.panels("images")
-            for r in dimensions
-            for seed in range(self.image_seeds)
-        ]
-
-    def _parts(self) -> list[Cell]:
-        """Return the runs of the ablations, which are trained on images of the data set."""
-        measure = self._runs().measure
-        settings = {
-            "source": "rows",
-            "rows": self.rows,
-            "latents": self.parts_latents,
-            "noise": "learn",
-            "arms": [*ARMS, *PARTS],
-            "design": self._image_design,
-        }
-        return [
-            Cell(measure, settings | {"seed": seed}, self.costs[2], "parts")
-            for seed in range(self.image_seeds)
-        ]
 
     def curves(self, results: Results) -> Curves:
         """Return all curves against the dimension r of the data.

@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 
-from lucidae.validation import install_command
 from lucidae_papers.declaration import (
     Cell,
     Curve,
@@ -18,6 +17,7 @@ from lucidae_papers.declaration import (
     Results,
     Scale,
     Statement,
+    work_with_torch,
 )
 from lucidae_papers.verdicts import Ordered, Outweighs, Reported
 
@@ -55,13 +55,7 @@ class Comparison:
 
     def cells(self) -> Sequence[Cell]:
         """Return one run per arm and seed."""
-        try:
-            from lucidae_papers.vae.published import measure
-        except ImportError as error:
-            raise ValueError(
-                "the experiments on deep VAEs need PyTorch, which is not installed: "
-                f"{install_command('torch')}."
-            ) from error
+        measure = work_with_torch("vae.published")
         shared = {
             name: getattr(self, name)
             for name in ("data", "latents", "channels", "epochs", "batch_size", "learning_rate")
