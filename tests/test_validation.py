@@ -50,6 +50,11 @@ def test_sparse_rows_stay_sparse_unless_refused():
         check_rows(X, accept_sparse=False)
 
 
+def test_words_are_refused():
+    with pytest.raises(ValueError, match=r"could not convert string.*\n.*OneHotEncoder"):
+        check_rows([["a", "b"]])
+
+
 ESTIMATORS = [
     LinearAutoencoder(1),
     DropoutAutoencoder(1),

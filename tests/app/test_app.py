@@ -104,11 +104,6 @@ def test_bad_file_is_one_sentence_and_leaves_no_page(run, tmp_path):
     assert not (tmp_path / "lucidae-report.html").exists()
 
 
-def test_target_that_is_no_column_is_one_sentence(run, tmp_path):
-    (tmp_path / "a.csv").write_text("a,b\n1,2\n3,4\n")
-    assert_one_sentence(run("report", "a.csv", "--target", "c"), "'c'", "a, b")
-
-
 def test_output_that_cannot_be_written_is_one_sentence(run, tmp_path, short_page):
     (tmp_path / "file").write_text("")
     np.save(tmp_path / "a.npy", np.random.default_rng(0).normal(size=(20, 3)))
@@ -138,14 +133,6 @@ def test_interruption_has_its_own_exit_code(run, monkeypatch):
 
     monkeypatch.setattr("lucidae_papers.commands.catalogue", interrupt)
     assert run("list") == (130, "", "Interrupted.\n")
-
-
-def test_report_on_a_file_goes_where_it_is_told(run, tmp_path, short_page):
-    np.save(tmp_path / "a.npy", np.random.default_rng(0).normal(size=(20, 3)))
-    code, out, err = run("report", "a.npy", "--out", tmp_path / "deep" / "page.html")
-    assert (code, err) == (0, "")
-    assert str(tmp_path / "deep" / "page.html") in out
-    assert "<!DOCTYPE html>" in (tmp_path / "deep" / "page.html").read_text(encoding="utf-8")
 
 
 ABSENT = {"typer": [], "pandas": [], "matplotlib": ["report"]}

@@ -134,16 +134,6 @@ def test_share_of_variance_method_and_whitening_reach_the_estimator(run, samples
     assert np.allclose(numbers_of("X-linear-codes.npz").values.std(axis=0, ddof=1), 1)
 
 
-def test_columns_of_words_are_named_and_left_out(run):
-    code, _, err = run("fit", "linear", "rows.csv", "--components", 1)
-    assert code == 0
-    assert err == (
-        "rows.csv: the first line is the header (who, a, b, c, d, e and 3 more); columns left out: "
-        "who ('x' in row 0 is not a number).\n"
-    )
-    assert lucidae.load("rows-linear-model.npz").n_features_in_ == 8
-
-
 def test_dropout_without_a_target_is_an_autoencoder(run, samples):
     X, _ = samples
     assert run("fit", "dropout", "X.npy", "--components", 4, "--dropout", 0.2)[0] == 0
@@ -232,12 +222,6 @@ def test_column_that_looks_like_a_file_is_a_column(run, folder):
     (folder / "rows.csv").write_text(text)
     assert run("fit", "sparse", "rows.csv", "--target", "u.csv")[0] == 0
     assert list(numbers_of("rows-sparse-predictions.csv")) == ["u.csv"]
-
-
-@pytest.mark.parametrize("out", ["new/", "."])
-def test_out_names_a_folder(run, folder, out):
-    assert run("fit", "linear", "X.npy", "--out", out)[0] == 0
-    assert (folder / out / "X-linear-model.npz").exists()
 
 
 def test_out_names_a_prefix_and_printed_paths_exist(run, folder):
@@ -396,13 +380,6 @@ def test_header_columns_and_decimal_reach_the_reader(run, folder):
     assert "column 1 ('67,5' in row 1 is not a number; if ',' is the decimal sign, give" in err
 
 
-def test_columns_without_names_have_the_indices_of_the_support(run, folder, samples):
-    code, out, _ = run("fit", "sparse", "X.npy", "--target", "y.npy")
-    support = lucidae.load("X-sparse-model.npz").support_
-    assert code == 0
-    assert f"Significant columns: {', '.join(f'column {index}' for index in support)}\n" in out
-
-
 def test_an_input_is_never_replaced(run, folder):
     (folder / "X.npy").rename(folder / "rows-codes.npz.npy")
     np.savez("rows-codes.npz", X=np.load("rows-codes.npz.npy"))
@@ -489,14 +466,6 @@ def test_columns_that_only_number_the_rows_are_left_out_unless_kept(run, messy):
     assert lucidae.load("indexed-linear-model.npz").n_features_in_ == 3
     run("fit", "linear", "messy.csv", "--columns", "nr,a")  # the user has named it
     assert lucidae.load("messy-linear-model.npz").n_features_in_ == 2
-
-
-def test_the_error_for_missing_values_counts_them_and_names_the_option(run, messy):
-    code, out, err = run("fit", "linear", "messy.csv")
-    gaps = messy.isna()
-    assert (code, out) == (2, "")
-    assert f"missing values in {gaps.any(axis=1).sum()} of 40 rows" in err
-    assert f"by column: b ({gaps['b'].sum()}), e ({gaps['e'].sum()}). Give --missing em" in err
 
 
 def test_rows_with_missing_values_are_dropped_and_results_stay_in_line(run, messy):
@@ -614,15 +583,3 @@ def test_all_files_are_written_although_the_reader_of_the_output_has_gone(folder
         process.stdout.close()
     names = {path.name for path in (folder / "out").iterdir()}
     assert names == {f"rows-linear-{what}" for what in ("model.npz", "codes.csv", "components.csv")}
-
-
-def test_the_warning_of_unequal_noise_is_right_for_standardised_columns_too(run):
-    rng = np.random.default_rng(0)
-    X = rng.standard_normal((500, 2)) @ rng.standard_normal((2, 12))
-    X += 0.1 * rng.standard_normal(X.shape)
-    X[7, :6] = 1e4
-    np.save("outlier.npy", X)
-    command = ("fit", "linear", "outlier.npy", "--components", "hard_threshold", "--standardize")
-    code, _, err = run(*command)
-    assert code == 0, err
-    assert "Features in different units, which can be standardised, or a few outlying rows" in err

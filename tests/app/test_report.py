@@ -189,12 +189,6 @@ def test_the_page_begins_with_the_answer():
     assert '<details class="card" open' not in page
 
 
-def test_noise_is_called_noise():
-    values = np.random.default_rng(0).normal(size=(400, 6))
-    page = chapters(random_table(values=values, columns=tuple("abcdef")), "answer")
-    assert "No component of noise.csv stands out of noise." in page
-
-
 def test_commands_repeat_the_options_of_the_report():
     options = ReadOptions(columns=("a", "b,c"), decimal=",", missing_values=("n/k", "-9"))
     chosen = Preparation(options, ("id 1",), "drop", standardize=True)

@@ -108,13 +108,6 @@ def test_all_codes_of_a_large_file_are_never_in_memory(run, rows, name):
     assert peak < X.nbytes / 2
 
 
-def test_small_files_are_loaded(run, rows, monkeypatch):
-    monkeypatch.setattr(blocks, "BLOCK_BYTES", 2**25)
-    monkeypatch.setattr("lucidae_app.fit.streamed_table", lambda *_: None)
-    code, _, err = run("fit", "linear", "rows.parquet", "--components", 2)
-    assert code == 0, err
-
-
 @pytest.mark.parametrize(
     "sent", [b"", b"HTTP/1.1 400 Bad Request\r\nContent-Length: 0\r\n\r\n" * 4]
 )
@@ -190,20 +183,6 @@ def test_a_scheduler_does_the_runs_of_experiments(call_main, monkeypatch, schedu
         code, _, err = call_main("reproduce", "lae-dynamics", "--scheduler", scheduler)
     assert (code, "no runs" in err) == (2, True)
     assert found == [(["lae-dynamics"], "DaskDistributedBackend")]
-
-
-@pytest.mark.parametrize(
-    "address", ["nowhere", "tcp://127.0.0.1", "tcp://127.0.0.1:port", "post://127.0.0.1:1"]
-)
-def test_an_address_that_is_none_is_one_sentence(run, monkeypatch, address):
-    require("distributed")
-    monkeypatch.setattr("lucidae_app.streams.SECONDS", 0.3)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        code, _, err = run("fit", "linear", "rows.npy", "--scheduler", address)
-    assert code == 2
-    assert f"The Dask scheduler {address!r} did not answer" in " ".join(err.split())
-    assert len(err.strip().splitlines()) == 1
 
 
 @pytest.mark.covering
@@ -414,15 +393,3 @@ def test_identifiers_of_large_files_are_left_out_unless_kept(run, rows):
     code, _, err = run("fit", "linear", "numbered.csv", "--keep", "x")
     assert code == 2
     assert "--keep x was given, expected names of columns" in err
-
-
-def test_samples_are_evenly_spaced():
-    from lucidae_app.streams import _Sample
-
-    sample = _Sample(10)
-    for start in range(0, 100, 7):
-        sample.add(np.arange(start, min(start + 7, 100))[:, None])
-    steps = np.diff(sample.rows[:, 0])
-    assert 5 <= len(sample.rows) <= 10
-    assert np.all(steps == steps[0])
-    assert sample.rows[0, 0] == 0

@@ -246,27 +246,6 @@ def test_folds_as_generators_masks_and_with_weights_of_zero():
     assert len(rates) == 1
 
 
-BAD_DATA = {
-    "NaN": (lambda X: X * np.nan, "NaN|infinity"),
-    "infinity": (lambda X: X + np.inf, "infinity|NaN"),
-    "no rows": (lambda X: X[:0], "0 sample|empty"),
-    "no columns": (lambda X: X[:, :0], "0 feature|empty"),
-    "one column": (lambda X: X[:, 0], "1D|two dimensions"),
-    "complex": (lambda X: X + 1j, "omplex"),
-}
-
-
-@pytest.mark.covering
-@pytest.mark.parametrize("kind", BAD_DATA)
-@pytest.mark.parametrize("library", ["numpy", "torch"])
-@of_each_estimator
-def test_bad_data_are_refused(model, library, kind):
-    spoil, match = BAD_DATA[kind]
-    bad = require("torch").as_tensor(spoil(X)) if library == "torch" else spoil(X)
-    with pytest.raises(ValueError, match=match):
-        clone(model).fit(bad, Y[: len(bad)])
-
-
 @pytest.mark.parametrize("library", ["numpy", "torch"])
 def test_bad_targets_are_refused(library):
     rows = require("torch").as_tensor(X) if library == "torch" else X

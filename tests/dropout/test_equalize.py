@@ -12,14 +12,10 @@ from lucidae.dropout import DropoutObjective, LinearProblem, Weights
 from lucidae.dropout.solvers import (
     EQUALIZERS,
     WIDEST,
-    _basis_from,
-    _plane_rotation,
-    _scaled_gram,
     check_width,
     equalized_factors,
     hadamard,
     level_diagonal,
-    product_svd,
 )
 
 
@@ -157,45 +153,10 @@ def test_widths_are_limited_by_memory_or_by_the_data():
             check_width(wrong, "r", size)
 
 
-@pytest.mark.parametrize("coupling", [-2.0, -0.3, 0.3, 2.0])
-@pytest.mark.parametrize(("first", "second"), [(-1.0, 3.0), (-0.1, 0.5), (0.7, -0.2)])
-def test_a_plane_rotation_sets_the_first_entry_by_the_smaller_angle(first, second, coupling):
-    cosine, sine = _plane_rotation(first, second, coupling)
-    assert cosine**2 + sine**2 == pytest.approx(1.0)
-    entry = cosine**2 * first + 2 * cosine * sine * coupling + sine**2 * second
-    assert entry == pytest.approx(0.0, abs=1e-14)
-    tangents = np.roots([second, 2 * coupling, first])
-    assert abs(sine / cosine) == pytest.approx(np.abs(tangents).min())
-
-
-def test_plane_rotations_at_the_limits_of_rounding():
-    assert _plane_rotation(0.0, 0.0, 0.0) == (1.0, 0.0)
-    assert _plane_rotation(-1.0, 1.0, 0.0) == pytest.approx((2**-0.5, 2**-0.5))
-    # Entries of the same sign, by rounding: the root of a negative number counts as zero.
-    assert _plane_rotation(1.0, 1.0, 0.5) == pytest.approx((0.2**0.5, -2 * 0.2**0.5))
-
-
-@pytest.mark.parametrize(
-    "unit", [[1.0, 0.0, 0.0], [-1.0, 0.0, 0.0], [0.6, 0.0, 0.8], [-0.6, 0.48, 0.64]]
-)
-def test_a_basis_begins_with_its_vector(unit):
-    basis = _basis_from(np.array(unit))
-    assert basis[:, 0].tolist() == unit
-    assert_allclose(basis.T @ basis, np.eye(3), atol=1e-14)
-
-
 def test_hadamard_matrices_by_hand():
     assert hadamard(1).tolist() == [[1.0]]
     signs = [[1, 1, 1, 1], [-1, 1, -1, 1], [-1, -1, 1, 1], [1, -1, -1, 1]]
     assert_allclose(hadamard(4), np.array(signs) / 2)
-
-
-def test_the_gram_matrix_is_that_of_columns_divided_by_the_largest_entry():
-    U = np.array([[2.0, -8.0], [1.0, 4.0]])
-    assert_allclose(_scaled_gram(U), U.T @ U / 64)
-    small = np.array([[0.25, 0.5]])
-    assert_allclose(_scaled_gram(small), small.T @ small * 4)
-    assert_allclose(_scaled_gram(np.zeros((2, 2))), np.zeros((2, 2)))
 
 
 @pytest.mark.parametrize("scale", [1.0, 0.1, 0.0, 1e200, 1e-200])
@@ -212,16 +173,6 @@ def test_equalized_factors_of_a_decomposition(width, scale):
     for part in (left, right):
         assert part.shape[1] == width
         assert_allclose(np.sum(part**2, axis=0), values[:kept].sum() / width, atol=error)
-
-
-def test_the_decomposition_of_a_product_is_that_of_the_dense_matrix():
-    rng = np.random.default_rng(7)
-    left, right = rng.standard_normal((5, 3)), rng.standard_normal((4, 3))
-    P, values, Q = product_svd(left, right)
-    assert_allclose(values, np.linalg.svd(left @ right.T, compute_uv=False)[:3])
-    assert_allclose((P * values) @ Q.T, left @ right.T, atol=1e-13)
-    for basis in (P, Q):
-        assert_allclose(basis.T @ basis, np.eye(3), atol=1e-14)
 
 
 @pytest.mark.parametrize("scale", [1.0, 0.01])

@@ -312,14 +312,3 @@ def test_verbose_shows_progress_and_changes_nothing(monkeypatch, capsys):
     for expected, (words, model) in zip(quiet, fits.items(), strict=True):
         assert_allclose(model.set_params(verbose=True).fit(X, Y).left_, expected, rtol=0)
         assert words in capsys.readouterr().err
-
-
-def test_a_failed_fit_leaves_the_last_one():
-    X, Y = regression_data()
-    model = DropoutRegressor(2, dropout="cv", cv=3).fit(X, Y)
-    before = model.dropout_
-    with pytest.raises(ValueError, match="NaN"):
-        model.set_params(dropout=0.3).fit(X, np.nan * Y)
-    assert model.dropout_ == before == model.cv_.best
-    assert model.fit(X, Y).cv_ is None
-    assert model.dropout_ == 0.3

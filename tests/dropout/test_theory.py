@@ -104,21 +104,6 @@ def test_strength_and_dropout_are_inverse_of_each_other():
     assert strength_of(0) == dropout_of(0.0) == 0.0
 
 
-def test_rank_and_threshold_by_hand():
-    # s = (5, 3, 2), r = 4, λ = 4: r sⱼ against λ Σ(sᵢ − sⱼ): 12 > 8 keeps two, 8 < 16 drops one.
-    s = np.array([5.0, 3.0, 2.0])
-    assert optimal_rank(s, 4.0, 4) == 2
-    rank, threshold, values = shrink(s, 4.0, 4)
-    # α = λ Σs/(r + λρ) = 4·8/12.
-    assert (rank, threshold) == (2, pytest.approx(8 / 3))
-    assert_allclose(values, [5 - 8 / 3, 3 - 8 / 3, 0.0])
-    # λ(Σs)²/(r + λρ) + 2² = 4·64/12 + 4.
-    assert optimal_value(s, 4.0, 4) == pytest.approx(64 / 3 + 4)
-    assert optimal_value(s[:2], 4.0, 4, 38.0) == pytest.approx(64 / 3 + 4)
-    # A total below the squares of the given values cannot be: their tail counts.
-    assert optimal_value(s, 4.0, 4, 30.0) == pytest.approx(64 / 3 + 4)
-
-
 def test_at_a_breakpoint_the_smaller_rank_is_taken():
     # r s₂ = λ(s₁ − s₂) at λ = 2·1/(3 − 1)·… : s = (3, 1), r = 2 gives λ₂ = 1.
     s = np.array([3.0, 1.0])
@@ -156,14 +141,6 @@ def test_breakpoints_are_where_the_condition_of_the_paper_fails():
     assert np.isinf(breakpoints(np.array([2.0, 2.0]), 2)).all()
 
 
-def test_small_dropout_bound_counts_positive_eigenvalues_alone():
-    assert small_dropout_bound(np.array([3.0, 2.0]), 3) == 0.0
-    assert small_dropout_bound(np.array([3.0, -1.0]), 2) == 0.0
-    assert small_dropout_bound(np.array([3.0, 2.0, 1.0]), 2) == 4.0
-    assert small_dropout_bound(np.array([3.0, 2.0, 1.0]), 3) == 1.0
-    assert small_dropout_bound(np.array([3.0, 0.5]), 2) == 0.4
-
-
 def test_codes_of_zero_columns_are_zero_and_the_others_are_as_without_them():
     rng = np.random.default_rng(0)
     V = rng.standard_normal((5, 2))
@@ -174,24 +151,6 @@ def test_codes_of_zero_columns_are_zero_and_the_others_are_as_without_them():
     wide = code_map(V.T, 0.5)
     gram = V @ V.T
     assert_allclose(wide, V.T @ np.linalg.inv(gram + 0.5 * np.diag(np.diag(gram))), atol=1e-12)
-
-
-def test_directions_of_the_codes_at_rounding_level_are_left_out():
-    # Unit columns whose second singular value is a rounding error: the pseudo-inverse ignores it.
-    V = np.array([[1.0, 1.0], [0.0, 1e-16], [0.0, 0.0]])
-    assert_allclose(code_map(V, 0.0), np.full((3, 2), [0.5, 0.5]) * [[1], [0], [0]], atol=1e-9)
-    # The rounding error grows with the larger one of the two dimensions.
-    tall = np.zeros((300, 2))
-    tall[:2] = [[1.0, 1.0], [0.0, 100 * EPS]]
-    assert_allclose(code_map(tall, 0.0)[:2], [[0.5, 0.5], [0.0, 0.0]], atol=1e-9)
-    kept = np.array([[1.0, 1.0], [0.0, 1e-9], [0.0, 0.0]])
-    assert np.abs(code_map(kept, 0.0)[1]).max() > 1e8
-
-
-@pytest.mark.parametrize("scale", [1e-8, 1e8])
-def test_codes_scale_inversely_with_the_weights(scale):
-    V = np.random.default_rng(1).standard_normal((4, 3))
-    assert_allclose(code_map(scale * V, 0.2), code_map(V, 0.2) / scale, rtol=1e-9)
 
 
 @given(st.integers(1, 6), st.integers(1, 9), st.floats(0, 50))

@@ -161,16 +161,6 @@ def test_weights_by_sgd_that_converged_are_certified_also_near_ties(seed):
     assert model.certificate_["gap"].holds
 
 
-def test_an_exact_fit_is_not_told_to_train_longer():
-    X, Y = regression_data()
-    model = DropoutRegressor(2).fit(X, Y)
-    text = certify(model, X[::-1], Y).summary()
-    assert "Train longer" not in text
-    assert "Call fit again" in text
-    assert "Train longer" in certify((model.left_, model.right_), X[::-1], Y, family="dropout",
-                                     dropout=0.5).summary()  # fmt: skip
-
-
 @pytest.mark.parametrize("kind", ["fit", "sparse", "stream", "certify"])
 def test_a_row_with_more_than_its_share_is_named(kind):
     rng = np.random.default_rng(0)
@@ -302,13 +292,6 @@ def test_bounds_that_decide_nothing_leave_the_certificate_undecided(small_limit,
     assert "separates them" in model.certificate_["gap"].advice
     model.left_ = 1.5 * model.left_
     assert certify(model, X)["gap"].holds is False
-
-
-def test_equal_singular_values_are_all_found(small_limit):
-    values = np.r_[np.full(6, 2.0), np.full(64, 1e-3)]
-    matrix, _ = matrix_with(values)
-    for dropout in (0.0, 0.3):
-        assert certify(DropoutFactorization(WIDTH, dropout=dropout).fit(matrix), matrix).holds
 
 
 def test_rows_too_large_to_copy_are_judged_as_far_as_their_digits_allow(monkeypatch):

@@ -16,7 +16,7 @@ from sklearn.exceptions import ConvergenceWarning
 
 from extras import require
 from known_spectra import batches_of, memory_map, read_in_blocks, rows_with, sines
-from lucidae import DropoutAutoencoder, LinearAutoencoder, SecondMoment, certify, load, save
+from lucidae import DropoutAutoencoder, LinearAutoencoder, SecondMoment, certify
 
 EPS = float(np.finfo(float).eps)
 LOST = 1e-11
@@ -289,17 +289,6 @@ def test_float32_rows_beside_a_dominant_eigenvalue(copies):
     exact = PCA(5, svd_solver="full").fit(X.astype(float))
     model = LinearAutoencoder(5).fit(X)
     assert angle(model.components_[1:], exact.components_[1:].T) <= 1e-6
-
-
-def test_refined_fits_are_saved(tmp_path):
-    X, _ = rows_with(dominated(1e12, 38), 300, 40)
-    for data in (X, lambda: batches_of(X)):
-        model = LinearAutoencoder(5).fit(data)
-        save(model, tmp_path / "model.npz")
-        loaded = load(tmp_path / "model.npz")
-        assert loaded.components_.tobytes() == model.components_.tobytes()
-        assert loaded.certificate_.to_dict() == model.certificate_.to_dict()
-        assert loaded.certificate_.holds
 
 
 # The same rows in every form, in memory and in blocks.
@@ -633,26 +622,6 @@ def test_another_order_of_the_same_rows_is_accepted(wide):
     assert len(calls) > 3
     expected = LinearAutoencoder(2).fit(rows)
     assert_allclose(model.components_[:, PLACES], expected.components_, atol=1e-7)
-
-
-@pytest.mark.usefixtures("wide_blocks")
-def test_ctrl_c_leaves_the_estimator_as_it_was(wide):
-    X, rows = wide
-    calls = []
-
-    def interrupted():
-        calls.append(1)
-        yield from list(batches_of(X))[:2]
-        if len(calls) == 5:
-            raise KeyboardInterrupt
-        yield from list(batches_of(X))[2:]
-
-    model = LinearAutoencoder(3).fit(rows)
-    before = model.components_
-    with pytest.raises(KeyboardInterrupt):
-        model.fit(interrupted)
-    assert model.components_ is before
-    assert model.n_features_in_ == 20
 
 
 @pytest.mark.usefixtures("wide_blocks")

@@ -174,16 +174,6 @@ def test_published_values_of_the_hard_threshold():
         assert omega == pytest.approx(polynomial, abs=0.02)
 
 
-@pytest.mark.parametrize("beta", [1e-3, 0.1, 0.5, 0.99, 1.0])
-def test_the_median_halves_the_marchenko_pastur_distribution(beta):
-    """By the trapezoidal rule on the density itself, without the substitution."""
-    high = (1 + math.sqrt(beta)) ** 2
-    median = marchenko_pastur_median(beta)
-    x = high - (high - median) * np.linspace(0.0, 1.0, 200_001) ** 2  # fine at the upper edge
-    density = np.sqrt((high - x) * (x - (1 - math.sqrt(beta)) ** 2)) / (2 * math.pi * beta * x)
-    assert -np.trapezoid(density, x) == pytest.approx(0.5, abs=1e-8)
-
-
 @pytest.mark.parametrize(("n", "m"), [(200, 100), (101, 100), (60, 300)])
 def test_hard_threshold_for_known_and_unknown_noise(n, m):
     signal = 30.0 * math.sqrt(m / n) + 30.0
@@ -338,26 +328,6 @@ def test_more_features_than_the_certificate_decomposes():
     assert claim.value is None
     assert "more than 1024 features" in claim.advice
     assert not [claim.name for claim in fitted.certificate_ if claim.holds is False]
-
-
-@pytest.mark.parametrize(
-    ("values", "n", "criterion", "words"),
-    [
-        ([5.0, 1.0], 20, "mle", "largest for 1 component; no other number was considered."),
-        ([5.0, 1.0, 0.0, 0.0], 20, "mle", "2 components, the rank of the data: without noise"),
-        ([0.0, 0.0], 20, "mle", "not defined, because the data have no variance"),
-        ([1.0, 0.99, 0.98], 20, "parallel_analysis", "0 components (the largest eigenvalue has"),
-        ([0.0, 0.0], 20, "parallel_analysis", "finds 0 components."),
-        ([1e9, 1e6, 1e3, 1.0], 99, "parallel_analysis", "3 components (largest p-value 0.001)."),
-        ([5.0], 20, "parallel_analysis", "finds 1 component."),
-        ([5.0, 1.0, 0.0, 0.0, 0.0], 20, "hard_threshold", "at least half of the singular values"),
-        ([1.0, 0.99, 0.98], 20, "hard_threshold", "0 components (the largest singular value is 0."),
-        ([90.0, 1.0, 1.0], 20, "hard_threshold", "is 5.57 times the threshold, the next one 0.59"),
-        ([0.0, 0.0], 20, "hard_threshold", "finds 0 components."),
-    ],
-)
-def test_summaries(values, n, criterion, words):
-    assert words in count_components(values, n, criterion).summary()
 
 
 def test_saved_and_loaded(tmp_path):

@@ -306,14 +306,6 @@ def test_torch_parameters_and_single_precision_tensors(X):
     assert not fitted.components_.requires_grad
 
 
-def test_the_page_of_a_fit_shows_its_certificate(X):
-    html = LinearAutoencoder(2).fit(X)._repr_html_()
-    assert "the decoder spans the principal subspace" in html
-    assert "the decoder spans" not in LinearAutoencoder(2)._repr_html_()
-    bundle = LinearAutoencoder(2).fit(X)._repr_mimebundle_()
-    assert bundle["text/html"].count("the decoder spans the principal subspace") == 1
-
-
 def test_nothing_given_is_changed(X):
     before, weights = X.copy(), np.ones(60)
     penalties = np.array([0.3, 0.1])

@@ -236,38 +236,3 @@ def test_brocketts_direction_is_minus_the_projected_gradient():
     found = BrockettRule(ranks).direction(TiedWeights(W), covariance_from(spectrum))
     assert_allclose(found.encoder, -tangent, atol=1e-12)
     assert_allclose(brockett_ranks(4), [1.0, 0.75, 0.5, 0.25])
-
-
-def test_curvatures_and_rates_by_hand():
-    spectrum = spectrum_from([3.0, 1.0, 0.25])
-    ranks = np.array([2.0, 1.0, 0.5])
-    assert Reconstruction().curvature(spectrum) == 12.0
-    assert Reconstruction().preconditioned_curvature(spectrum) == 12.0
-    assert Reconstruction().scale(spectrum) == 12.0
-    assert Reconstruction().n_eigenvalues(5) == 1
-    assert GeneralizedHebbianRule().curvature(spectrum) == 6.0
-    assert BrockettRule(ranks).curvature(spectrum) == 24.0
-    # min(g/k, 2 d_k (σ_k² − σ_{k+1}²)) with the smallest gap g of the first k eigenvalues.
-    values = np.array([9.0, 6.0, 4.0, 3.0])
-    assert BrockettRule(ranks).alignment_rate(values, 3) == pytest.approx(2 / 3)
-    assert BrockettRule(np.array([2.0, 1.0, 0.25])).alignment_rate(values, 3) == 0.5
-
-
-def test_steepening_by_hand():
-    # 4w² − 3 for the larger one w of the two spectral norms, but at least 1.
-    rows = np.eye(2, 4)
-    assert Reconstruction().steepening(UntiedWeights(3 * rows, 2 * rows)) == pytest.approx(33.0)
-    assert Reconstruction().steepening(UntiedWeights(rows / 2, 2 * rows)) == pytest.approx(13.0)
-    assert Reconstruction().steepening(TiedWeights(1.05 * rows)) == pytest.approx(1.41)
-    assert Reconstruction().steepening(TiedWeights(rows / 2)) == 1.0
-
-
-def test_a_rule_is_summarised_by_the_first_line_of_its_class():
-    assert GeneralizedHebbianRule().summary.startswith("Sanger's rule W ← W + α(WΣ")
-
-
-def test_huge_first_weights_are_infinitely_steep():
-    weights = UntiedWeights(np.full((1, 2), 1e300), np.full((1, 2), 1e300))
-    assert GeneralizedHebbianRule().steepening(weights) == np.inf
-    ones = UntiedWeights(np.eye(1, 2), np.eye(1, 2))
-    assert GeneralizedHebbianRule().steepening(ones) == 1.0

@@ -1,7 +1,6 @@
 """`partial_fit`: any batches give the fit on all rows; the stochastic rule goes on from each."""
 
 import copy
-import pickle
 
 import numpy as np
 import pytest
@@ -154,20 +153,6 @@ def test_a_batch_may_be_overwritten_after_it_was_given():
 
 
 @pytest.mark.parametrize(
-    "copied", [copy.copy, copy.deepcopy, lambda e: pickle.loads(pickle.dumps(e))]
-)
-def test_copies_of_an_estimator_continue_separately(copied):
-    X = rows_about(1.0, 60)
-    first = streamed(LinearAutoencoder(6), X[:10], 5)
-    second = copied(first)
-    for start in range(10, 30, 5):
-        first.partial_fit(X[start : start + 5])
-        second.partial_fit(X[start + 30 : start + 35])
-    assert_moment_of(first, X[:30])
-    assert_moment_of(second, np.concatenate([X[:10], X[40:]]))
-
-
-@pytest.mark.parametrize(
     ("dtype", "bad"),
     [(float, np.nan), (float, np.inf), (float, 1e200), (np.float32, 1e25)],
 )
@@ -241,15 +226,6 @@ def test_a_wide_fit_keeps_no_moment_and_says_so():
         LinearAutoencoder(2).fit(X).partial_fit(X)
 
 
-def test_batches_must_agree(X):
-    estimator = LinearAutoencoder(2).partial_fit(X[:10])
-    with pytest.raises(ValueError, match="expecting 9 features"):
-        estimator.partial_fit(X[:10, :4])
-    assert estimator.n_samples_seen_ == 10
-    with pytest.raises(ValueError, match="9 features"):
-        LinearAutoencoder(10).partial_fit(X[:10])
-
-
 def test_a_stream_after_a_fit_counts_all_rows(X):
     estimator = LinearAutoencoder(3, random_state=0).fit(X[:1000])
     estimator.set_params(solver="stochastic").partial_fit(X[1000:])
@@ -296,25 +272,6 @@ def test_batches_too_far_apart_are_refused_and_one_huge_batch_is_not():
     with pytest.raises(ValueError, match="overflows double precision"):
         model.partial_fit(np.full((2, 2), -1e300))
     assert_allclose(model.mean_, 1e300)  # as before
-
-
-@pytest.mark.parametrize(
-    "bad",
-    [
-        np.ones(3),
-        np.ones((2, 4)),
-        np.ones((0, 3)),
-        np.ones((2, 3), dtype=complex),
-        np.ma.masked_array(np.ones((2, 3)), mask=True),
-        np.array([["a", "b", "c"]]),
-    ],
-    ids=["vector", "columns", "rows", "complex", "masked", "text"],
-)
-def test_a_later_batch_is_validated_like_the_first(bad):
-    estimator = LinearAutoencoder(1).partial_fit(np.random.default_rng(0).random((9, 3)))
-    with pytest.raises(ValueError, match=r"1D|features|sample|omplex|mask|str|numeric|text"):
-        estimator.partial_fit(bad)
-    assert estimator.n_samples_seen_ == 9
 
 
 def test_a_later_batch_without_names_is_noticed():

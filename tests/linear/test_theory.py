@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.testing import assert_allclose
 
-from linear.problems import Moment, free, spectra
+from linear.problems import Moment, spectra
 from lucidae.linear import (
     ExpectedNestedDropout,
     NonUniformL2,
@@ -92,15 +92,6 @@ def test_scaling_blocks_curve_with_four_times_penalty_and_margin(seed, k):
     assert_allclose(found, expected, atol=1e-12 * values[0])
 
 
-def test_the_dense_differences_are_exact():
-    """Guard the guard: on a quadratic objective the dense Hessian is known."""
-    values = np.array([2.0, 1.0])
-    weights = free(np.random.default_rng(0), (1, 2), 0.0)
-    found = dense_eigenvalues(NonUniformL2(np.array([3.0])), weights, values)
-    # At 0 the Hessian is [[2λ, −2σ²], [−2σ², 2λ]] in each feature.
-    assert_allclose(found, np.sort([6 - 4, 6 + 4, 6 - 2, 6 + 2]), atol=1e-10)
-
-
 def test_lengths_at_the_minimum_by_hand():
     point = AlignedPoint.nonuniform(np.array([4.0, 2.0, 0.0]), np.array([2.0, 1.0, 0.0]))
     # Ascending, the penalties 0, 1, 2 meet the eigenvalues 4, 2, 0.
@@ -177,14 +168,6 @@ def test_two_latents_die_in_the_papers_mnist_setting():
     assert_allclose(np.flatnonzero(weights == 0), [18, 19])
 
 
-def test_zero_latents_by_hand():
-    # Sorted, the penalties 1, 2, 3 belong to the eigenvalues 5, 2.5, 2.
-    assert theory.zero_latents([5.0, 2.5, 2.0], [3.0, 1.0, 2.0]).tolist() == [1]
-    assert theory.zero_latents([5.0, 2.0, 2.0], [3.0, 1.0, 2.0]).tolist() == [1, 3]
-    assert theory.zero_latents([2.0, 1.0], [0.5, 1.0]).tolist() == [2]
-    assert theory.zero_latents([2.0, 1.0], [0.5, 1.0 - 1e-12]).tolist() == []
-
-
 def test_condition_bound_of_the_nonuniform_objective_by_hand():
     # 2·3·(8 − 2)·((6 − 2) + (4 − 2))/(8·2) = 216/16.
     assert theory.nonuniform_condition_bound([8.0, 6.0, 4.0, 2.0]) == 13.5
@@ -196,21 +179,6 @@ def test_condition_bound_of_nested_dropout_by_hand():
     assert theory.nested_condition_bound([9.0, 4.0, 1.0]) == 36.0
     assert theory.nested_condition_bound([2.0, 2.0]) == math.inf
     assert theory.nested_condition_bound([2.0, 1.9999]) == pytest.approx(8 * 2.0 / 1e-4)
-
-
-def test_gaps_by_hand():
-    values = [9.0, 7.0, 6.5, 3.0, 2.9]
-    assert theory.smallest_gap(values, 1) == 2.0
-    assert theory.smallest_gap(values, 2) == 0.5
-    assert theory.smallest_gap(values, 4) == pytest.approx(0.1)
-    assert theory.smallest_gap(values, 9) == pytest.approx(0.1)
-    assert theory.inner_gap(values, 1) == math.inf
-    assert theory.inner_gap(values, 2) == 2.0
-    assert theory.inner_gap(values, 3) == 0.5
-    assert theory.outer_gap(values, 1) == 2.0
-    assert theory.outer_gap(values, 3) == 3.5
-    assert theory.outer_gap(values, 5) == math.inf
-    assert theory.smallest_gap([3.0], 1) == 3.0
 
 
 def test_predicted_epochs_by_hand():

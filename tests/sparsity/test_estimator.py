@@ -7,7 +7,6 @@ import pytest
 from numpy.testing import assert_allclose, assert_array_equal
 from sklearn import config_context
 from sklearn.base import clone
-from sklearn.exceptions import NotFittedError
 from sklearn.feature_selection import SelectFromModel
 from sklearn.linear_model import LinearRegression
 from sklearn.model_selection import GridSearchCV, cross_val_score
@@ -217,12 +216,6 @@ def test_predict_and_certificate_leave_no_trace(fitted):
     assert "lucidae-certificate" in model._repr_html_()
 
 
-def test_an_unfitted_estimator_says_so():
-    with pytest.raises(NotFittedError):
-        SparseVAE().predict(np.eye(2))
-    assert not hasattr(SparseVAE(), "coef_")
-
-
 def test_groups_share_one_relevance_and_are_selected_together():
     rng = np.random.default_rng(8)
     X = rng.standard_normal((40, 30))
@@ -260,14 +253,6 @@ def test_constant_and_shifted_columns_are_harmless():
     assert_allclose(model.coef_[:, :40], plain.coef_, atol=1e-5)
 
 
-def test_nothing_of_the_input_is_changed():
-    X, y, _ = data(13)
-    kept = X.copy(), y.copy()
-    SparseVAE(noise_variance=0.01).fit(X, y, sample_weight=np.ones(30)).predict(X)
-    assert_array_equal(X, kept[0])
-    assert_array_equal(y, kept[1])
-
-
 def moved(X, y, seed=0, by=0.01):
     return X, y + by * np.random.default_rng(seed).standard_normal(y.shape)
 
@@ -284,16 +269,6 @@ def test_a_warm_start_needs_fewer_steps_and_ends_at_the_same_optimum(posterior, 
     assert warm.fit(X, y).n_iter_ <= cold.n_iter_
     assert_allclose(warm.energy_, cold.energy_, rtol=1e-6)
     assert warm.noise_variance_ == cold.noise_variance_
-
-
-def test_a_warm_start_learns_the_noise_as_usual():
-    X, y, _ = data(15, d=40, kappa=8)
-    for posterior in ("full", "diagonal"):
-        warm = SparseVAE(noise_variance="learn", posterior=posterior, warm_start=True).fit(X, y)
-        cold = SparseVAE(noise_variance="learn", posterior=posterior).fit(*moved(X, y))
-        warm.fit(*moved(X, y))
-        assert_allclose(warm.noise_variance_, cold.noise_variance_, rtol=1e-4)
-        assert warm.status_.ok
 
 
 def test_a_warm_start_at_the_optimum_has_nothing_left_to_do():

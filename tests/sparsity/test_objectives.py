@@ -24,8 +24,6 @@ from lucidae.sparsity.objectives import (
     PowerPenalty,
     as_penalty,
     evaluate,
-    evaluate_fit,
-    flat_start,
     learned_noise,
     leave_one_out,
     penalty_value,
@@ -274,14 +272,6 @@ def test_the_autoencoder_averages_over_groups_and_measures_its_next_step():
         assert_allclose([violation[run], objective.violation(state)], max(changes))
 
 
-def test_energies_in_the_units_of_the_data():
-    Phi, X, w, noise = draw(6, 10, 4)
-    state, units = state_of(Phi, X, w, noise)
-    full = FullCovariance()
-    assert_allclose(full.in_units(full.value(state), units), dense_full(Phi, X, w, noise))
-    assert Autoencoder().in_units(1.5, units) == 6.0
-
-
 # --- penalties -----------------------------------------------------------------------------------
 
 
@@ -458,38 +448,6 @@ def test_the_threshold_bounds_the_rate_of_spurious_groups(size):
 # --- partitions of the columns -------------------------------------------------------------------
 
 
-def test_groups_of_different_sizes_by_hand():
-    groups = Groups.of([4, 2, 4, 4], 4)
-    assert groups.count == 2
-    assert_array_equal(groups.labels, [1, 0, 1, 1])
-    values = np.array([1.0, 10.0, 100.0, 1000.0])
-    assert_array_equal(groups.gather(values), [[10.0, 0.0, 0.0], [1.0, 100.0, 1000.0]])
-    assert_array_equal(groups.total(values), [10.0, 1101.0])
-    assert_array_equal(groups.expand(np.array([7.0, 8.0])), [8.0, 7.0, 8.0, 8.0])
-    assert_array_equal(groups.share(values), [1101.0, 10.0, 1101.0, 1101.0])
-
-
-def test_totals_are_those_of_a_loop_whatever_the_labels():
-    rng = np.random.default_rng(0)
-    labels = rng.integers(-3, 4, 20)
-    values = rng.standard_normal((2, 20))
-    groups = Groups.of(labels, 20)
-    expected = [values[:, labels == label].sum(axis=1) for label in np.unique(labels)]
-    np.testing.assert_allclose(groups.total(values), np.transpose(expected))
-    np.testing.assert_allclose(groups.share(values), groups.expand(groups.total(values)))
-
-
-def test_some_columns_of_a_partition_are_a_partition():
-    groups = Groups.of([5, 5, 1, 1, 5], 5).restricted(np.array([0, 2, 4]))
-    assert_array_equal(groups.labels, [1, 0, 1])
-
-
-@pytest.mark.parametrize("labels", [[[0]], [0, 1]])
-def test_labels_of_another_shape_are_refused(labels):
-    with pytest.raises(ValueError, match="one label per column"):
-        Groups.of(labels, 1)
-
-
 def test_groups_of_unequal_sizes_are_gathered_and_spread():
     groups = Groups.of([5, 2, 5, 7, 2, 5], 6)
     values = np.arange(10.0, 16.0)
@@ -509,14 +467,3 @@ def test_a_number_of_columns_per_group():
     for wrong in (0, -2, 4):
         with pytest.raises(ValueError, match=f"groups={wrong} was given for 6 columns"):
             Groups.of(wrong, 6)
-
-
-@pytest.mark.parametrize("noise", [1e-8, 1e-2])
-def test_a_state_without_curvatures_has_everything_else(noise):
-    p = make_sparse_regression(20, 40, 4, 8, 3, row_scaling="jeffreys", random_state=0)
-    problem, _ = normalise(p.dictionary, p.responses)
-    problem = problem._replace(noise=noise * problem.noise)
-    light, whole = (look(problem, flat_start(problem)) for look in (evaluate_fit, evaluate))
-    assert np.isnan(light.curvature).all()
-    for name in ("alignment", "fit", "log_determinant", "residual", "relevance"):
-        assert_allclose(getattr(light, name), getattr(whole, name), rtol=1e-7, err_msg=name)

@@ -5,11 +5,10 @@ import pytest
 from numpy.testing import assert_allclose
 from sklearn.model_selection import KFold
 
-import extras
 from lucidae import SparseVAE
 from lucidae.datasets import make_sparse_regression
 from lucidae.sparsity import noise_path
-from lucidae.sparsity.noise import HeldOut, PathTrace, default_path
+from lucidae.sparsity.noise import PathTrace, default_path
 
 
 @pytest.fixture(scope="module")
@@ -76,16 +75,6 @@ def test_select_finds_numbers_of_columns_between_the_points():
         assert path.select(n_columns=count).support_.tolist() == list(range(count))
 
 
-def test_tables_and_html(drawn):
-    _, path = drawn
-    pandas = extras.require("pandas")
-    table = pandas.DataFrame(path.to_dict())
-    assert len(table) == len(path)
-    assert_allclose(table["n_columns"], [support.size for support in path.supports])
-    assert path._repr_html_().count("<tr>") == len(path) + 1
-    assert "noise variances" in repr(path)
-
-
 def test_the_stable_part_has_one_strongest_column_and_explains_most(drawn):
     _, path = drawn
     strongest, part = path.strongest, path.stable_part
@@ -133,16 +122,6 @@ def test_one_standard_error_chooses_fewer_columns():
         assert wider.noise_variance_ >= best.noise_variance_
         assert wider.support_.size <= best.support_.size
         assert wider.certificate_["noise_variance"].holds is None
-
-
-def test_the_one_standard_error_rule_interpolates_in_the_logarithm():
-    noise, shares = np.array([100.0, 10.0, 1.0, 0.1]), np.array([0.5, 0.5])
-    errors = np.array([[9.0, 9.0], [3.0, 3.0], [1.0, 1.4], [1.3, 1.3]])
-    found = HeldOut(noise, errors, shares, 0.0)
-    assert_allclose(found.minimum(), 1.2)
-    assert_allclose(found.standard_error[2], 0.2)
-    share = (1.4 - 1.2) / (3.0 - 1.2)
-    assert_allclose(found.one_standard_error(), 10.0**share)
 
 
 def test_the_certificate_warns_where_the_strongest_column_changes():

@@ -93,11 +93,6 @@ def position(columns, used, coefficients=None, weakest=1.0):
     return theory.position_of(columns, used, responses, rank, weakest)
 
 
-def normalised(*columns):
-    columns = np.column_stack(columns).astype(float)
-    return columns / np.linalg.norm(columns, axis=0)
-
-
 def represented_by_others(columns, used, responses):
     """Return the other sets of as few columns whose span contains the responses, by trying all."""
     found = []
@@ -216,102 +211,6 @@ def test_a_representation_too_weak_to_be_told_apart_is_not_unique():
     assert position(Phi, [0, 1], np.eye(2), weakest=1e-2).unique is True
     assert position(Phi, [0, 1], np.eye(2), weakest=1e-7).unique is False
     assert position(Phi, [0, 1], np.eye(2), weakest=0.0).unique is False
-
-
-@pytest.mark.parametrize("second", [[0.0, 1.0, 0.0], [1.0, 0.5, 0.0]])
-def test_how_near_to_the_span_a_column_may_lie(second):
-    # φ = a + δe₃ with a in the span: it can replace an active column if δ·s/3 ≤ 10·EXACT/weakest.
-    active = normalised([1.0, 0.0, 0.0], second)
-    spread = np.linalg.svd(active, compute_uv=False)[-1]
-    weakest = 0.01
-    limit = 3.0 * 10.0 * theory.EXACT / weakest / spread
-    for factor, unique in ((0.99, False), (1.01, True)):
-        Phi = normalised(*active.T, [1.0, 0.0, factor * limit], [1, 1, 1])
-        assert position(Phi, [0, 1], np.eye(2), weakest).unique is unique
-
-
-@pytest.mark.parametrize("transposed", [False, True])
-def test_the_numerical_rank_counts_singular_values_above_rounding(transposed):
-    # Two columns at the angle δ have the squared singular values 2 and δ²/2.
-    rounding = 10.0 * 3 * EPS * 2.0
-    for factor, rank in ((0.8, 1), (1.3, 2)):
-        angle = np.sqrt(2.0 * factor * rounding)
-        unit = normalised([1.0, 0.0, 0.0], [1.0, angle, 0.0])
-        assert theory._rank(unit.T if transposed else unit)[0] == rank
-    assert theory._rank(np.ones((1, 4)))[0] == 1
-    assert theory._rank(np.zeros((3, 0))) == (0, 0.0)
-
-
-def test_what_lies_outside_of_a_span():
-    unit = normalised([1.0, 0, 0], [1.0, 1.0, 0], [0.6, 0, 0.8])
-    outside, smallest = theory._outside_span(unit, np.array([0, 1]))
-    assert_allclose(outside, [0.0, 0.0, 0.8], atol=1e-15)
-    assert smallest == pytest.approx(np.sqrt(1 - np.sqrt(0.5)))
-    flat = normalised([1.0, 0], [0, 1.0], [1.0, 1.0])
-    assert theory._outside_span(flat, np.array([0, 1, 2]))[1] == 0.0
-    assert theory._outside_span(flat, np.array([0, 1]))[1] == pytest.approx(1.0)
-
-
-def test_smallest_eigenvalues_of_sets_by_a_loop():
-    rest = np.random.default_rng(9).standard_normal((4, 6))
-    used = np.array([1, 2, 4])
-    for size in (1, 2, 3, 4):
-        expected = min(
-            float(np.linalg.eigvalsh(rest[:, chosen].T @ rest[:, chosen])[0])
-            for chosen in map(list, combinations(range(6), size))
-            if not set(chosen) <= set(used)
-        )
-        assert theory._smallest_eigenvalue(rest, used, size) == pytest.approx(expected, abs=1e-12)
-
-
-def test_sets_of_active_columns_alone_do_not_count():
-    rest = np.ones((3, 3))  # every set of two columns is dependent
-    for size in (1, 2, 3):
-        assert theory._smallest_eigenvalue(rest, np.arange(3), size) == np.inf
-        assert theory._smallest_eigenvalue(0.0 * rest, np.arange(2), size) == 0.0
-
-
-def test_a_larger_support_needs_a_larger_distance_of_the_other_columns():
-    # Sixteen orthonormal columns: a column e₁ + δe₁₇ may replace one if δ ≤ √16 · 10·EXACT/weakest.
-    weakest = 0.01
-    least = 10.0 * theory.EXACT / weakest
-    for factor, unique in ((3.5, False), (3.95, False), (4.05, True)):
-        beside = np.r_[1.0, np.zeros(15), factor * least]
-        Phi = normalised(*np.eye(17)[:, :16].T, beside, np.ones(17))
-        found = position(Phi, np.arange(16), np.eye(16), weakest)
-        assert found.unique is unique
-    assert found.reason == theory.NO_OTHER
-
-
-@pytest.mark.parametrize(("factor", "unique"), [(0.95, False), (1.05, True)])
-@pytest.mark.parametrize("least", [0.0, 1e-3])
-def test_how_far_from_the_responses_other_columns_must_be(least, factor, unique):
-    # Squared distances are compared with least² plus the rounding error 8(d + 1)ε of a product.
-    limit = least**2 + 8.0 * (3 + 1) * EPS
-    beside = [1.0, 0.0, np.sqrt(factor * limit)]
-    unit = normalised([1, 0, 0], [0, 1, 0], beside, [0, 0, 1], [1, 1, 1])
-    used = np.array([0, 1])
-    found = theory._by_projection(unit, used, np.eye(3)[:, :2], 2, np.inf, least)
-    assert found.unique is unique
-
-
-def test_responses_that_repeat_others_span_no_further_direction():
-    unit = normalised([1, 0, 0], [0, 1, 0], [0, 0, 1], [1, 1, 1])
-    repeated = np.array([[1.0, 1.0], [0.0, 0.0], [0.0, 0.0]])
-    assert theory._by_projection(unit, np.array([0]), repeated, 1, 4.0, 1e-6).unique is True
-
-
-def test_the_smallest_singular_value_is_reduced_by_rounding():
-    # Two columns of 300 rows at the angle δ have the squared singular values 2 and δ²/2.
-    rounding = 10.0 * 300 * EPS * 2.0
-    for factor, rank in ((0.97, 1), (1.04, 2), (3.0, 2)):
-        unit = np.zeros((300, 2))
-        angle = np.sqrt(2.0 * factor * rounding)
-        unit[:2] = normalised([1.0, 0.0], [1.0, angle])
-        found, smallest = theory._rank(unit)
-        assert found == rank
-        assert smallest == pytest.approx(np.sqrt(max(factor - 1, 0) * rounding), rel=0.02)
-    assert theory._rank(np.eye(2)[:, [0, 1, 0]])[1] == pytest.approx(1.0)
 
 
 # --- slices of the energies ----------------------------------------------------------------------

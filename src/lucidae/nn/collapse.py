@@ -175,12 +175,8 @@ def collapse_report(
         found = _gather(model, loader, reconstruct=stated is None)
     noise = found.mean_square if stated is None else stated
     codes = found.mean[:gap_samples]
-    count, _ = active_dimensions(
-        found.mean,
-        found.variance,
-        max_variance=max_variance,
-        min_spread=min_spread,
-        return_mask=True,
+    count = active_dimensions(
+        found.mean, found.variance, max_variance=max_variance, min_spread=min_spread
     )
     deviations = found.covariance.diagonal().sqrt()
     coupling = (found.covariance / torch.outer(deviations, deviations)).fill_diagonal_(0.0)
