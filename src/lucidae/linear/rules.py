@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import inspect
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, ClassVar
 
 import numpy as np
@@ -163,11 +164,11 @@ class Rule(ABC):
         """
         return self
 
-    def drawn(self, weights: Any, covariance: Any) -> Rule:  # noqa: ARG002
-        """Draw random masks for one batch, and return the rule that always uses these masks.
+    def drawn(self, weights: Any, covariance: Any) -> Callable[[Any, Any], Any]:  # noqa: ARG002
+        """Draw random masks for one batch, and return the direction that always uses these masks.
 
         A solver that compares the directions at two sets of weights needs the same masks in both.
-        The result is this rule itself unless its direction depends on random masks.
+        The result is the method `direction` itself unless it depends on random masks.
 
         Parameters
         ----------
@@ -176,7 +177,7 @@ class Rule(ABC):
         covariance : Covariance
             The batch for which directions will be computed.
         """
-        return self
+        return self.direction
 
     def prefix_numbers(self, rng: np.random.Generator, n_rows: int) -> PrefixNumbers | None:  # noqa: ARG002
         """Return an object that draws the random numbers of nested dropout; None for other rules.
@@ -481,15 +482,12 @@ class NestedDropoutRule(Rule):
         The loss is the mean over the n rows x of ‖x − W₂π_b(W₁x)‖², with the encoder W₁ and the
         decoder W₂. The projection π_b keeps the first b codes, and b is drawn for each row.
         """
-        return self.drawn(weights, covariance).direction(weights, covariance)
+        return self.drawn(weights, covariance)(weights, covariance)
 
-    def drawn(self, weights: AnyWeights, covariance: RowsCovariance) -> DrawnPrefixes:
-        """Draw one prefix length per row, and return the rule that always uses these lengths.
-
-        A prefix length of b keeps the first b latents of a row.
-        """
+    def drawn(self, weights: AnyWeights, covariance: RowsCovariance) -> Callable[[Any, Any], Any]:
+        """Draw one prefix length per row, and return the direction with these lengths."""
         shape = (*weights.encoder.shape[:-2], covariance.weights.shape[0])
-        return DrawnPrefixes(self, like(self.rng.random(shape), weights.encoder))
+        return partial(self.sampled, drawn=like(self.rng.random(shape), weights.encoder))
 
     def sampled(
         self,
@@ -547,27 +545,6 @@ class NestedDropoutRule(Rule):
         """
         thresholds = prefix_thresholds(like(self.prior, drawn))[:width]
         return namespace(drawn).astype(drawn[..., None] >= thresholds, drawn.dtype)
-
-
-@dataclass(frozen=True, slots=True)
-class DrawnPrefixes(Rule):
-    """Nested dropout with prefix lengths that were drawn before and stay fixed.
-
-    A prefix length of b keeps the first b latents of a row.
-    """
-
-    rule: NestedDropoutRule  # the rule with random prefix lengths, which has their probabilities
-    # (…, n): one number per row, uniform in [0, 1), from which its prefix length follows
-    numbers: Array
-
-    needs_rows = True
-
-    def direction(self, weights: AnyWeights, covariance: RowsCovariance) -> AnyWeights:
-        """Return the gradient of the reconstruction loss with the fixed prefix lengths.
-
-        A prefix length of b keeps the first b latents of a row.
-        """
-        return self.rule.sampled(weights, covariance, self.numbers)
 
 
 def _lengthened(rows: Array, k: int) -> Array:

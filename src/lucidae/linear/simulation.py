@@ -16,7 +16,7 @@ from typing import Any, Self
 
 import numpy as np
 
-from lucidae.arrays import Array, eye_like, like, namespace, to_numpy, where_set
+from lucidae.arrays import Array, eye_like, like, namespace, to_numpy
 from lucidae.arrays.graphs import keeper, leaves, replayable
 from lucidae.iteration import Below, Callback, History, iterate, iterate_batch, log_grid
 from lucidae.linear.methods import (
@@ -27,7 +27,7 @@ from lucidae.linear.methods import (
     make_method,
 )
 from lucidae.linear.rules import PrefixNumbers
-from lucidae.linear.weights import OPTIMIZERS, Adam, axis_distances
+from lucidae.linear.weights import OPTIMIZERS, Adam, axis_distances, finite_or_nan
 from lucidae.metrics import imbalance
 from lucidae.moments import SecondMoment
 from lucidae.rows.covariances import (
@@ -460,19 +460,8 @@ class Ensemble:
     def _measures(self) -> dict[str, Callable[[Any], Array]]:
         return self.distances | {
             "loss": lambda w: self.method.objective.value(w, self.full),
-            "imbalance": self._imbalance,
+            "imbalance": finite_or_nan(imbalance),
         }
-
-    @staticmethod
-    def _imbalance(weights: Any) -> Array:
-        """Return the imbalance of each run; NaN where it would overflow or weights are NaN."""
-        xp = namespace(weights.atoms)
-        most = float(xp.finfo(weights.atoms.dtype).max) ** 0.2  # the imbalance has fourth powers
-        finite = (xp.abs(weights.encoder) < most) & (xp.abs(weights.atoms) < most)
-        parts = (where_set(part, ~finite, 0.0) for part in (weights.encoder, weights.atoms))
-        encoder, atoms = parts
-        diverged = ~xp.all(finite, axis=(-2, -1))
-        return where_set(imbalance(encoder, atoms.mT), diverged, float("nan"))
 
     def _original(self, weights: Any) -> Any:
         if not self.in_eigenbasis:

@@ -164,19 +164,20 @@ def build_model(
     components = where_set(components, zero[:, None], 0.0)
     # 2) Variances along the components, of the codes, and in an orthonormal basis of their span. At
     # a closed form whose components are eigenvectors, all of them follow from the eigenvalues.
-    left, factors = None, xp.sum(encoder * components, axis=-1)
-    bent = largest(encoder - factors[:, None] * components)
-    if (
-        spectrum is not None
-        and _has_accurate_values(spectrum, k)
-        # Components were scaled to unit length, which may have changed their last digit.
-        and largest(components - spectrum.vectors[:, :k].mT) <= 4 * eps
-        and bent <= 8 * eps * largest(encoder)
-    ):
-        basis, along = components, spectrum.values[:k]
-        inside, codes = eye_like(k, along) * along, factors * factors * along
-        if spectrum.beyond is not None:
-            left = spectrum.noise(k) * (m - k)
+    left, along, factors = None, None, xp.sum(encoder * components, axis=-1)
+    if spectrum is not None and spectrum.vectors.shape[1] >= k:
+        # Small eigenvalues are accurate only if `beyond` is known. Components were scaled to unit
+        # length, which may have changed their last digit.
+        large = bool(spectrum.values[k - 1] >= WELL_RESOLVED * spectrum.values[0])
+        apart = largest(components - spectrum.vectors[:, :k].mT)
+        bent = largest(encoder - factors[:, None] * components)
+        accurate = large or spectrum.beyond is not None
+        if accurate and apart <= 4 * eps and bent <= 8 * eps * largest(encoder):
+            along = spectrum.values[:k]
+            if spectrum.beyond is not None:
+                left = spectrum.noise(k) * (m - k)
+    if along is not None:
+        basis, inside, codes = components, eye_like(k, along) * along, factors * factors * along
     else:
         chosen = np.flatnonzero(~to_numpy(zero))
         chosen = xp.asarray(chosen if len(chosen) else [0], device=atoms.device)
@@ -216,17 +217,6 @@ def build_model(
         weight,
         outcome,
     )
-
-
-def _has_accurate_values(spectrum: Spectrum, k: int) -> bool:
-    """Tell whether the first `k` eigenvalues are the variances along their eigenvectors.
-
-    Small eigenvalues are accurate only if `beyond` is known, too.
-    """
-    if spectrum.vectors.shape[1] < k:
-        return False
-    large = bool(spectrum.values[k - 1] >= WELL_RESOLVED * spectrum.values[0])
-    return large or spectrum.beyond is not None
 
 
 def resolve_components(
@@ -576,8 +566,8 @@ class ReducedVariance:
         The direction of the batch at earlier weights (the anchor) is subtracted, and that of all
         rows at the anchor is added.
         """
-        rule = self.rule.drawn(weights, batch)
-        here, there = rule.direction(weights, batch), rule.direction(self.anchor, batch)
+        direction = self.rule.drawn(weights, batch)
+        here, there = direction(weights, batch), direction(self.anchor, batch)
         return map_fields(lambda w, a, full: w - a + full, here, there, self.full)
 
 

@@ -129,24 +129,33 @@ def balanced_mean(encoder: Array, atoms: Array) -> Array:
     return (root * encoder + atoms / root) / 2
 
 
+def finite_or_nan(measure: Callable[[Array, Array], Array]) -> Callable[[Any], Array]:
+    """Return a function of weights: `measure` of both layers, NaN for weights that diverged.
+
+    These are not finite, or so large that a measure, which has fourth powers, would overflow.
+    """
+
+    def measured(weights: Any) -> Array:
+        (encoder, atoms), xp = (weights.encoder, weights.atoms), namespace(weights.atoms)
+        most = float(xp.finfo(atoms.dtype).max) ** 0.2
+        finite = (xp.abs(encoder) < most) & (xp.abs(atoms) < most)
+        encoder, atoms = (where_set(part, ~finite, 0.0) for part in (encoder, atoms))
+        found = xp.asarray(measure(encoder, atoms.mT), device=atoms.device)
+        return where_set(found, ~xp.all(finite, axis=(-2, -1)), float("nan"))
+
+    return measured
+
+
 def axis_distances(axes: Array) -> dict[str, Callable[[Any], Array]]:
     """Return functions of weights, by name: the distances of the decoder to known axes (m, k).
 
     ``"alignment"`` and ``"subspace"`` are the axis-alignment and the subspace distance of Bao et
-    al. 2020, Definitions 7.1 and 7.2; NaN for weights that diverged, which the metrics refuse.
+    al. 2020, Definitions 7.1 and 7.2.
     """
-
-    def of_finite(measure: Callable[[Array, Array], Array]) -> Callable[[Any], Array]:
-        def measured(weights: Any) -> Array:
-            atoms, xp = weights.atoms, namespace(weights.atoms)
-            finite = xp.isfinite(atoms)
-            distance = measure(where_set(atoms, ~finite, 0.0).mT, axes)
-            diverged = ~xp.all(finite, axis=(-2, -1))
-            return where_set(xp.asarray(distance, device=atoms.device), diverged, float("nan"))
-
-        return measured
-
-    return {"alignment": of_finite(alignment_of), "subspace": of_finite(subspace_distance)}
+    return {
+        "alignment": finite_or_nan(lambda _, decoder: alignment_of(decoder, axes)),
+        "subspace": finite_or_nan(lambda _, decoder: subspace_distance(decoder, axes)),
+    }
 
 
 def frobenius(weights: Any) -> Array:
