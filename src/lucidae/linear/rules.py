@@ -484,7 +484,9 @@ class NestedDropoutRule(Rule):
         """
         return self.drawn(weights, covariance)(weights, covariance)
 
-    def drawn(self, weights: AnyWeights, covariance: RowsCovariance) -> Callable[[Any, Any], Any]:
+    def drawn(
+        self, weights: AnyWeights, covariance: RowsCovariance
+    ) -> Callable[[Any, Any], AnyWeights]:
         """Draw one prefix length per row, and return the direction with these lengths."""
         shape = (*weights.encoder.shape[:-2], covariance.weights.shape[0])
         return partial(self.sampled, drawn=like(self.rng.random(shape), weights.encoder))
