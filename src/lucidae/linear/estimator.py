@@ -503,13 +503,13 @@ class LinearAutoencoder(
         return self
 
     def _fit_observed(
-        self, options: Options, X: Array, weights: Array | None, given: tuple[Array, Array | None]
+        self, options: Options, X: Array, weights: Array, given: tuple[Array, Array | None]
     ) -> None:
         """Fit to rows X (n, m) with missing entries; each row has at least one observed entry.
 
         `given` are all rows and weights, by whose numbers the certificate names rows.
         """
-        weight = float(X.shape[0]) if weights is None else scalar(namespace(X).sum(weights))
+        weight = scalar(namespace(X).sum(weights))
         if weight <= 1.0:
             raise _too_light(weight)
         state = LinearState(options, reference_array(X))

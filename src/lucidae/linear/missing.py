@@ -530,7 +530,7 @@ def unmasked(X: Any) -> Any:
     return np.ma.filled(X.astype(double), np.nan)
 
 
-def observed_part(X: Array, weights: Array | None, names: Any = None) -> tuple[Array, Array | None]:
+def observed_part(X: Array, weights: Array | None, names: Any = None) -> tuple[Array, Array]:
     """Return the rows of X (n, m) that have an observed entry and a positive weight, with weights.
 
     A feature without an observed entry raises a ValueError, and so do fewer than two rows; `names`

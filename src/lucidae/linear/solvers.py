@@ -621,9 +621,9 @@ def _shuffled(n_rows: int, batch_size: int, rng: np.random.Generator) -> Any:
     """Yield arrays of row indices without end, one per batch.
 
     Each pass over the `n_rows` rows is a new random permutation, divided into batches whose indices
-    ascend; a batch of all rows is the permutation itself.
+    ascend.
     """
     while True:
         order = rng.permutation(n_rows)
         for start in range(0, n_rows, batch_size):
-            yield np.sort(order[start : start + batch_size]) if batch_size < n_rows else order
+            yield np.sort(order[start : start + batch_size])

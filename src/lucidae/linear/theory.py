@@ -259,7 +259,12 @@ def paper_penalties(values: Vector) -> Vector:
     values : ndarray of shape (k,)
         Leading eigenvalues of the second moment, descending and positive.
     """
-    values = _positive_descending(values)
+    values = _descending(values)
+    if values[-1] <= 0:
+        raise ValueError(
+            f"values={_shortened(values)} was given, expected finite, positive eigenvalues in "
+            "descending order. Leave out those that are 0."
+        )
     if len(values) == 1:
         return np.array([0.0])
     scaled: Vector = values[0] * _paper_sequence(values / values[0])
@@ -488,16 +493,6 @@ def _bracket(excess: Any) -> tuple[float, float]:
     while excess(high) > 0:
         high += 4.0
     return low, high
-
-
-def _positive_descending(values: Vector) -> Vector:
-    values = _descending(values)
-    if values[-1] <= 0:
-        raise ValueError(
-            f"values={_shortened(values)} was given, expected finite, positive eigenvalues in "
-            "descending order. Leave out those that are 0."
-        )
-    return values
 
 
 def _descending(values: Any) -> Vector:
