@@ -23,7 +23,7 @@ import numpy as np
 import pytest
 
 from lucidae import SparseVAE
-from lucidae.sparsity import covariances, newton, noise_learning, prior, working_set
+from lucidae.sparsity import covariances, newton, noise, prior, working_set
 from mutants import mutants
 from sparsity.broken_fits import lines_of, outcome, sampled, surveyed
 from sparsity.general_model import Model
@@ -105,7 +105,7 @@ SERVED = {
     newton: ("full", "full, intercept", "complex, full"),
     prior: ("full", "spherical", "low rank", "complex, full"),
     covariances: (*COLOURED, "given responses", "learned responses"),
-    noise_learning: ("learned rows",),
+    noise: ("learned rows",),
 }
 """The modules whose functions are broken, with the problems that use them."""
 
@@ -274,7 +274,7 @@ OWN = {
     "coef_": list(PROBLEMS),
     "relevance_": list(PROBLEMS),
     "group_covariances_": [name for name in PROBLEMS if "full" in name],
-    "noise_variances_": [*COLOURED, *SERVED[noise_learning]],
+    "noise_variances_": [*COLOURED, *SERVED[noise]],
     "response_covariance_": [name for name in PROBLEMS if "responses" in name],
 }
 

@@ -31,7 +31,7 @@ from lucidae.datasets import make_sparse_regression
 from lucidae.sparsity import (
     estimator,
     newton,
-    noise_learning,
+    noise,
     objectives,
     posterior,
     prior,
@@ -113,7 +113,7 @@ FUNCTIONS = {
         "level_at_center", "evidence_ratios", "significance_threshold", "significant_columns",
         "group_evidence", "removal_costs",
     ),
-    noise_learning: ("first_noise", "learn_noise"),
+    noise: ("first_noise", "learn_noise"),
     solve: (
         "descend", "sweep", "continuation", "finished", "_confirmed", "repeat_update", "lifted",
     ),

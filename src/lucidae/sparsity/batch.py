@@ -43,10 +43,8 @@ from lucidae.iteration import (
 )
 from lucidae.iteration.progress import elapsed
 from lucidae.sparsity.newton import FIRST_DAMPING, newton_step
-from lucidae.sparsity.noise import FALLBACK, check_learnable
-from lucidae.sparsity.noise_learning import learn_noise
+from lucidae.sparsity.noise import check_learnable, first_noise, learn_noise
 from lucidae.sparsity.objectives import (
-    SMALLEST_LEARNED,
     UPDATES,
     Energy,
     GroupCovariance,
@@ -340,7 +338,7 @@ def _solve_stack(X: Array, y: Array, noise: Any, settings: BatchSettings) -> Bat
             return _solve_one_by_one(dictionary, responses, noise, settings, y)
         problem, units = normalise(dictionary, responses, groups=objective.groups)
         learn = isinstance(noise, str)
-        level = _first_noise(problem) if learn else units.normalised_noise(noise)
+        level = first_noise(problem) if learn else units.normalised_noise(noise)
         solution = _solve_together(problem._replace(noise=level), settings, learn)
         state = solution.value
         relevance, level = units.relevance(state.relevance), units.noise(state.noise)
@@ -418,14 +416,6 @@ def _reported(
         for ended, sound in zip(solution.status, to_numpy(finite), strict=True)
     )
     return replace(solution, value=narrow, status=status)
-
-
-def _first_noise(problem: Problem) -> Array:
-    """Return the normalised γ at which learning starts: that of least squares, or 0.1."""
-    xp = namespace(problem.noise)
-    spare = xp.maximum(problem.spare, xp.ones_like(problem.spare))
-    estimate = xp.where(problem.spare >= 1, problem.outside / spare, FALLBACK * problem.noise)
-    return xp.maximum(estimate, xp.full_like(estimate, SMALLEST_LEARNED))
 
 
 def _solve_together(problem: Problem, settings: BatchSettings, learn: bool) -> BatchSolution[State]:

@@ -58,20 +58,18 @@ from lucidae.sparsity.fitted import (
 from lucidae.sparsity.noise import (
     FALLBACK,
     PathTrace,
+    advice_on_learning,
+    check_learnable_rows,
     checked_noise,
     coarse_trace,
     column_powers,
     explained_share,
-    held_out_errors,
-    noise_rule,
-    row_pairs,
-)
-from lucidae.sparsity.noise_learning import (
-    advice_on_learning,
-    check_learnable_rows,
     first_noise,
+    held_out_errors,
     learn_noise,
     learn_row_noise,
+    noise_rule,
+    row_pairs,
     warn_if_collapsed,
 )
 from lucidae.sparsity.objectives import (

@@ -32,7 +32,7 @@ from lucidae.iteration import Below, Solution, iterate, limited_blas
 from lucidae.iteration.progress import elapsed
 from lucidae.sparsity.claims import joint_certificate
 from lucidae.sparsity.newton import average
-from lucidae.sparsity.noise_learning import first_noise, learn_levels
+from lucidae.sparsity.noise import first_noise, learn_levels
 from lucidae.sparsity.objectives import UPDATES, FullCovariance, flat_start
 from lucidae.sparsity.posterior import merged_relevance, posterior_mean, significance_threshold
 from lucidae.sparsity.problem import (
@@ -215,7 +215,8 @@ def solve_joint(
 
         if noise is None:
             solution = learn_levels(
-                solved, lambda point: point.states, FULL, [first_noise(p) for p in problems],
+                solved, lambda point: point.states, FULL,
+                [scalar(first_noise(p)) for p in problems],
                 lambda point: point.energy, tolerance=tol, limit=max_iter,
             )  # fmt: skip
         else:
