@@ -115,7 +115,7 @@ FUNCTIONS = {
     ),
     noise: ("first_noise", "learn_noise"),
     solve: (
-        "descend", "sweep", "continuation", "finished", "_confirmed", "repeat_update", "lifted",
+        "descend", "sweep", "continuation", "finished", "repeat_update", "lifted",
     ),
 }  # fmt: skip
 

@@ -12,11 +12,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from typing import Any, Self
 
 import numpy as np
 import scipy.optimize
+import scipy.sparse
 import scipy.special
 
 from lucidae.arrays import (
@@ -82,8 +83,11 @@ class ActiveFactor:
         """Return the `ActiveFactor` of a dictionary whose rows are already centred and weighted."""
         active = np.flatnonzero(relevance)
         roots = np.sqrt(relevance[active])
-        columns = dense_columns if axes is None else axes.columns_at
-        scaled = columns(dictionary, active) * roots
+        if axes is None:
+            scaled = dense_columns(dictionary, active) * roots
+        else:
+            involved, turn = axes.latents(active, relevance.shape[0])
+            scaled = dictionary[:, involved] @ turn * roots
         explicit = scaled.shape[1] <= scaled.shape[0]
         gram = adjoint(scaled) @ scaled if explicit else scaled @ adjoint(scaled)
         largest = np.diagonal(gram).real.max(initial=0.0)
@@ -108,7 +112,8 @@ class ActiveFactor:
         found = self.roots[:, None] * self._latent(responses.astype(self.scaled.dtype))
         if self.axes is None:
             return self.active, found
-        return self.axes.coefficients_from(found, self.active)  # type: ignore[no-any-return]
+        involved, turn = self.axes.latents(self.active, self.n_columns)
+        return involved, turn @ found
 
     def _latent(self, responses: Array) -> Array:
         """Return the posterior mean divided by the prior standard deviations, shape (a, n)."""
@@ -143,7 +148,7 @@ def posterior_mean(
     return ActiveFactor.of(dictionary, relevance, noise, axes).mean(responses)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, eq=False)
 class Posterior:
     """Posterior covariance of the coefficients, which is the same for all responses.
 
@@ -167,14 +172,18 @@ class Posterior:
     @property
     def involved(self) -> Any:
         """Indices of the columns on which predictions depend: active ones and their groups."""
-        return self.active if self.axes is None else self.axes.among(self.active)[1]
+        return self.latents[0]
+
+    @cached_property
+    def latents(self) -> tuple[Any, Any]:
+        """The columns that are involved, and the matrix that turns latents into coefficients."""
+        if self.axes is None:
+            return self.active, scipy.sparse.eye_array(self.active.size)
+        return self.axes.latents(self.active, self.n_columns)  # type: ignore[no-any-return]
 
     def variance(self, columns: Any) -> Any:
         """Return xᵀCx, the variance of the predicted mean, for rows x of the columns `involved`."""
-        if self.axes is not None:
-            part, involved = self.axes.among(self.active)
-            columns = part.columns(columns)[:, np.searchsorted(involved, self.active)]
-        scaled = columns * self.roots
+        scaled = columns @ self.latents[1] * self.roots
         inner = squared_moduli(scaled @ adjoint(self.factor)).sum(axis=1)
         if self.explicit:
             return inner
@@ -184,13 +193,11 @@ class Posterior:
         """Return the posterior covariance of the coefficients of the columns `indices`."""
         # Coefficients are HW^½v for latents v with covariance KᵀK or I − KᵀK; H are the rows of the
         # identity, or of the axes of groups.
-        half = np.eye(self.active.size)
-        index = self.active
-        if self.axes is not None:
-            index, half = self.axes.coefficients_from(half, self.active)
+        index, half = self.latents
         turn = np.zeros((len(indices), self.active.size), half.dtype)
         known = np.isin(indices, index)
-        turn[known] = half[np.searchsorted(index, np.asarray(indices)[known])] * self.roots
+        places = np.searchsorted(index, np.asarray(indices)[known])
+        turn[known] = half.tocsr()[places].toarray() * self.roots
         inner = turn @ adjoint(self.factor)
         inner = inner @ adjoint(inner)
         return inner if self.explicit else turn @ adjoint(turn) - inner

@@ -22,6 +22,7 @@ from functools import cached_property
 from typing import Any, TypeAlias
 
 import numpy as np
+import scipy.sparse
 
 from lucidae.arrays import Array, adjoint, device, namespace
 
@@ -401,41 +402,22 @@ class Axes:
     present: Any  # (a, m): 1 for a member, 0 for padding
     vectors: Array  # (a, m, m): the axes of each group, as columns; zero where there is padding
 
-    def columns(self, dictionary: Any) -> Any:
-        """Return the dictionary with Φ_gV in place of the columns Φ_g of each group with axes V."""
-        turned = dictionary.astype(np.result_type(dictionary, self.vectors))
+    def turn(self, n_columns: int) -> Any:
+        """Return the block-diagonal matrix V with these axes, and ones for columns without axes."""
         used = self.present > 0
-        parts = np.moveaxis(dictionary[:, self.members], 0, 1) @ self.vectors
-        turned[:, self.members[used]] = np.moveaxis(parts, 1, 0)[:, used]
-        return turned
+        inside = used[:, :, None] & used[:, None, :]
+        rows = np.broadcast_to(self.members[:, :, None], inside.shape)[inside]
+        columns = np.broadcast_to(self.members[:, None, :], inside.shape)[inside]
+        others = np.setdiff1d(np.arange(n_columns), self.members[used])
+        entries = np.concatenate([self.vectors[inside], np.ones(others.size)])
+        places = np.append(rows, others), np.append(columns, others)
+        return scipy.sparse.csc_array((entries, places), shape=(n_columns, n_columns))
 
-    def columns_at(self, dictionary: Any, index: Any) -> Any:
-        """Return the columns with the indices `index` of what `columns` returns."""
-        part, involved = self.among(index)
-        return part.columns(dictionary[:, involved])[:, np.searchsorted(involved, index)]
-
-    def coefficients_from(self, latent: Any, index: Any) -> tuple[Any, Any]:
-        """Return the columns whose coefficients may differ from zero, and these coefficients.
-
-        `latent` are the coefficients along the axes of the columns `index`.
-        """
-        part, involved = self.among(index)
-        whole = np.zeros((involved.size, latent.shape[1]), np.result_type(latent, self.vectors))
-        whole[np.searchsorted(involved, index)] = latent
-        used = part.present > 0
-        turned = part.vectors @ whole[part.members]
-        whole[part.members[used]] = turned[used]
-        return involved, whole
-
-    def among(self, index: Any) -> tuple[Axes, Any]:
-        """Return the axes of the groups of some columns, and all columns of these groups.
-
-        The axes are numbered by places among these columns.
-        """
-        touched = (np.isin(self.members, index) & (self.present > 0)).any(axis=1)
-        members, present = self.members[touched], self.present[touched]
-        involved = np.union1d(index, members[present > 0])
-        return Axes(np.searchsorted(involved, members), present, self.vectors[touched]), involved
+    def latents(self, index: Any, n_columns: int) -> tuple[Any, Any]:
+        """Return the columns on which the latents `index` depend, and their part of `turn`."""
+        part = self.turn(n_columns)[:, index]
+        involved = np.unique(part.indices)
+        return involved, part[involved]
 
     def covariance_roots(self, deviations: Any, groups: Groups) -> Matrices:
         """Return square roots A of the prior covariances AAᵀ of groups, of shape (g, m, m).

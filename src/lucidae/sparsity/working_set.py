@@ -4,13 +4,8 @@ Relevances of single columns are those of one problem, or of several problems th
 (`joint`), whose energies are added with weights. The diagonal energy, and shared relevances, have
 no exact moves; their working set contains all columns with which the energy falls.
 
-The best move of a block of columns follows from its metric S = Φ_bᵀΣ⁻¹Φ_b
-and its explained moment Q = Φ_bᵀΣ⁻¹CΣ⁻¹Φ_b, C = XXᵀ/n, alone (`prior`). They are computed from a
-factor of Σ (`exact_blocks`), or from the active columns (`DictionaryProducts`): with these times
-roots of their prior covariances, A = Φ_aT, AᵀA + γI = LLᵀ and K = L⁻¹Aᵀ, Woodbury's identity gives
-Σ⁻¹ = (I − KᵀK)/γ. So S and Q follow from Φ_aᵀΦ, Φ_bᵀΦ_b and ΦᵀY, which depend neither on the
-covariances nor on γ, and a sweep costs κa² instead of κd². They are then differences of numbers of
-the size 1/γ, so that a solver confirms where it ends by a factor of Σ.
+The best move of a block of columns follows from its metric S = Φ_bᵀΣ⁻¹Φ_b and its explained moment
+Q = Φ_bᵀΣ⁻¹CΣ⁻¹Φ_b, C = XXᵀ/n, alone (`prior`). They are computed from a factor of Σ.
 """
 
 from __future__ import annotations
@@ -24,9 +19,7 @@ import numpy as np
 
 from lucidae.arrays import (
     Array,
-    add_diagonal,
     adjoint,
-    cholesky,
     conjugate,
     diagonal,
     largest,
@@ -35,7 +28,6 @@ from lucidae.arrays import (
     rank_one_,
     real_part,
     scalar,
-    solve_lower,
     squared_moduli,
     squared_norm,
     squared_norms,
@@ -74,30 +66,13 @@ from lucidae.sparsity.prior import (
     square_root,
 )
 from lucidae.sparsity.problem import (
-    Dictionary,
     Problem,
     adjoint_times,
-    column_squares,
     columns_in_order,
     dense_columns,
     group_grams,
-    is_sparse,
-    norms_after,
-    root_by_qr,
     rounding_distance,
 )
-
-SCREENED_ENTRIES = 200_000
-"""Number of entries of a dictionary above which blocks are evaluated from the active columns."""
-
-FEW_ACTIVE = 0.5
-"""Largest number of active columns per row for which the products with them take less time."""
-
-WELL_CONDITIONED = 1e6
-"""Largest sum of the prior variances, relative to γ, for accurate forms.
-
-The relative error of φᵀΣ⁻¹φ is then below 1e-4, and below 1e-9 unless columns are nearly dependent.
-"""
 
 IN_CACHE = 200_000
 """Largest number of entries of the dictionary that are whitened at a time, to stay in the cache."""
@@ -127,82 +102,6 @@ def exact_blocks(problem: Problem, factor: Factor, groups: Groups) -> list[Block
         metric, explained = (np.concatenate(part) for part in zip(*parts, strict=True))
         found.append(Blocks(numbers, members, metric, explained))
     return found
-
-
-@dataclass(slots=True)
-class DictionaryProducts:
-    """Products of a dictionary Φ with its active columns, for evaluations of all its blocks."""
-
-    dictionary: Dictionary  # (d, κ): the dictionary
-    groups: Groups  # the blocks of its columns, which may be single columns
-    # (k, m, m): Φ_bᵀΦ_b of the k blocks of each size m, in the order of ``groups.by_size()``
-    grams: list[Matrices]
-    responses: Array  # (p, κ): YᵀΦ for the p responses Y
-    index: Matrices  # (c,): columns whose products are stored
-    rows: Array  # (c, κ): their products with all columns
-
-    @classmethod
-    def of(cls, problem: Problem, groups: Groups | None) -> DictionaryProducts | None:
-        """Return the products; None for a small dictionary, and for groups of a sparse one."""
-        dictionary = problem.dictionary
-        if problem.rows * problem.columns <= SCREENED_ENTRIES:
-            return None
-        if is_sparse(dictionary) and groups is not None:
-            return None
-        blocks = Groups.of(1, problem.columns) if groups is None else groups
-        if groups is None:
-            grams = [column_squares(dictionary)[:, None, None]]
-        else:
-            grams = [group_grams(dictionary, members) for _, members in blocks.by_size()]
-        responses = adjoint(adjoint_times(dictionary, problem.responses))
-        return cls(dictionary, blocks, grams, responses, np.zeros(0, dtype=int), responses[:0, :])
-
-    def serve(self, problem: Problem, active: int, variance: float) -> bool:
-        """Tell whether evaluations from the active columns are accurate and take less time."""
-        small = active <= FEW_ACTIVE * problem.rows
-        return small and variance <= WELL_CONDITIONED * scalar(problem.noise)
-
-    def with_columns(self, index: Matrices) -> Array:
-        """Return ΦᵀΦ in the rows `index`, which are ascending, and store those that are new."""
-        new = np.setdiff1d(index, self.index)
-        if new.size:
-            found = adjoint(adjoint_times(self.dictionary, dense_columns(self.dictionary, new)))
-            self.rows = np.concatenate([self.rows, found])
-            self.index = np.concatenate([self.index, new])
-        order = np.argsort(self.index)
-        places = order[np.searchsorted(self.index, index, sorter=order)]
-        if np.array_equal(places, np.arange(self.index.size)):
-            return self.rows
-        taken = self.rows[places]
-        if self.index.size > self.dictionary.shape[0]:
-            self.index, self.rows = index, taken
-        return taken
-
-    def blocks(self, problem: Problem, index: Matrices, roots: Any) -> list[Blocks]:
-        """Return the matrices of all blocks, for each size, from active columns and their roots."""
-        noise, columns = problem.noise, dense_columns(self.dictionary, index)
-        scaled = columns @ roots
-        lower, definite = cholesky(add_diagonal(adjoint(scaled) @ scaled, noise[None]))
-        if not bool(definite):
-            lower, _ = root_by_qr(scaled, noise)
-        inside = solve_lower(lower, adjoint(scaled) @ problem.responses)
-        if is_sparse(self.dictionary):  # products with active columns would be a dense array
-            K = solve_lower(lower, adjoint(scaled))
-            residual = problem.responses - adjoint(K) @ inside
-            squares = norms_after(self.dictionary, K)
-            powers = squared_norms(adjoint_times(self.dictionary, residual), -1)
-            (numbers, members), level = self.groups.by_size()[0], scalar(noise)
-            metric = (self.grams[0] - squares[:, None, None]) / level
-            return [Blocks(numbers, members, metric, powers[:, None, None] / level**2)]
-        # KΦ = L⁻¹TᵀΦ_aᵀΦ, and the adjoint of γΦᵀΣ⁻¹Y is YᵀΦ − (KY)ᵀKΦ.
-        shares = solve_lower(lower, adjoint(roots)) @ self.with_columns(index)
-        loading = self.responses - adjoint(inside) @ shares
-        level, found = scalar(noise), []
-        for (numbers, members), gram in zip(self.groups.by_size(), self.grams, strict=True):
-            metric = (gram - group_grams(shares, members)) / level
-            explained = group_grams(loading, members) / level**2
-            found.append(Blocks(numbers, members, metric, explained))
-        return found
 
 
 CANDIDATES = 150
@@ -241,7 +140,6 @@ class EnergyModel:
 
     energy: Marginal
     prior: BlockPrior | None = None  # of groups that have exact moves
-    products: DictionaryProducts | None = None
     basis: GroupBasis | None = None  # orthonormal columns, taken if every group has its own Γ
     shares: tuple[float, ...] = (1.0,)  # weights of the problems
 
@@ -255,7 +153,7 @@ class EnergyModel:
             prior = BlockPrior(energy.groups, isinstance(energy, GroupCovariance))
             if prior.full:
                 problem, basis = orthonormal(problem, prior.groups)
-        return cls(energy, prior, DictionaryProducts.of(problem, energy.groups), basis), problem
+        return cls(energy, prior, basis), problem
 
     def start(self, problem: Problem, given: Any = None) -> Any:
         """Return parameters in the bases of the model: zeros, or from relevances or covariances."""
@@ -303,14 +201,7 @@ class ColumnPoint(Point):
     @cached_property
     def states(self) -> list[State]:
         """The states of the problems: one factorisation, and curvatures of all columns."""
-        relevance, products = self.parameters, self.model.products
-        active = np.flatnonzero(relevance)
-        if products is None or not products.serve(self.problem, active.size, relevance.sum()):
-            return [evaluate(problem, relevance, columns=True) for problem in self.problems]
-        factor = factor_of(self.problem, relevance)
-        (found,) = products.blocks(self.problem, active, np.diag(np.sqrt(relevance[active])))
-        curvature, alignment = found.metric[:, 0, 0].real, found.explained[:, 0, 0].real
-        return [state_at(self.problem, relevance, np.maximum(curvature, 0.0), alignment, factor)]
+        return [evaluate(problem, self.parameters, columns=True) for problem in self.problems]
 
     @property
     def state(self) -> State:
@@ -554,11 +445,7 @@ class BlockPoint(Point):
     @cached_property
     def blocks(self) -> list[Blocks]:
         """Metrics and explained moments of all groups, for each size of groups."""
-        products, variance = self.model.products, np.trace(self.parameters, axis1=1, axis2=2)
-        index, roots = self.active
-        if products is None or not products.serve(self.problem, index.size, variance.real.sum()):
-            return exact_blocks(self.problem, self.factor, self.prior.groups)
-        return products.blocks(self.problem, index, roots)
+        return exact_blocks(self.problem, self.factor, self.prior.groups)
 
     def present(self, numbers: Matrices, size: int) -> Matrices:
         """Return the covariances of some groups of one size, without padding."""
@@ -632,7 +519,8 @@ class BlockPoint(Point):
         groups, problem, axes = self.prior.groups, self.problem, None
         if self.prior.full:
             axes, relevance = principal_axes(self.parameters, groups)
-            problem = problem._replace(dictionary=axes.columns(problem.dictionary))
+            turned = problem.dictionary @ axes.turn(relevance.size)
+            problem = problem._replace(dictionary=turned)
         else:
             relevance = groups.expand(self.parameters[:, 0, 0].real)
         active = np.flatnonzero(relevance)
@@ -833,10 +721,6 @@ DROPPED = 1e-10
 """Singular values of a group's unit columns below this share of the largest count as zero."""
 
 
-INDEPENDENT = 1e-4
-"""Smallest relative eigenvalue of a Gram matrix from which singular values are accurate enough."""
-
-
 class GroupBasis(NamedTuple):
     """An orthonormal basis Φ_gB of the span of the m columns Φ_g of each group."""
 
@@ -867,32 +751,22 @@ def orthonormal(problem: Problem, groups: Groups) -> tuple[Problem, GroupBasis]:
     back, found = np.zeros_like(into), np.zeros_like(columns)
     used = np.zeros(columns.shape[1], dtype=bool)
     for numbers, members in groups.by_size():
-        gram = group_grams(columns, members)
-        norms = np.sqrt(np.diagonal(gram, axis1=1, axis2=2).real)
+        stack = np.moveaxis(columns[:, members], 1, 0)
+        norms = np.linalg.norm(stack, axis=1)
         norms = np.where(norms > 0, norms, 1.0)
-        powers, axes = np.linalg.eigh(gram / (norms[:, :, None] * norms[:, None, :]))
-        values = np.sqrt(np.maximum(powers, 0.0))
-        poor = np.flatnonzero(~(powers[:, 0] > INDEPENDENT * powers[:, -1]))
-        if poor.size:  # the Gram matrix has lost digits of small singular values
-            scaled = np.moveaxis(columns[:, members[poor]] / norms[poor], 0, 1)
-            _, exact, right = np.linalg.svd(scaled, full_matrices=False)
-            values[poor] = 0.0
-            values[poor, : exact.shape[1]] = exact
-            axes[poor, :, : exact.shape[1]] = adjoint(right)
-        kept = values > DROPPED * values.max(axis=1, keepdims=True)
+        triangle: Any = np.linalg.qr(stack / norms[:, None, :], mode="r")
+        missing = members.shape[1] - triangle.shape[1]  # of rows, in groups wider than the problem
+        triangle = np.pad(triangle, ((0, 0), (0, missing), (0, 0)))
+        _, values, right = np.linalg.svd(triangle)
+        kept = values > DROPPED * values[:, :1]
         inverse = np.where(kept, 1.0 / np.where(kept, values, 1.0), 0.0)
-        turns = axes * inverse[:, None, :] / norms[:, :, None]
+        turns = adjoint(right) * inverse[:, None, :] / norms[:, :, None]
         width = np.arange(members.shape[1])
         into[numbers[:, None, None], width[:, None], width] = turns
         back[numbers[:, None, None], width[:, None], width] = (
-            (values * kept)[:, :, None] * adjoint(axes) * norms[:, None, :]
+            (values * kept)[:, :, None] * right * norms[:, None, :]
         )
-        # Entry by entry for all groups at once, which is faster than one product for each group.
-        for place in width:
-            for other in width:
-                found[:, members[:, place]] += (
-                    columns[:, members[:, other]] * turns[:, other, place]
-                )
+        found[:, members] = np.moveaxis(stack @ turns, 0, 1)
         used[members] = kept
     turned = problem._replace(dictionary=found)
     return _in_span(turned, np.flatnonzero(used)), GroupBasis(groups, into, back)
