@@ -477,16 +477,12 @@ class Energy(ABC):
         Whether the posterior has a variance, so that the noise variance can be learned.
     needs_curvature : bool
         Whether `update` or `violation` depend on the field `curvature` of the state.
-    patient : bool
-        Whether up to 300 updates are made before Newton steps take over; otherwise at most
-        the number that `solvers.BASIN_LIMIT` gives for the update rule.
     """
 
     groups: Groups | None = None
     rules: ClassVar[tuple[str, ...]] = ("mm",)
     has_posterior: ClassVar[bool] = False
     needs_curvature: ClassVar[bool] = True
-    patient: ClassVar[bool] = False
 
     @property
     def exact_coordinates(self) -> bool:
@@ -661,7 +657,6 @@ class DiagonalCovariance(Marginal):
     """tr(XXᵀΣ⁻¹) + n Σⱼ log(γ + wⱼ‖φⱼ‖²) + n(d − κ) log γ: the diagonal VAE (eq. 50)."""
 
     needs_curvature: ClassVar[bool] = False
-    patient: ClassVar[bool] = True
 
     def update(self, rule: str = "mm") -> Callable[[State], Array]:  # noqa: ARG002
         """Return the update that minimises a/w + log(γ + wc) (Wipf 2023, eq. 50).

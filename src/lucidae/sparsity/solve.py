@@ -316,7 +316,7 @@ def em_steps(problem: Problem) -> int:
 
 def basin_limit(objective: Energy, rule: str) -> int:
     """Return the largest number of updates by `rule` before Newton steps take over."""
-    return max(BASIN_LIMIT.values()) if objective.patient else BASIN_LIMIT[rule]
+    return BASIN_LIMIT[rule] if objective.exact_coordinates else max(BASIN_LIMIT.values())
 
 
 def repeat_update(
@@ -384,8 +384,7 @@ def _solve_auto(problem: Problem, objective: Energy, start: Any, limits: Limits)
     If the energy probably has many minima, further methods run, and the lowest result is returned.
     """
     if not objective.exact_coordinates:
-        updates = max(BASIN_LIMIT.values())
-        return _solve_by_updates("mm", problem, objective, start, limits, updates)
+        return _solve_by_updates("mm", problem, objective, start, limits)
     # 1) The method that suits the problem, and others to compare it with.
     noise_free = scalar(problem.noise) < NOISE_FREE
     full, n_responses = isinstance(objective, GroupCovariance), problem.responses.shape[-1]
