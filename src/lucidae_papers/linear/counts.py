@@ -194,7 +194,8 @@ class CountStudy:
             f"{listed(self.freedoms)} degrees of freedom, scaled to variance 1",
             "parallel analysis": "999 simulations, level 0.01; Horn's own procedure: 199 "
             "simulations, 99 % quantiles",
-            "trials": f"{self.trials} random data sets for each point",
+            "trials": f"{self.trials} random data sets for each point; standard error of a share: "
+            f"at most {0.5 / self.trials**0.5:.2g}",
             "success": "the number of components is the number of signals",
         }
 

@@ -30,6 +30,7 @@ from lucidae_papers.declaration import (
     Settings,
     Statement,
     grid,
+    identity,
     listed,
     on_processor,
     own,
@@ -44,14 +45,12 @@ from lucidae_papers.linear.training import (
     penalties,
     spectrum,
 )
-from lucidae_papers.verdicts import AtLeast, AtMost, Ordered, Outweighs
+from lucidae_papers.verdicts import AtLeast, AtMost, Outweighs, Reported
 
 RULES = ("spaced", "paper", "best")
 EARLY, LATE = 100, 1000
 """Epochs at which the runs are compared; training ends at `LATE`."""
 
-RATE = 1e-2
-"""Learning rate of the runs on which the statement `later` is judged."""
 SEEDS = tuple(range(6))
 
 
@@ -122,11 +121,10 @@ class Penalties:
             curves[name] = Curve([0], found[None])
         trained = self.runs.curves(Results(trained_cells))
         for rate in self.rates:
-            # distance to the axes at the epoch `EARLY`: penalties of eq. 16 minus equally spaced
+            # distance to the axes: penalties of eq. 16 minus equally spaced
             ours, usual = (trained[f"alignment/{name}/{rate:g}"] for name in ("paper", "spaced"))
-            at = ours.x == EARLY
-            curves[f"slowdown/{rate:g}"] = Curve.over_seeds(
-                [EARLY], (ours.seeds - usual.seeds)[:, at], "epoch"
+            curves[f"increase/{rate:g}"] = Curve.over_seeds(
+                ours.x, ours.seeds - usual.seeds, "epoch"
             )
         return {**curves, **trained}
 
@@ -232,6 +230,10 @@ def search_condition(values: np.ndarray[Any, Any], outer: np.ndarray[Any, Any]) 
 
 
 AXES = "distance of the decoder's columns to the principal axes"
+INCREASE = (
+    f"increase of the {AXES} if the penalties of Bao et al. 2020, eq. 16, replace equally spaced "
+    "ones"
+)
 SEARCHED = "penalty that the general-purpose optimizer finds"
 BEST = "of the penalties that minimise the condition number"
 EIGENVALUE = "to the k-th eigenvalue"
@@ -247,8 +249,9 @@ STATEMENTS = {
         "the k eigenvalues."
     ),
     "later": own(
-        "After 1000 epochs the penalties of Bao et al. 2020, eq. 16 give a smaller distance to the "
-        "principal axes than equally spaced penalties."
+        "After 1000 epochs at the largest learning rate that was tried, the penalties of Bao et "
+        "al. 2020, eq. 16 give a smaller distance to the principal axes than equally spaced "
+        "penalties."
     ),
     "singular": own(
         "The penalties of Bao et al. 2020, eq. 16 make the Hessian singular, so that they do not "
@@ -271,10 +274,10 @@ def expect(gap: float, rates: tuple[float, ...]) -> dict[str, Any]:
     return {
         "slow": tuple(
             AtLeast(
-                f"slowdown/{rate:g}",
+                f"increase/{rate:g}",
                 0.05,
-                says=f"increase of the {AXES} at epoch {EARLY} if the penalties of Bao et al. "
-                f"2020, eq. 16, replace equally spaced ones, learning rate {rate:g}",
+                at=EARLY,
+                says=f"{INCREASE}, learning rate {rate:g}",
             )
             for rate in rates
         ),
@@ -292,11 +295,11 @@ def expect(gap: float, rates: tuple[float, ...]) -> dict[str, Any]:
             ),
         ),
         "later": (
-            Ordered(
-                (f"alignment/spaced/{RATE:g}", f"alignment/paper/{RATE:g}"),
+            AtMost(
+                f"increase/{max(rates):g}",
+                -gap,
                 at=LATE,
-                margin=gap,
-                says=f"{AXES}: equally spaced penalties minus those of Bao et al. 2020, eq. 16",
+                says=f"{INCREASE}, learning rate {max(rates):g}",
             ),
         ),
         "singular": (
@@ -321,6 +324,15 @@ def expect(gap: float, rates: tuple[float, ...]) -> dict[str, Any]:
     }
 
 
+def reported(rates: tuple[float, ...]) -> tuple[Reported, ...]:
+    """Return the values at epoch `LATE` for the learning rates that are not judged there."""
+    return tuple(
+        Reported(f"increase/{rate:g}", LATE, f"{INCREASE}, learning rate {rate:g}")
+        for rate in rates
+        if rate != max(rates)
+    )
+
+
 SMOKE_RATES, PAPER_RATES = (3e-3, 1e-2), (1e-3, 3e-3, 1e-2)
 
 EXPERIMENT = Experiment(
@@ -333,8 +345,12 @@ EXPERIMENT = Experiment(
     "condition number of the Hessian. Linear autoencoders are trained with each of them.",
     statements=STATEMENTS,
     scales={
-        "smoke": Scale(Penalties(DIGITS, SMOKE_RATES), expect(0.03, SMOKE_RATES)),
-        "paper": Scale(Penalties(MNIST, PAPER_RATES), expect(0.05, PAPER_RATES)),
+        "smoke": Scale(
+            Penalties(DIGITS, SMOKE_RATES), expect(0.03, SMOKE_RATES), reported(SMOKE_RATES)
+        ),
+        "paper": Scale(
+            Penalties(MNIST, PAPER_RATES), expect(0.05, PAPER_RATES), reported(PAPER_RATES)
+        ),
     },
     draw=Drawing("training", "penalties"),
 )
@@ -451,7 +467,7 @@ CONDITIONING = Experiment(
     "dropout, inside the principal subspace, with two priors of the number of latents that are "
     "kept.",
     statements={
-        "bound": Statement(
+        "bound": identity(
             "The condition numbers are at least as large as the lower bounds of Bao et al. 2020."
         ),
         "penalty": Statement(

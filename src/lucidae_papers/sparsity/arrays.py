@@ -201,7 +201,8 @@ class ArrayStudy:
             f"{self.snapshots[-1]} at {self.ratio:g} dB",
             "known": "the noise variance to the VAE and the group lasso, the number of sources to "
             "MUSIC (without spatial smoothing)",
-            "trials": f"{self.trials} random problems for each point",
+            "trials": f"{self.trials} random problems for each point; standard error of a share: "
+            f"at most {0.5 / self.trials**0.5:.2g}",
             "success": "the two highest peaks are the sources, each to less than "
             f"{self.separation / 2:g}°",
         }

@@ -177,8 +177,8 @@ class Manifold:
             course = np.mean([cell.arrays[f"course/{arm}"] for cell in cells], axis=0)
             steps = (np.arange(len(course)) + 0.5) / len(course) * self.image_steps
             curves[f"course/{arm}"] = Curve(steps, course, "step")
-            worse = [cell.arrays[f"loss/{arm}"] - cell.arrays["loss/full"] for cell in cells]
-            curves[f"worse/{arm}"] = Curve([0.0], [np.mean(worse)])
+            worse = [[cell.arrays[f"loss/{arm}"] - cell.arrays["loss/full"]] for cell in cells]
+            curves[f"worse/{arm}"] = Curve.over_seeds([0.0], worse)
             directions = [cell.arrays[f"active_directions/{arm}"] for cell in cells]
             curves[f"directions/{arm}"] = Curve([0.0], [np.mean(directions)])
         return curves

@@ -125,11 +125,12 @@ def _expect(pairs: Pairs) -> dict[str, tuple[Any, ...]]:
         latents += [
             Ordered(
                 (f"{name}/{diagonal}", f"{name}/{full}"),
-                at=0.5,
+                at=level,
                 margin=1.0,
                 says=f"number of active {name} minus that of the other model, {both}",
             )
             for name in ("coordinates", "directions")
+            for level in THRESHOLDS
         ]
     return {"error": tuple(error), "latents": tuple(latents)}
 
