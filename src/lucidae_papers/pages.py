@@ -195,7 +195,9 @@ INTRODUCTION = """# Results
 Results of `lucidae reproduce`, with their settings and machines. Each page has three kinds of
 verdict: a claim of the paper was *seen*, *partly seen* or *not seen*, a finding of our own *holds*
 or *does not hold*, and a measured value that is only *reported* has no verdict. An *identity*
-follows from the formulas: it tests the code and is no evidence.
+follows from the formulas: it tests the code and is no evidence. `lucidae reproduce NAME --set k=5`
+or `--data rows.npy` draws a figure with other settings or data
+([command line](../command_line.md#experiments)).
 """
 
 
