@@ -166,14 +166,14 @@ LANDSCAPE = Experiment(
     "hidden units with weights u₁ and u₂, for three strengths λ = dropout/(1 − dropout), and the "
     "minima at which descents from random points end.",
     statements={
-        "circle": Statement(
+        "circle": identity(
             "Without dropout (λ = 0) the loss is rotation invariant: the optima form a circle."
         ),
-        "global": Statement("All local minima of the expected dropout loss are global."),
-        "equalized": Statement(
+        "global": identity("All local minima of the expected dropout loss are global."),
+        "equalized": identity(
             "With dropout the optimal weights are equalized: |u₁| and |u₂| are equal."
         ),
-        "shrink": Statement("The optima move towards the origin as the dropout strength λ grows."),
+        "shrink": identity("The optima move towards the origin as the dropout strength λ grows."),
     },
     scales={
         "smoke": Scale(Surfaces((0.0, 0.5, 1.0), points=61, starts=30), EXPECTED_ON_SURFACES),

@@ -427,7 +427,6 @@ class Snapshots:
             ),
             {
                 "epochs": f"{listed(self.epochs)}; linear VAE also {self.converged}",
-                "runs": str(len(METHODS)),
                 "optimizer": "Nesterov",
             },
         )

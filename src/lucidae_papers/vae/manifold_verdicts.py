@@ -72,7 +72,7 @@ STATEMENTS = {
         "and with full covariance."
     ),
     "parts": own(
-        "A full posterior covariance trains well only with three measures together: off-diagonal "
+        "Each of three measures improves the training of a full posterior covariance: off-diagonal "
         "entries that are predicted relative to the standard deviations, their division by √k for "
         "k latents, and latents that are independent in the first steps."
     ),
