@@ -194,7 +194,6 @@ FUNCTIONS = {
         solvers.assemble,
         solvers.solve,
         solvers.leading_svd,
-        solvers._faint,
         solvers._gram_svd,
         solvers.value_after,
     ),

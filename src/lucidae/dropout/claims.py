@@ -11,7 +11,7 @@ import scipy.linalg
 import scipy.sparse
 from scipy.stats import chi2
 
-from lucidae.arrays import as_double, is_array, largest, to_numpy
+from lucidae.arrays import largest, to_numpy
 from lucidae.certificates.bounds import Ball
 from lucidae.certificates.claims import Certificate, Claim, certifies, undecided
 from lucidae.certificates.rows import OVERFLOW, SMALL_ROWS, Data, GivenRows, RereadRows
@@ -22,6 +22,7 @@ from lucidae.dropout.problem import (
     Passed,
     check_hidden_units,
     checked_columns,
+    host,
     joint_moment,
     read_passed,
 )
@@ -584,7 +585,10 @@ def certify_weights(
     check_number(tolerance, "tolerance", low=0.0, open_low=True)
     fit_intercept = check_flag(fit_intercept, "fit_intercept")
     tied = check_flag(tied, "tied") or V is None
-    left, right = _layer(U, "U"), _layer(U if tied else V, "V")
+    left, right = (
+        host(check_rows(layer, accept_sparse=False, name=name))
+        for layer, name in ((U, "U"), (U if tied else V, "V"))
+    )
     check_hidden_units(left, right)
     if (X is None) == (matrix is None):
         raise ValueError(
@@ -604,8 +608,7 @@ def certify_weights(
 
 def given_matrix(matrix: Any) -> GivenMatrix:
     """Return a matrix that is factorised, checked and in double precision."""
-    checked = as_double(check_rows(matrix, accept_sparse=False, name="matrix"))
-    return GivenMatrix(np.asarray(to_numpy(checked)))
+    return GivenMatrix(host(check_rows(matrix, accept_sparse=False, name="matrix")))
 
 
 def given_rows(X: Any, Y: Any, sample_weight: Any, *, centered: bool) -> JudgedRows:
@@ -677,12 +680,6 @@ def check_shapes(data: JudgedRows | GivenMatrix, judged: Judged) -> None:
             f"{given[0]} rows and the incoming weights V have {given[1]}: give the data to which "
             "these weights belong."
         )
-
-
-def _layer(weights: Any, name: str) -> Matrix:
-    """Return the weights of a layer as a float64 NumPy array, without their gradient history."""
-    host = to_numpy(weights) if is_array(weights) else np.asarray(weights)
-    return np.asarray(check_rows(host, accept_sparse=False, name=name), dtype=np.float64)
 
 
 _DUALITY = "Rockafellar 1970, Theorem 31.1 (Fenchel duality)"

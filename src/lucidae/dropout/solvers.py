@@ -24,7 +24,6 @@ import scipy.sparse
 from lucidae.arrays import (
     Array,
     as_double,
-    as_float,
     column_signs,
     diagonal,
     eigh_descending,
@@ -55,7 +54,7 @@ from lucidae.dropout.problem import (
 from lucidae.dropout.theory import optimal_rank, optimal_value, shrink
 from lucidae.rows.operator import CsrRows, DenseRows, RowOperator
 from lucidae.spectrum import costs, leading, refined
-from lucidae.validation import check_choice, check_integer, check_number, check_rows, real_array
+from lucidae.validation import check_choice, check_integer, check_number, check_rows
 
 Triple = tuple[Array, Array, Array]
 
@@ -283,13 +282,9 @@ def leading_svd(matrix: Array, width: int, strength: float = 0.0) -> Triple:
         P, values, Qt = leading_svd(matrix.mT, width, strength)
         return Qt.mT, values, P.mT
     triple = _gram_svd(matrix, width)
-    return svd_thin(matrix) if _faint(triple[1], strength, width) else triple
-
-
-def _faint(values: Array, strength: float, width: int) -> bool:
-    """Tell whether the smallest singular value that dropout keeps is too small for AᵀA."""
-    rank = optimal_rank(values, strength, width)
-    return rank > 0 and scalar(values[rank - 1]) < FAINTEST * scalar(values[0])
+    values, rank = triple[1], optimal_rank(triple[1], strength, width)
+    faint = rank > 0 and scalar(values[rank - 1]) < FAINTEST * scalar(values[0])
+    return svd_thin(matrix) if faint else triple
 
 
 def _gram_svd(matrix: Array, count: int) -> Triple:
@@ -427,7 +422,7 @@ def equalize(U: Any, *, method: str = "givens") -> Array:
     >>> np.linalg.norm(U @ equalize(U), axis=0).round(12)
     array([2.23606798, 2.23606798])
     """
-    matrix = _weights(U, "U")
+    matrix = check_rows(U, accept_sparse=False, name="U")
     rotation = EQUALIZERS[check_choice(method, "method", EQUALIZERS)](_scaled_gram(matrix))
     return like(rotation, matrix)
 
@@ -465,8 +460,8 @@ def equalize_pair(U: Any, V: Any) -> tuple[Array, Array]:
     >>> bool(np.ptp(scores) < 1e-12)
     True
     """
-    left, right = _weights(U, "U"), _weights(V, "V")
-    right = like(right, left)
+    left = check_rows(U, accept_sparse=False, name="U")
+    right = like(check_rows(V, accept_sparse=False, name="V"), left)
     check_hidden_units(left, right)
     # Factors of entries up to 1 are decomposed, because the product of large ones may overflow.
     tops = [largest(as_double(part)) or 1.0 for part in (left, right)]
@@ -598,26 +593,6 @@ EQUALIZERS: dict[str, Callable[[Matrix], Matrix]] = {
     "eigenvectors": level_by_eigenvectors,
     "hadamard": level_by_hadamard,
 }
-
-
-def _weights(U: Any, name: str) -> Array:
-    """Return `U` as a floating matrix if it is finite and has a column, else raise an error."""
-    if scipy.sparse.issparse(U):
-        raise ValueError(
-            f"{name} is a sparse matrix, expected a dense array: give {name}.toarray()."
-        )
-    matrix = as_float(real_array(U, name))
-    if matrix.ndim != 2 or matrix.shape[1] == 0:
-        raise ValueError(
-            f"{name} has shape {tuple(matrix.shape)}, expected (d, r): one column per hidden unit."
-        )
-    xp = namespace(matrix)
-    if not bool(xp.all(xp.isfinite(matrix))):
-        raise ValueError(
-            f"{name} contains NaN or infinity, expected finite weights: check the "
-            "training that produced them."
-        )
-    return matrix
 
 
 def _scaled_gram(matrix: Array) -> Matrix:
