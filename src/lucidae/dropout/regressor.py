@@ -19,7 +19,6 @@ from lucidae.arrays import (
     as_float,
     beside,
     is_array,
-    is_numpy,
     like,
     namespace,
     to_numpy,
@@ -29,7 +28,6 @@ from lucidae.base import (
     changed_attributes,
     reference_array,
     restored_on_failure,
-    validate_named,
     validated_rows,
 )
 from lucidae.certificates.claims import Certificate
@@ -70,13 +68,10 @@ from lucidae.rows.passes import by_blocks, fold
 from lucidae.validation import (
     check_flag,
     check_jobs,
-    check_kind,
     check_number,
     check_rows,
     check_weights,
     explained_refusals,
-    in_given_precision,
-    numeric_columns,
     real_array,
 )
 
@@ -87,8 +82,8 @@ def checked_targets(y: Any, X: Array) -> Array:
     They must be finite and have one entry or row per row of X.
     """
     if y is None:
-        raise ValueError("y is None, but DropoutRegressor requires y: pass the targets as y.")
-    y = as_float(real_array(y, "y"))
+        raise ValueError("DropoutRegressor requires y to be passed, but the target y is None.")
+    given, y = y, as_float(real_array(y, "y"))
     y = y if scipy.sparse.issparse(X) else beside(y, X)
     xp = namespace(y)
     if y.ndim not in (1, 2) or y.shape[0] != X.shape[0] or 0 in y.shape:
@@ -96,7 +91,8 @@ def checked_targets(y: Any, X: Array) -> Array:
             f"y has shape {tuple(y.shape)}, expected ({X.shape[0]},) or ({X.shape[0]}, n_targets)."
         )
     if not bool(xp.all(xp.isfinite(y))):
-        raise ValueError("y contains NaN or infinity. Remove or impute those entries first.")
+        with explained_refusals(y=given):
+            raise ValueError("Input y contains NaN or infinity.")
     return y
 
 
@@ -578,26 +574,8 @@ class DropoutRegressor(NetworkMixin, MultiOutputMixin, RegressorMixin, BaseEstim
 
         The number and the names of the features are stored if `reset`, otherwise compared.
         """
-        fitted = None if reset else getattr(self, "feature_names_in_", None)
-        X = check_kind(numeric_columns(X, "X", fitted), "X")
-        y = check_kind(y, "y")
-        if is_array(X) and not is_numpy(X):
-            X = validated_rows(self, X, reset=reset)
-            y = checked_targets(y, X)
-        else:
-            with explained_refusals(X=X, y=y):
-                rows, y = validate_named(
-                    self,
-                    X,
-                    y,
-                    reset=reset,
-                    accept_sparse=("csr",),
-                    dtype=(np.float64, np.float32),
-                    multi_output=True,
-                    y_numeric=True,
-                )
-            X = in_given_precision(rows, X)
-        return X, y, check_weights(sample_weight, X)
+        X = validated_rows(self, X, reset=reset)
+        return X, checked_targets(y, X), check_weights(sample_weight, X)
 
     def _checked_settings(self) -> Callable[[CrossValidation], float] | None:
         """Return the rule that chooses the dropout rate or the rank; None if both are given.
