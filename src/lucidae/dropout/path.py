@@ -693,8 +693,8 @@ def _pair_of_rows(split: Any, n_rows: int, number: int) -> tuple[Vector, Vector]
         train = test = np.empty((0, 0), dtype=int)
     if train.ndim != 1 or test.ndim != 1:
         raise ValueError(
-            f"fold {number} of cv is {split!r}, expected two arrays of row indices (integers from "
-            f"0 to {n_rows - 1}): the rows to train on, and those to hold out."
+            f"fold {number} of cv is {split!r}, expected row indices (integers from 0 to "
+            f"{n_rows - 1}) in two arrays: the rows to train on, and those to hold out."
         )
     return train, test
 

@@ -275,6 +275,7 @@ class White(NamedTuple):
     unit: float  # unit of the outputs
     floor: float = 0.0
     blur: float = 0.0  # bound on the error of M, in Frobenius norm
+    tilt: float = 0.0  # bound on the error of M, in spectral norm
     wrong: Any = 0.0  # (r,): bounds on the errors of the columns of V'
     # bound on the error of √(f + floor), or that of f + floor itself if `squared`
     doubt: float = 0.0
@@ -359,7 +360,8 @@ def _of_factor(subject: JudgedRows, factor: RowFactor, judged: Judged) -> White:
     )  # fmt: skip
     if autoencoder:
         error = math.sqrt(factor.error) if factor.squared else factor.error
-        found = found._replace(blur=error * spread, wrong=error * lengths)
+        tilt = error * float(units.max(initial=0.0)) / unit
+        found = found._replace(blur=error * spread, tilt=tilt, wrong=error * lengths)
     # 2) The ridge penalty adds inputs √ρ e₁, √ρ e₂, … with the outputs zero.
     ridge = judged.alpha / (subject.data.weight or 1.0)
     varies = np.linalg.norm(inputs, axis=0) > 0
@@ -409,11 +411,13 @@ def _of_factor(subject: JudgedRows, factor: RowFactor, judged: Judged) -> White:
     else:
         inner = basis.T @ factor.hidden / scale
         wrong = wrong + gamma(len(judged.right)) * lengths
+    blur = max(size, spread) * (turned + error) + math.sqrt(lost)
     return found._replace(
         target=target,
         inner=inner,
         floor=floor,
-        blur=max(size, spread) * (turned + error) + math.sqrt(lost),
+        blur=blur,
+        tilt=blur,
         wrong=wrong,
         lost=lost,
         dropped=dropped,
@@ -493,6 +497,7 @@ def _projected(
         energy,
         unit,
         blur=rounding,
+        tilt=rounding,
         wrong=gamma(sum(A.shape)) * lengths,
         doubt=rounding + gamma(sum(A.shape)) * float(np.linalg.norm(left, axis=0) @ lengths),
         rest=rest if rest > gamma(1000) * energy else 0.0,
@@ -821,7 +826,7 @@ def _measured(
         )
     gap, rounding = value - best.value, gamma(sum(target.shape) + width)
     top = float(best.values.max(initial=0.0))
-    doubt = white.blur + rounding * top
+    doubt = white.tilt + rounding * top
     noise = white.blur + rounding * float(np.linalg.norm(target))
     rounding *= size + float(scores.sum())
     off = float(outgoing @ wrong) + math.sqrt(strength) * float(np.linalg.norm(outgoing * wrong))
@@ -859,7 +864,7 @@ def _measured(
     relative = 4.0 * (rounding + off + white.blur) / size
     # The gradients are 2(U(V'ᵀV' + λ diag‖v'ᵢ‖²) − MV') and 2(V'(UᵀU + λ diag‖uᵢ‖²) − MᵀU).
     bent = balanced * (3.0 * (1.0 + strength) * float(scores.sum()) + top)
-    steep_error = (bent + white.blur + 8.0 * rounding) / size
+    steep_error = (bent + white.tilt + 8.0 * rounding) / size
     # 4) derivatives
     slope, scale = _slope(white, judged, learned)
     inside = math.sqrt(max(1.0 - white.rest / explained, 0.0))
