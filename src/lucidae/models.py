@@ -209,7 +209,7 @@ def load(path: str | os.PathLike[str]) -> Any:
     ValueError
         If the file is not a saved estimator, is damaged, or comes from a newer version.
     """
-    arrays = load_arrays(path, "a saved estimator")
+    arrays = load_arrays(path, "a file that lucidae.save has written")
     try:
         header = json.loads(str(arrays.pop(_HEADER)))
         if not 1 <= header["format"] <= FORMAT:

@@ -22,8 +22,8 @@ DOCS = Path(__file__).parents[2] / "docs"
 PAGES = [
     *sorted((DOCS / "guide").glob("*.md")),
     *sorted((DOCS / "howto").glob("*.md")),
-    DOCS / "migration.md",
-    DOCS / "comparison.md",
+    *(DOCS / f"{name}.md" for name in ("comparison", "completion", "data", "migration")),
+    *(DOCS / f"{name}.md" for name in ("missing", "reduced_rank")),
 ]
 OTHERS = [*sorted(DOCS.glob("*.md")), *sorted((DOCS / "certificates").glob("*.md"))]
 BLOCK = re.compile(r"```python\n(.*?)```(?:\s*```text\n(.*?)```)?", flags=re.DOTALL)

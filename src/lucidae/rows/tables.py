@@ -95,7 +95,10 @@ def choose_columns(
         ]
     for at in wanted if options.columns else targets:
         if reasons[at]:
-            raise ValueError(f"{file!r} has no numeric column {names[at]!r}: {reasons[at]}.")
+            raise ValueError(
+                f"{file!r} has no numeric column {names[at]!r}: {reasons[at]}; its numeric columns "
+                f"are: {some(usable)}."
+            )
     read = [at for at in wanted if not reasons[at]]
     left_out = {names[at]: reasons[at] for at in wanted if reasons[at]}
     if index in read and not options.columns and index not in targets and len(read) > 1:
