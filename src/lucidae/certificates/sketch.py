@@ -58,7 +58,7 @@ import numpy as np
 import scipy.sparse
 import scipy.special
 
-from lucidae.arrays import as_double, is_numpy, like, namespace, squared_norms, to_numpy
+from lucidae.arrays import as_double, is_numpy, like, namespace, on_host, to_numpy
 from lucidae.arrays.threads import blas_threads, in_threads, one_thread
 from lucidae.certificates.bounds import TINY, Ball, gamma
 from lucidae.iteration.loop import limited_blas
@@ -244,8 +244,13 @@ def orthonormal(rows: Vector, others: tuple[Vector, ...]) -> Vector:
 # Number q of random directions: the quantile of 1e-9 is then 0.16, so that ‖E‖ ≤ 6.4 ‖EΩ‖_F.
 DIRECTIONS = 8
 
-# Entries of rows that are shifted and multiplied at a time: one mebibyte, which fits the cache.
-BLOCK_ENTRIES = 2**17
+# Entries of rows that are multiplied at a time: half a mebibyte, which stays in the cache between
+# the two products (on the CPU), and for which BLAS copies nothing.
+BLOCK_ENTRIES, DEVICE_ENTRIES = 2**16, 2**24
+
+# Largest ratio of the squared mean to the variance of a feature for which the shift is zero. The
+# rounding errors grow by this factor at most.
+SMALL_MEAN = 4.0
 
 # Number of rows whose mean is the shift.
 FIRST_ROWS = 64
@@ -272,6 +277,18 @@ def _shifted(X: Any) -> tuple[Any, Vector]:
     return rows, shift
 
 
+def _near_mean(first: Vector, weights: Vector) -> Vector:
+    """Return a shift close to the mean of most data, from their first rows.
+
+    Rows of weight zero do not count, however large they are. A small mean is not worth a
+    subtraction from all rows, which takes as long as a product with them.
+    """
+    weights = weights / weights.sum() if weights.any() else np.full(len(first), 1 / len(first))
+    shift = np.asarray(weights @ first)
+    spread = weights @ (first - shift) ** 2
+    return 0.0 * shift if np.all(shift**2 <= SMALL_MEAN * spread) else shift
+
+
 @dataclass(frozen=True)
 class Sketch:
     """Sums over rows with which a covariance and a mean are tested; see the module's docstring."""
@@ -293,8 +310,11 @@ class Sketch:
         return cls(zeros, 0.0, zeros, np.zeros((DIRECTIONS, m)), 0.0, 0, 0, np.empty((2, 0)))
 
     @classmethod
-    def of(cls, X: Any, weights: Any = None) -> Sketch:
-        """Return the sketch of the rows X (dense of any library, or sparse) with their weights."""
+    def of(cls, X: Any, weights: Any = None, shift: Vector | None = None) -> Sketch:
+        """Return the sketch of the rows X (dense of any library, or sparse) with their weights.
+
+        Dense rows have the given `shift`, such as that of earlier rows.
+        """
         n, m = X.shape
         if not n:
             return cls.empty(m)
@@ -305,32 +325,26 @@ class Sketch:
             images = np.asarray(np.vstack([(rows @ omega.T).T * shares, shares]) @ rows)
             squares = np.asarray(rows.multiply(rows).sum(axis=1)).ravel()
         else:
-            # The first rows give a shift that is close to the mean of most data. Those of weight
-            # zero do not count, however large they are.
-            first = to_numpy(as_double(X[: min(n, FIRST_ROWS), :]))
-            share = shares[: len(first)]
-            shift = np.average(first, axis=0, weights=share if share.any() else None)
-            device_omega, device_shift = (
-                like(part, as_double(X[:1, :])) for part in (omega, shift)
-            )
-            step = max(1, BLOCK_ENTRIES // m)
+            if shift is None:
+                share = shares[:FIRST_ROWS]
+                shift = _near_mean(to_numpy(as_double(X[: len(share), :])), share)
+            plain = not shift.any()
+            xp, reference = namespace(X), as_double(X[:1, :])
+            center, vectors, own = (like(part, reference) for part in (shift, omega, shares))
+            step = max(1, (BLOCK_ENTRIES if on_host(X) else DEVICE_ENTRIES) // m)
 
             def part_of(first: int, last: int) -> tuple[Vector, Vector]:
-                images, squares = np.zeros((DIRECTIONS + 1, m)), np.empty(last - first)
+                images, squares = xp.zeros_like(vectors[:1, :]), []
                 for start in range(first, last, step):
                     part = slice(start, min(start + step, last))
-                    block = as_double(X[part, :]) - device_shift
-                    codes = np.empty((DIRECTIONS + 1, part.stop - start))
-                    codes[:-1] = to_numpy(device_omega @ block.mT) * shares[part]
-                    codes[-1] = shares[part]
-                    squares[start - first : part.stop - first] = to_numpy(
-                        squared_norms(block, axis=-1)
-                    )
-                    images += to_numpy(like(codes, block) @ block)
-                return images, squares
+                    block = as_double(X[part, :]) if plain else X[part, :] - center
+                    codes = xp.concat([(vectors @ block.mT) * own[part], own[None, part]])
+                    images = images + codes @ block
+                    squares.append(xp.vecdot(block, block))
+                return to_numpy(images), to_numpy(xp.concat(squares))
 
             # Threads of BLAS would only wait for each other in products that are so small.
-            threads = blas_threads() if n * m > 4 * BLOCK_ENTRIES and is_numpy(X) else 1
+            threads = blas_threads() if n * m > 8 * BLOCK_ENTRIES and is_numpy(X) else 1
             with one_thread():
                 found = in_threads(part_of, n, threads)
             images = np.sum([part[0] for part in found], axis=0)
@@ -353,7 +367,7 @@ class Sketch:
 
     def update(self, X: Any, weights: Any = None) -> Sketch:
         """Return the sketch of the rows so far and the rows X together."""
-        return self.merge(Sketch.of(X, weights))
+        return self.merge(Sketch.of(X, weights, self.shift if self.rows else None))
 
     def merge(self, other: Sketch) -> Sketch:
         """Return the sketch of the rows of both, those of `other` after those of this one.
