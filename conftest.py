@@ -7,8 +7,8 @@ from pathlib import Path
 SOURCE = Path(__file__).parent / "src"
 PACKAGE, APP, PAPERS = SOURCE / "lucidae", SOURCE / "lucidae_app", SOURCE / "lucidae_papers"
 NEEDS = {
-    PACKAGE / "data" / "dask_blocks.py": ("dask",),
-    PACKAGE / "data" / "text.py": ("pandas",),
+    PACKAGE / "rows" / "dask.py": ("dask",),
+    PACKAGE / "rows" / "text.py": ("pandas",),
     PACKAGE / "mne": ("mne",),
     PACKAGE / "nn": ("torch",),
     PACKAGE / "nn" / "callbacks.py": ("lightning",),

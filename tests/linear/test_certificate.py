@@ -542,3 +542,14 @@ def test_a_wild_cell_outside_of_the_components_is_named(kind):
     claim = LinearAutoencoder(2).fit(kind(X)).certificate_["leverage"]
     assert claim.value == pytest.approx((X[7] ** 2).sum() / (X**2).sum(), rel=1e-9)
     assert "row 7 has 11.2 % of the total variance" in claim.advice
+
+
+def test_rows_to_which_nobody_may_refer_test_a_second_moment_of_any_size(monkeypatch):
+    X = np.random.default_rng(0).standard_normal((2500, 1100)) * np.geomspace(10, 0.1, 1100)
+    referred = LinearAutoencoder(100).fit(X).certificate_  # which forms the second moment
+    monkeypatch.setattr("lucidae.rows.operator.REFERENCED_BYTES", 0)
+    sketched = LinearAutoencoder(100).fit(X).certificate_
+    assert referred.holds
+    assert sketched.holds
+    assert referred["moment"].holds
+    assert sketched["moment"].holds

@@ -203,6 +203,8 @@ class GivenRows:
         whole = scipy.sparse.issparse(self.X) and isinstance(leaf, Deviations)
         whole = whole or getattr(leaf, "plain", False)
         step = n if whole else max(least, BLOCK_ROWS, BLOCK_ENTRIES // m)
+        if step >= n:  # without a copy of sparse rows
+            return leaf(self.X, self.Y, self.weights)
         parts = (slice(start, min(start + step, n)) for start in range(0, n, step))
         Y, w = self.Y, self.weights
         return reduce(

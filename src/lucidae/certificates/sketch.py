@@ -248,9 +248,9 @@ DIRECTIONS = 8
 # the two products (on the CPU), and for which BLAS copies nothing.
 BLOCK_ENTRIES, DEVICE_ENTRIES = 2**16, 2**24
 
-# Largest ratio of the squared mean to the variance of a feature for which the shift is zero. The
-# rounding errors grow by this factor at most.
-SMALL_MEAN = 4.0
+# Largest ratio of the mean to the standard deviation of a feature for which the shift is zero. The
+# rounding errors grow by its square.
+SMALL_MEAN = 2.0
 
 # Number of rows whose mean is the shift.
 FIRST_ROWS = 64
@@ -285,8 +285,8 @@ def _near_mean(first: Vector, weights: Vector) -> Vector:
     """
     weights = weights / weights.sum() if weights.any() else np.full(len(first), 1 / len(first))
     shift = np.asarray(weights @ first)
-    spread = weights @ (first - shift) ** 2
-    return 0.0 * shift if np.all(shift**2 <= SMALL_MEAN * spread) else shift
+    deviation = np.sqrt(weights @ (first - shift) ** 2)
+    return 0.0 * shift if np.all(np.abs(shift) <= SMALL_MEAN * deviation) else shift
 
 
 @dataclass(frozen=True)
@@ -465,7 +465,7 @@ def sketch_pairs(
     """Return the sketch of the rows of [X | Y] divided by `scales`, after those of `before`."""
     sketch = Sketch.empty(len(scales)) if before is None else before
     m, n = X.shape[1], X.shape[0]
-    step = n if scipy.sparse.issparse(X) else max(FIRST_ROWS, BLOCK_ENTRIES // len(scales))
+    step = n if scipy.sparse.issparse(X) else max(FIRST_ROWS, 2 * BLOCK_ENTRIES // len(scales))
     for start in range(0, n, step):
         part = slice(start, start + step)
         share = None if weights is None else weights[part]

@@ -296,12 +296,13 @@ class LinearState(FittedState):
         if copied or math.prod(rows.shape) <= SMALL_ROWS:
             self._rows = TrainingRows.copied(rows, data.weights, title)
             return
-        self._rows = TrainingRows.referenced(rows, data.weights, title)
-        if self._rows is None and self._moment is not None:
-            self._sketch = Sketch.of(rows, data.weights)
-        if self._rows is None and (self._moment is None or self.refined):
-            known = self._data(moment, self._sketch, GivenRows(rows, data.weights))
-            self._certificate = self.certify(known, title)
+        self._rows = TrainingRows.referenced(rows, data.weights, title, moment)
+        if self._rows is None:
+            sketch = None if moment is None else Sketch.of(rows, data.weights)
+            self._sketch = sketch if small else None
+            if self._moment is None or self.refined:
+                known = self._data(moment, sketch, GivenRows(rows, data.weights))
+                self._certificate = self.certify(known, title)
 
     def after(self, options: Options, X: Any, weights: Array | None) -> LinearState:
         """Return a new state that includes one more batch of rows X (n, m) with their weights.
@@ -589,12 +590,14 @@ class LinearState(FittedState):
 
     def _data_of_rows(self, training: TrainingRows) -> Data:
         """Return training rows, with their second moment, in the form that the verifier reads."""
-        rows, moment = GivenRows(*training.given), self._moment
+        rows = GivenRows(*training.given)
+        moment = training.moment or self._moment
         if moment is None or training.stored:
             data = data_of_rows(rows, to_numpy(as_double(self.model.mean)))
             return data if moment is None else data.beside_moment(moment.covariance)
-        self._sketch = self.saved_sketch()
-        return self._data(moment, self._sketch, rows)
+        sketch = self.saved_sketch()
+        self._sketch = None if self._moment is None else sketch
+        return self._data(moment, sketch, rows)
 
     def returned(self, values: Array) -> Array:
         """Return a copy of `values` in the library, dtype and on the device of the training data.

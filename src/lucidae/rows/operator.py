@@ -580,14 +580,18 @@ class TrainingRows:
     direction: Vector | None = None
     # (n,): the products of the rows with this vector at the time of the fit
     projected: Vector | None = None
+    moment: SecondMoment | None = None  # the second moment of the fit, if the rows are larger
 
     @classmethod
-    def referenced(cls, X: Any, weights: Array | None, title: str) -> TrainingRows | None:
+    def referenced(
+        cls, X: Any, weights: Array | None, title: str, moment: SecondMoment | None = None
+    ) -> TrainingRows | None:
         """Return an object that refers to the rows X (n, m) without a copy.
 
         The result is None if the rows are too large, a memory map, or not on the CPU. The random
         vector that shows changes is drawn anew for every fit, so that nobody can choose a change
-        that it does not show. No fitted number depends on it.
+        that it does not show. No fitted number depends on it. The `moment` is kept if it takes no
+        more memory than the rows.
         """
         if not (is_numpy(X) or scipy.sparse.issparse(X)):
             return None
@@ -601,7 +605,8 @@ class TrainingRows:
         sizes = np.where((sizes > 1e-100) & np.isfinite(sizes), sizes, 1.0).astype(np.float64)
         direction = np.random.default_rng().standard_normal(X.shape[1]) / sizes
         weights = None if weights is None else weights.copy()
-        return cls(X, weights, title, direction, _projected(X, direction))
+        moment = moment if 8 * X.shape[1] ** 2 <= size else None
+        return cls(X, weights, title, direction, _projected(X, direction), moment)
 
     @classmethod
     def copied(cls, X: Any, weights: Array | None, title: str) -> TrainingRows:
