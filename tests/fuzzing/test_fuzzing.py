@@ -8,14 +8,15 @@ import pytest
 import fuzzing
 from extras import require
 from fuzzing import soundness
+from fuzzing.files import kinds
 
-for package in ("mpmath", "pandas", "polars"):
+for package in ("mpmath", "pandas", "polars", "pyarrow"):
     require(package)
 
 BLOCK = 5
 """Seeds per test."""
 
-BLOCKS = {"inputs": 8, "extremes": 6, "metamorphic": 6, "soundness": 3, "damaged_files": 1}
+BLOCKS = {"inputs": 8, "extremes": 6, "metamorphic": 6, "soundness": 3, "damaged_files": 3}
 """Number of tests of each area."""
 
 QUICK = 2
@@ -50,3 +51,10 @@ def test_nothing_is_found(area, first):
 def test_brute_force_judges_what_the_certificate_states(family, seed):
     # Long runs found these: the certificate was right, and brute force had another definition.
     assert soundness.FAMILIES[family](seed) == []
+
+
+def test_intact_files_are_read(tmp_path):
+    for name, kind in kinds().items():
+        path = tmp_path / f"{name}{kind.suffix}"
+        path.write_bytes(kind.content)
+        kind.read(path)

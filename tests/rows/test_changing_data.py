@@ -97,12 +97,6 @@ def test_a_second_pass_over_such_data_is_refused_and_keeps_the_last_fit(kind, mo
     assert vars(model) == before
 
 
-def test_batches_that_can_be_read_again_are_read_again():
-    data = row_blocks(lambda: batches_of(rows_of()))
-    for _ in range(2):
-        assert_array_equal(np.concatenate(list(data)), rows_of())
-
-
 # Files.
 
 

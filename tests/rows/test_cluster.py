@@ -16,7 +16,7 @@ from numpy.testing import assert_allclose, assert_array_equal
 from sklearn.base import clone
 
 from extras import require
-from lucidae import DropoutRegressor, LinearAutoencoder, SecondMoment, SparseVAE, certify
+from lucidae import DropoutRegressor, LinearAutoencoder, SecondMoment, SparseVAE
 from lucidae.rows import ReadInterrupted, blocks, row_blocks
 from lucidae.rows import dask as dask_blocks
 from lucidae.rows.dask import dask_of_file
@@ -140,28 +140,6 @@ def test_many_features_on_a_cluster_that_shows_its_progress(client, monkeypatch,
     assert_allclose(model.components_[:, places], expected.components_, atol=1e-10)
     assert model.certificate_.holds
     assert "/200 [" in capsys.readouterr().err
-
-
-def test_regression_with_targets_and_weights_in_other_chunks(scheduler):
-    X, rng = spread_rows(), np.random.default_rng(1)
-    Y = X @ rng.standard_normal((20, 3)) + rng.standard_normal((3000, 3))
-    w = rng.integers(0, 3, 3000).astype(float)
-    w[:411] = 0.0  # the first chunk has no weight
-    expected = DropoutRegressor(dropout=0.2).fit(X, Y, w)
-    chunks = da.from_array(X, chunks=(411, 7))
-    targets, weights = da.from_array(Y, chunks=(100, 2)), da.from_array(w, chunks=333)
-    pairs = [(targets, weights), (Y, w), (targets, w), (Y, weights)]
-    for y, sample_weight in pairs[:1] if scheduler == "cluster" else pairs:
-        model = DropoutRegressor(dropout=0.2).fit(chunks, y, sample_weight)
-        assert_allclose(model.coef_, expected.coef_, atol=1e-10)
-    predicted = model.predict(chunks)
-    assert predicted.chunks == (chunks.chunks[0], (3,))
-    assert_allclose(predicted, expected.predict(X), atol=1e-10)
-    assert certify(model, chunks, targets, sample_weight=weights).holds
-    assert_allclose(model.score(chunks, targets), expected.score(X, Y))
-    X[1733, 4] = np.nan
-    with pytest.raises(ValueError, match="X contains NaN in block 17, row 1733, column 4"):
-        LinearAutoencoder(2).fit(da.from_array(X, chunks=(100, 20)))
 
 
 def _transitions(dask_scheduler):

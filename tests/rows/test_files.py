@@ -197,22 +197,6 @@ def test_what_is_left_out_is_said(write):
     assert (table.columns, table.left_out) == (("a", "b"), {"column 2": "it has no entries"})
 
 
-EUROPEAN = {
-    "semicolons": ("a;b\n1,5;2\n-3,25;1e3\n", [[1.5, 2], [-3.25, 1000]]),
-    "no header": ("1,5;2,5;3,5\n4,5;5,5;6,5\n", [[1.5, 2.5, 3.5], [4.5, 5.5, 6.5]]),
-    "tabs": ("a\tb\n1,5\t2\n3,5\t4\n", [[1.5, 2], [3.5, 4]]),
-    "thousands": ("a;b\n1.234,5;1.000\n2,5;12.345.678\n", [[1234.5, 1000], [2.5, 12345678]]),
-    "points": ("a;b\n1.5;2\n3.5;4\n", [[1.5, 2], [3.5, 4]]),
-    "missing cells": ("a;b;c\n1,5;2;x\n3,5;4;NA\n", [[1.5, 2], [3.5, 4]]),
-}
-
-
-@pytest.mark.parametrize("name", EUROPEAN)
-def test_decimal_commas_are_found(write, name):
-    text, expected = EUROPEAN[name]
-    assert_array_equal(read_table(write("a.csv", text)).values, expected)
-
-
 def test_decimal_is_what_the_user_says(write):
     path = write("a.csv", "a;b\n1,5;2.5\n3,5;4.5\n")
     table = read_table(path)
@@ -561,13 +545,6 @@ def test_text_files_in_blocks(write, monkeypatch, name):
 def test_a_bad_line_far_behind_the_first_is_named(write, small_blocks, line, sentence):
     lines = ["a,b", *(f"{x},{y}" for x, y, _ in MANY), line, *["1,2"] * 2000]
     assert sentence in error_of(write("rows.csv", "\n".join(lines)))
-
-
-def test_missing_values_are_nan_and_blank_rows_are_left_out(write, small_blocks):
-    lines = ["a,b", *(f"{x},{y}" for x, y, _ in MANY), "NA,n/a", ",", "1,"]
-    rows = np.concatenate(list(row_blocks(write("rows.csv", "\n".join(lines)))))
-    assert_array_equal(rows[ROWS:], [[np.nan, np.nan], [1.0, np.nan]])
-    assert_array_equal(rows[:ROWS], MANY[:, :2])
 
 
 class InterruptedFile(io.BytesIO):

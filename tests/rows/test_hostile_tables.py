@@ -303,14 +303,3 @@ def test_the_choices_of_the_user(tmp_path):
     for wrong in ({"header": 1}, {"decimal": "x"}, {"missing_values": None}, {"columns": [[0]]}):
         with pytest.raises(ValueError, match=f"{next(iter(wrong))}=.* was given, expected"):
             read_table(path, **wrong)
-
-
-def test_large_integers_are_rounded_in_files_as_in_frames(tmp_path):
-    numbers = [2**62 + 1, 2**53 + 1, 3, -(2**60)]
-    table = pandas.DataFrame({"a": numbers, "b": [1.0, 2.0, 4.0, 3.0]})
-    table.to_parquet(tmp_path / "large.parquet")
-    table.to_csv(tmp_path / "large.csv", index=False)
-    expected = np.array(numbers, dtype=float)
-    for suffix in ("parquet", "csv"):
-        assert_array_equal(read_table(tmp_path / f"large.{suffix}")["a"], expected)
-    assert_array_equal(SecondMoment.of(table).mean[0], np.mean(expected))

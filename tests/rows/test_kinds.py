@@ -250,12 +250,6 @@ def test_blocks_are_bounded_and_begin_at_any_row(kind, tmp_path, small_blocks):
     assert data.n_rows in (None, 2000, 1223)
 
 
-def test_blocks_follow_the_chunks_of_the_storage(tmp_path, small_blocks):
-    X = spread_rows()
-    assert [len(part) for part in row_blocks(hdf5_array(X, tmp_path))][:2] == [650, 650]
-    assert [len(part) for part in row_blocks(zarr_array(X, tmp_path))][:2] == [680, 680]
-
-
 def test_arrays_in_memory_are_blocks_too(tmp_path, small_blocks):
     X = spread_rows()
     for given in (X, scipy.sparse.csr_array(X), X.tolist(), require("polars").DataFrame(X)):
@@ -266,20 +260,6 @@ def test_arrays_in_memory_are_blocks_too(tmp_path, small_blocks):
     codes = model.transform(spread_rows(6000))
     found = model.inverse_transform(memory_map(codes, tmp_path))
     assert_allclose(found, model.inverse_transform(codes))
-
-
-def test_names_of_columns_are_stored_and_checked(tmp_path, small_blocks):
-    X = spread_rows()
-    model = LinearAutoencoder(2).fit(parquet_path(X, tmp_path))
-    assert_array_equal(model.feature_names_in_, [f"c{i}" for i in range(12)])
-    frame_of(X).add_prefix("d").to_parquet(tmp_path / "other.parquet")
-    with pytest.raises(ValueError, match="feature names"):
-        model.transform(tmp_path / "other.parquet")
-    assert not hasattr(model.fit(memory_map(X, tmp_path)), "feature_names_in_")
-    with pytest.warns(UserWarning, match=r"left out: 'label' \('text' in row 0 is not a number"):
-        data = row_blocks(csv_path(X, tmp_path))
-    assert data.feature_names == tuple(f"c{i}" for i in range(12))
-    assert_array_equal(np.concatenate(list(data)), X)
 
 
 @pytest.mark.parametrize("form", ["array", "csr_matrix", "csc_array", "view"])
@@ -435,14 +415,6 @@ def test_frames_and_files_as_batches_need_the_same_columns(tmp_path, small_block
     frame_of(X[:9]).add_prefix("d").to_parquet(tmp_path / "other.parquet")
     with pytest.raises(ValueError, match=r"'other.parquet' has other columns"):
         LinearAutoencoder(3).fit_batches([*paths, tmp_path / "other.parquet"])
-
-
-def test_reading_ahead_loses_no_rows(small_blocks):
-    X = spread_rows()
-    Y = X @ np.random.default_rng(1).standard_normal((12, 2))
-    given = iter(np.split(X, 40)), iter(np.split(Y, 25))  # some are read to find the size
-    model = DropoutRegressor(dropout=0.1).fit(*given)
-    assert_allclose(model.coef_, DropoutRegressor(dropout=0.1).fit(X, Y).coef_, atol=1e-10)
 
 
 def test_wrong_fits_are_refuted_on_data_in_blocks(tmp_path, small_blocks):

@@ -66,16 +66,3 @@ def test_few_wide_rows_are_centred_in_double_precision(monkeypatch, threads, wei
     expected = (vectors @ centred.T * shares) @ centred
     found = moment_product(vectors, X, mean, shares)
     assert np.abs(found - expected).max() < 1e-13 * np.abs(expected).max()
-
-
-@pytest.mark.parametrize("dtype", [np.float32, np.float64])
-@pytest.mark.parametrize("shape", [(301, 40), (7, 90_000)])
-def test_any_vector_may_be_subtracted_from_the_rows(monkeypatch, shape, dtype):
-    monkeypatch.setattr(covariances, "SMALL_PRODUCT", 10_000)
-    rng = np.random.default_rng(4)
-    X = rng.standard_normal(shape).astype(dtype)
-    vectors, other = rng.standard_normal((2, shape[1])), rng.standard_normal(shape[1])
-    centred = X.astype(float) - other
-    expected = vectors @ centred.T @ centred / shape[0]
-    found = moment_product(vectors, X, other, None)
-    assert np.abs(found - expected).max() < 1e-12 * np.abs(expected).max()
