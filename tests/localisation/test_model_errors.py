@@ -86,6 +86,7 @@ def test_shifted_sensors_no_longer_give_spurious_sources_and_the_misfit_is_said(
         result = sparse_vae(*given, return_result=True, verbose=False)
     found, spurious = hits(result, sources)
     assert (found, spurious <= 1) == (3, True)
+    assert (result.errors.position_error, result.errors.model_error) == (0.0075, 0.1)
     assert result.certificate["forward_model"].holds is False
     assert result.certificate.holds is False
     assert "Significant sources at multiples of the noise" in result.certificate.summary()
@@ -101,6 +102,15 @@ def test_an_exact_forward_solution_loses_nothing():
         assert sorted(result.sources) == sorted(sources)
         assert result.certificate["forward_model"].holds
         assert result.certificate["error_covariance"].holds
+        assert (result.errors.position_error, result.errors.model_error) == (0.0, 0.0)
+        plain = sparse_vae(*given, return_result=True, verbose=False, **PLAIN)
+        assert_allclose(result.amplitudes, plain.amplitudes)
+
+
+def test_errors_that_are_given_are_in_the_noise_of_an_exact_forward_solution_too():
+    given = recording(far_apart(3))
+    result = sparse_vae(*given, position_error=0.005, return_result=True, verbose=False)
+    assert (result.errors.position_error, result.errors.model_error) == (0.005, 0.1)
 
 
 def test_without_errors_the_result_is_that_of_the_plain_model():

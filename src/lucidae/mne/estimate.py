@@ -177,12 +177,11 @@ class GroupEstimate:
     @classmethod
     def fit(
         cls, gain: Floats, responses: Floats, labels: Floats, *, noise_variance: float | str,
-        group_covariance: str, significance: float | None, samples: float | None = None,
-        **settings: Any,
+        group_covariance: str, significance: float | None, **settings: Any,
     ) -> GroupEstimate:  # fmt: skip
-        """Return the estimate for whitened data, with significant groups only.
+        """Return the estimate for whitened data, with groups that are significant so far.
 
-        `samples` is the number of independent samples, by default that of all samples.
+        The method `significant` tests whether others can replace them.
         """
         if isinstance(noise_variance, str) and noise_variance == "learn_diagonal":
             raise ValueError(
@@ -217,28 +216,29 @@ class GroupEstimate:
             accuracy = template.tol
             if significance is not None:
                 least = min(_thresholds_by_size(template, labels, significance).values())
-                count = responses.shape[1] if samples is None else samples
-                coarse = min(SELECTED, (2.0 * MISSED * least / count) ** 0.5)
+                coarse = min(SELECTED, (2.0 * MISSED * least / responses.shape[1]) ** 0.5)
                 accuracy = max(accuracy, coarse)
             columns, prior, start = fit_prior(template, gain, responses, labels, noise, accuracy)
             whole = FitToAll(template, gain, responses, start)
-        found = cls(whole, gain, responses, labels, columns, prior, noise, significance, samples)
+        found = cls(whole, gain, responses, labels, columns, prior, noise, significance)
         if whole.fitted is None and significance is not None:  # the prior is not accurate yet
             found = found._restricted(found._significant(significance))
-        return found._without_insignificant()
+        return found
 
-    def _without_insignificant(self) -> GroupEstimate:
-        """Return the estimate of significant groups only, fitted again without the others."""
-        if self.level is None:
-            return self
-        found = self
-        while True:
+    def significant(self, samples: float | None = None) -> GroupEstimate:
+        """Return the estimate of significant groups only, fitted again without the others.
+
+        `samples` is the number of independent samples, by default that of all samples.
+        """
+        found = replace(self, samples=samples)
+        while self.level is not None:
             kept = found._significant(self.level)
             if kept.size == found.columns.size:
                 kept = found._without_replaceable(self.level)
             if kept.size == found.columns.size:
-                return found
+                break
             found = found._restricted(kept)
+        return found
 
     @property
     def model(self) -> SparseVAE:
@@ -272,7 +272,7 @@ class GroupEstimate:
             return self.groups
         level, noise = float(self.template.significance), factor * self.noise_variance
         louder = replace(self, noise_variance=noise, level=level)._restricted(self.columns)
-        return louder._without_insignificant().groups
+        return louder.significant(self.samples).groups
 
     @property
     def thresholds(self) -> dict[int, float]:
@@ -289,11 +289,22 @@ class GroupEstimate:
             prior[np.ix_(here, here)] = one if self.template.group_covariance == "full" else shared
         return replace(self, columns=columns, prior=prior)
 
+    def reduced(self, labels: Floats, basis: Any) -> GroupEstimate:
+        """Return the estimate for the columns Φ`basis` of fewer directions of each source."""
+        columns = np.flatnonzero(np.isin(labels, self.groups))
+        turn = basis[:, columns].tocsr()[self.columns].toarray()
+        template = clone(self.template)
+        if template.groups is not None:
+            template.set_params(groups=labels)
+        gain, prior = self.gain @ basis, turn.T @ self.prior @ turn
+        whole = FitToAll(template, gain, self.responses)
+        return replace(self, whole=whole, gain=gain, labels=labels, columns=columns, prior=prior)
+
     def moved(self, gain: Floats, responses: Floats, samples: float) -> GroupEstimate:
         """Return the estimate of those groups that are significant for another gain and data."""
         whole = FitToAll(self.template, gain, responses)
-        there = replace(self, whole=whole, gain=gain, responses=responses, samples=samples)
-        return there._restricted(self.columns)._without_insignificant()
+        there = replace(self, whole=whole, gain=gain, responses=responses)
+        return there._restricted(self.columns).significant(samples)
 
     def _significant(self, significance: float) -> Floats:
         """Return the columns of the significant groups; other groups are removed one by one.
@@ -536,7 +547,7 @@ class GroupEstimate:
             columns = np.flatnonzero(np.isin(self.labels, self.labels[relevance > 0]))
             prior = path.prior_covariance(number, columns)
             at = replace(self, columns=columns, prior=prior, noise_variance=float(noise))
-            found.append(at._without_insignificant().columns)
+            found.append(at.significant(self.samples).columns)
         return found
 
 

@@ -128,7 +128,9 @@ def sparse_vae(
         and sources. The fields that such errors produce are added to the noise; without them they
         would be explained by spurious sources. "auto" is 0.006, or half the distance of
         neighbouring sources if that is larger. 0 takes all positions as exact. With any errors,
-        directions of a current whose field is below a tenth of the strongest are left out.
+        directions of a current whose field is below a tenth of the strongest are left out. If this
+        and `model_error` are "auto", and noise raised by `model_error` neither leaves out a source
+        of the fit without errors nor makes it doubtful, both are 0 (``SourceResult.errors``).
     model_error : float or "auto", default="auto"
         Share of the power of the data at the sensors that is added to the noise variance, for
         errors that no shift describes (conductivities, shape of the head). "auto" is 0.1. With an
@@ -281,16 +283,16 @@ def sparse_vae(
         if patches is not None:
             gain, labels, expansion = expanded(problem, patches)
         position, share = checked_errors(problem, noise_variance, position_error, model_error)
-        labels, basis = observable_basis(gain, labels, HIDDEN if position or share else UNSEEN)
+        labels, basis = observable_basis(gain, labels, UNSEEN)
         gain, expansion = gain @ basis, expansion @ basis
         fit = partial(
-            GroupEstimate.fit, labels=labels, noise_variance=noise_variance,
-            group_covariance=group_covariance, significance=significance, cv=cv,
-            random_state=random_state, max_iter=max_iter, tol=tol,
+            GroupEstimate.fit, noise_variance=noise_variance, group_covariance=group_covariance,
+            significance=significance, cv=cv, random_state=random_state, max_iter=max_iter, tol=tol,
         )  # fmt: skip
-        estimate, errors = fit_with_errors(
-            fit, problem, gain, expansion, noise_variance=noise_variance, position_error=position,
-            model_error=share, independent=samples == "independent",
+        estimate, expansion, errors = fit_with_errors(
+            fit, problem, gain, labels, expansion, noise_variance=noise_variance,
+            position_error=position, model_error=share,
+            chosen=position_error == model_error == "auto", independent=samples == "independent",
         )  # fmt: skip
         _warn_of_few_samples(noise_variance, gain, problem.responses)
         if not estimate.columns.size:
@@ -302,7 +304,7 @@ def sparse_vae(
             for index in range(len(problem.evokeds))
         ]
         _warn_of_misfit(results)
-        log_explained(problem.responses, gain[:, estimate.columns] @ estimate.mean)
+        log_explained(problem.responses, results[0].fields @ estimate.mean)
         several = isinstance(evoked, list | tuple)
         if return_result:
             return results if several else results[0]
@@ -379,7 +381,7 @@ def solver(
         estimate = GroupEstimate.fit(
             gain @ basis, data, labels, noise_variance=noise_variance,
             group_covariance=group_covariance, significance=significance, **settings,
-        )  # fmt: skip
+        ).significant()  # fmt: skip
     _warn_of_few_samples(noise_variance, estimate.gain, data)
     if not estimate.columns.size:
         warn_user(NO_SOURCE)
@@ -393,12 +395,6 @@ POSITION_ERROR = 0.006
 
 MODEL_ERROR = 0.1
 """Default share of the power that is added to the noise variance."""
-
-HIDDEN = 0.1
-"""Field of a direction of the current, relative to the strongest, that errors of the model hide.
-
-Nearly radial currents in a realistic head have such magnetic fields, and moments that explain
-errors by them are ten times too large."""
 
 
 def checked_errors(

@@ -11,7 +11,10 @@ to the covariance of the whitened noise, which is γI without them:
 or sources are shifted by a small vector, the field Φ_b of a source changes by the products of this
 vector with its derivatives ∂ᵢΦ_b. Γ_b is the prior covariance of the currents of the source.
 
-N depends on the sources. A first fit without the third term gives a few of them. These then move to
+N depends on the sources. A fit without errors finds them and, if there are such errors, others that
+explain the errors, with fields much weaker than those of the true ones. With the first two terms
+only, some of its sources are then not significant, or not at three times this noise (*doubtful*).
+If all are, the fit without errors is taken by default. Otherwise the significant ones move to
 neighbouring places, or are left out, as long as the energy of sources and errors together falls,
 where source b has the prior I ⊗ Γ_b on the columns [Φ_b, δ∂₁Φ_b, δ∂₂Φ_b, δ∂₃Φ_b] (`rearranged`).
 """
@@ -19,7 +22,7 @@ where source b has the prior I ⊗ Γ_b on the columns [Φ_b, δ∂₁Φ_b, δ�
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
@@ -27,14 +30,17 @@ import numpy as np
 import scipy.linalg
 import scipy.spatial
 
-from lucidae.mne.estimate import GroupEstimate
+from lucidae.mne.estimate import GroupEstimate, observable_basis
 from lucidae.mne.problem import EvokedProblem, Floats
 from lucidae.sparsity.prior import full_moves, majorized_covariances
 
 __all__ = ["FittedNoise", "effective_samples", "fit_with_errors", "grid_spacing"]
 
-FIRST_SHARE = 0.1
-"""Share of the power in the noise of the first fit, which has no sources to derive errors from."""
+HIDDEN = 0.1
+"""Field of a direction of the current, relative to the strongest, that errors of the model hide.
+
+Nearly radial currents in a realistic head have such magnetic fields, and moments that explain
+errors by them are ten times too large."""
 
 SWEEPS = 8
 """Largest number of times that each source is moved."""
@@ -76,27 +82,20 @@ class FittedNoise:
     change: float  # relative difference of N from that of the sources which were found with it
     samples: float  # the number of independent samples that counted
 
-    @classmethod
-    def exact(cls, rank: int, samples: float) -> FittedNoise:
-        """Return the noise without errors of the forward solution."""
-        return cls(np.eye(rank), 0.0, 0.0, 0.0, samples)
-
 
 def fit_with_errors(
-    fit: Callable[..., GroupEstimate], problem: EvokedProblem, gain: Floats,
+    fit: Callable[..., GroupEstimate], problem: EvokedProblem, gain: Floats, labels: Floats,
     expansion: Any, *, noise_variance: Any, position_error: float, model_error: float,
-    independent: bool,
-) -> tuple[GroupEstimate, FittedNoise]:  # fmt: skip
+    chosen: bool, independent: bool,
+) -> tuple[GroupEstimate, Any, FittedNoise]:  # fmt: skip
     """Return the estimate whose noise contains the errors of its own sources.
 
-    `fit` returns the estimate for data and gain whose noise has the covariance γI, and a number of
-    independent samples. The estimate is therefore one of data and gain that are multiplied by
-    (N/γ)^{-½}; its noise variance is γ.
+    `fit` returns the estimate for data and gain whose noise has the covariance γI, and their
+    labels. With errors, the estimate is therefore one of data and gain that are multiplied by
+    (N/γ)^{-½}; its noise variance is γ. The second result is the expansion of its columns. If the
+    errors are `chosen` by default, they are 0 unless the data show such errors.
     """
     responses, (rank, count) = problem.responses, problem.responses.shape
-    exact = not (position_error or model_error)
-    power = 0.0 if exact else sensor_power(problem) / noise_variance
-    level, samples = 1.0 + model_error * power, float(count)
 
     def independent_samples(estimate: GroupEstimate) -> float:
         if independent:
@@ -106,25 +105,39 @@ def fit_with_errors(
             [residual[:, problem.samples(part)] for part in range(len(problem.evokeds))]
         )
 
-    # 1) Fit without errors of position, and count the independent samples of what sources leave.
-    noise = (1.0 + max(model_error, FIRST_SHARE) * power) * np.eye(rank)
-    for _ in range(ROUNDS):
-        estimate = fit(*_whitened(noise, gain, responses), samples=samples)
-        counted = independent_samples(estimate)
-        if not exact or abs(counted - samples) <= SETTLED * samples:
-            break
-        samples = counted
-    if exact:
-        return estimate, FittedNoise(noise, 0.0, 0.0, 0.0, samples)
-    samples, change = counted, 0.0
-    # 2) Move the sources to better places, by the energy of sources and errors together.
-    shifts = Shifts(problem, gain, estimate.labels, expansion, position_error)
+    def without_errors() -> tuple[GroupEstimate, Any, FittedNoise]:
+        samples = float(count)
+        for _ in range(ROUNDS):
+            estimate = candidates.significant(samples)
+            before, samples = samples, independent_samples(estimate)
+            if abs(samples - before) <= SETTLED * before:
+                break
+        return estimate, expansion, FittedNoise(np.eye(rank), 0.0, 0.0, 0.0, samples)
+
+    # 1) Fit without errors, and raise the noise by a share of the power.
+    candidates = fit(gain, responses, labels)
+    if not (position_error or model_error):
+        return without_errors()
+    level = 1.0 + model_error * sensor_power(problem) / noise_variance
+    raised = candidates.moved(*_whitened(level * np.eye(rank), gain, responses), count)
+    # 2) This makes sources doubtful that explain errors of the forward solution, or leaves them
+    # out. If it does neither, there are no such errors.
+    if chosen and not raised.doubtful.size:
+        plain = without_errors()
+        if plain[0].columns.size == raised.columns.size:
+            return plain
+    samples, change = independent_samples(raised), 0.0
+    labels, basis = observable_basis(gain, labels, HIDDEN)
+    gain, expansion = gain @ basis, expansion @ basis
+    estimate = replace(raised.reduced(labels, basis), samples=samples)
+    # 3) Move the sources to better places, by the energy of sources and errors together.
+    shifts = Shifts(problem, gain, labels, expansion, position_error)
     if position_error and estimate.level is not None:
-        least = {size: one * count / samples for size, one in estimate.thresholds.items()}
-        estimate = estimate.at(
-            rearranged(shifts, responses, estimate, level * noise_variance, least)
+        priors = rearranged(
+            shifts, responses, estimate, level * noise_variance, estimate.thresholds
         )
-    # 3) Fit their prior covariances and compute their errors in turn.
+        estimate = estimate.at(priors)
+    # 4) Fit their prior covariances and compute their errors in turn.
     for _ in range(ROUNDS):
         noise = level * np.eye(rank) + shifts.errors(estimate) / noise_variance
         estimate = estimate.moved(*_whitened(noise, gain, responses), samples)
@@ -132,7 +145,8 @@ def fit_with_errors(
         change = float(np.linalg.norm(found - noise) / np.linalg.norm(noise))
         if change <= SETTLED:
             break
-    return estimate, FittedNoise(noise, position_error, model_error, change, samples)
+    errors = FittedNoise(noise, position_error, model_error, change, samples)
+    return estimate, expansion, errors
 
 
 def sensor_power(problem: EvokedProblem) -> float:

@@ -129,16 +129,21 @@ class SourceResult:
         largest direction, so that above 1 something beside the returned sources and noise is in the
         data. The claim ``forward_model`` is that it is at most 1.
         """
-        problem, columns = self.problem, self.estimate.columns
-        rows = np.unique(self.expansion[:, columns].nonzero()[0])
-        fields = problem.lead_field(rows) @ self.expansion[:, columns].tocsr()[rows].toarray()
+        problem = self.problem
         rank, samples = len(problem.whitener), problem.noise_samples
         excess = 0 if samples is None else samples - rank - 1
         inflation = 1.0 + (rank + 1.0) / excess if excess > 0 else 1.0
         return misfit(
-            problem.responses, fields, self.noise_variance, self.errors.samples,
+            problem.responses, self.fields, self.noise_variance, self.errors.samples,
             (inflation, problem.largest_noise),
         )  # fmt: skip
+
+    @cached_property
+    def fields(self) -> Floats:
+        """Fields of the coefficients of the fit at the whitened sensors, (d, a)."""
+        currents = self.expansion[:, self.estimate.columns].tocsr()
+        rows = np.unique(currents.nonzero()[0])
+        return np.asarray(self.problem.lead_field(rows) @ currents[rows].toarray())
 
     @property
     def noise_variance(self) -> float:
