@@ -92,7 +92,8 @@ def checked_targets(y: Any, X: Array) -> Array:
         )
     if not bool(xp.all(xp.isfinite(y))):
         with explained_refusals(y=given):
-            raise ValueError("Input y contains NaN or infinity.")
+            bad = "NaN" if bool(xp.any(xp.isnan(y))) else "infinity"
+            raise ValueError(f"Input y contains {bad}.")
     return y
 
 
