@@ -83,7 +83,11 @@ def checked_targets(y: Any, X: Array) -> Array:
     """
     if y is None:
         raise ValueError("DropoutRegressor requires y to be passed, but the target y is None.")
-    given, y = y, as_float(real_array(y, "y"))
+    with explained_refusals(y=y):
+        given, y = y, np.asarray(y) if hasattr(y, "columns") else y
+        if given is not y and y.dtype == object:  # text is refused, None becomes NaN
+            y = y.astype(np.float64)
+        y = as_float(real_array(y, "y"))
     y = y if scipy.sparse.issparse(X) else beside(y, X)
     xp = namespace(y)
     if y.ndim not in (1, 2) or y.shape[0] != X.shape[0] or 0 in y.shape:
