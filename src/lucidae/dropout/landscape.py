@@ -2,13 +2,11 @@
 
 The tied problem (both layers share their weights U) is to minimise f(U) = ‖M − UUᵀ‖² + λΣᵢ‖uᵢ‖⁴ for
 a symmetric target M and the strength λ of dropout (Mianjy et al. 2018, Problem 4). The docstring of
-`lucidae.dropout.theory` proves that all its local minima are global. The functions in `ESCAPES`
-compute the three directions of negative curvature of that proof.
+`lucidae.dropout.theory` proves that all its local minima are global.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from enum import StrEnum
 from itertools import combinations
@@ -21,15 +19,10 @@ from scipy.sparse.linalg import ArpackError, LinearOperator, eigsh
 from lucidae.arrays import (
     Array,
     as_double,
-    eigh_descending,
-    eye_like,
-    largest,
     like,
-    machine_epsilon,
     namespace,
     scalar,
     squared_norm,
-    svd_thin,
     to_numpy,
     trace,
     zeros_like_shape,
@@ -46,7 +39,6 @@ __all__ = [
     "Surface",
     "classify",
     "equalized_critical_points",
-    "escape_directions",
     "scalar_surface",
     "smallest_curvature",
     "tied_objective",
@@ -148,106 +140,17 @@ def classify(
         reason = "The loss equals the global minimum (Mianjy et al. 2018, Theorem 2.4)."
         return Classification(Kind.GLOBAL_MINIMUM, gap, stationarity, 0.0, no_direction, reason)
     if stationarity > (tolerance if critical is None else critical):
-        downhill = _unit(-objective.tied_gradient(factor))
-        curvature = _curvature_along(objective, factor, downhill)
+        slope = objective.tied_gradient(factor)
+        downhill = -slope / scalar(squared_norm(slope)) ** 0.5
+        curved = objective.tied_hessian_product(factor, downhill)
+        curvature = scalar(trace(downhill.mT @ curved))
         reason = "The gradient is not zero: its negative is a direction of descent."
         return Classification(Kind.NOT_CRITICAL, gap, stationarity, curvature, downhill, reason)
-    return _saddle(objective, factor, gap, stationarity)
-
-
-def _saddle(
-    objective: DropoutObjective, factor: Array, gap: float, stationarity: float
-) -> Classification:
-    """Return the classification of a strict saddle, with the best direction of `ESCAPES`."""
-    found = {
-        name: (_curvature_along(objective, factor, direction), direction)
-        for name, direction in escape_directions(objective, factor).items()
-    }
-    name = min(found, key=lambda key: found[key][0])
-    curvature, direction = found[name]
+    curvature, weights = smallest_curvature(objective, Weights(factor, factor), tied=True)
     equalized = objective.strength == 0 or is_equalized(factor)
     kind = Kind.EQUALIZED_SADDLE if equalized else Kind.UNEQUALIZED_SADDLE
-    return Classification(kind, gap, stationarity, curvature, direction, _REASONS[name])
-
-
-def escape_directions(objective: DropoutObjective, factor: Array) -> dict[str, Array]:
-    """Return unit directions of possible negative curvature at tied weights U, by name."""
-    found = {name: make(objective, factor) for name, make in ESCAPES.items()}
-    return {name: _unit(way) for name, way in found.items() if scalar(squared_norm(way)) > 0}
-
-
-def rotation_escape(objective: DropoutObjective, factor: Array) -> Array:
-    """Return the direction that rotates the longest column of U towards the shortest: step 1."""
-    xp = namespace(factor)
-    lengths = xp.sum(factor * factor, axis=0)
-    longest, shortest = int(xp.argmax(lengths)), int(xp.argmin(lengths))
-    units = eye_like(factor.shape[1], factor)
-    turn = units[:, shortest][:, None] * units[:, longest][None, :]
-    return factor @ (turn - turn.mT) * (1.0 if objective.strength > 0 else 0.0)
-
-
-def growth_escape(objective: DropoutObjective, factor: Array) -> Array:
-    """Return the direction w aᵀ that adds the leading missing eigenvector w to U: step 2a.
-
-    a is orthogonal to the rows of U. The direction is zero if U has full rank.
-    """
-    basis, singular_values, Qt = namespace(factor).linalg.svd(factor, full_matrices=True)
-    rank = _rank(singular_values, factor)
-    if rank >= min(Qt.shape[0], basis.shape[0]):
-        return 0.0 * factor
-    return _missing_eigenvector(objective, basis[:, :rank])[:, None] * Qt[-1, :][None, :]
-
-
-def exchange_escape(objective: DropoutObjective, factor: Array) -> Array:
-    """Return the direction w wⱼᵀU that rotates an eigenvector wⱼ of U towards w: step 2b.
-
-    w is the leading eigenvector outside the range of U. The direction is zero if U is zero or has
-    full row rank.
-    """
-    basis, singular_values, Qt = svd_thin(factor)
-    rank = _rank(singular_values, factor)
-    if rank == 0 or rank == factor.shape[0]:
-        return 0.0 * factor
-    missing = _missing_eigenvector(objective, basis[:, :rank])
-    return missing[:, None] * Qt[rank - 1, :][None, :]
-
-
-ESCAPES: dict[str, Callable[[DropoutObjective, Array], Array]] = {
-    "rotation": rotation_escape,
-    "growth": growth_escape,
-    "exchange": exchange_escape,
-}
-
-_REASONS = {
-    "rotation": "Two columns of U have different norms: rotating the longer one towards the "
-    "shorter one decreases the loss.",
-    "growth": "An eigenvector of M with a large eigenvalue is not in the range of U: adding it "
-    "in an unused direction of the hidden layer decreases the loss.",
-    "exchange": "An eigenvector of M outside the range of U has a larger eigenvalue than one "
-    "inside: rotating the range towards it decreases the loss.",
-}
-
-
-def _missing_eigenvector(objective: DropoutObjective, basis: Array) -> Array:
-    """Return the leading eigenvector of M in the complement of the range of U."""
-    matrix = objective.problem.cross
-    outside = matrix - basis @ (basis.mT @ matrix)
-    outside = outside - (outside @ basis) @ basis.mT
-    # The range of U is shifted below the spectrum of M, so that the leading eigenvector lies in
-    # the complement even where all eigenvalues there are negative.
-    penalty = 1.0 + scalar(namespace(matrix).sqrt(squared_norm(matrix)))
-    _, vectors = eigh_descending(outside - penalty * basis @ basis.mT)
-    return vectors[:, 0]
-
-
-def _rank(singular_values: Array, factor: Array) -> int:
-    """Return how many singular values exceed √(size · ε) times the largest.
-
-    Their squares, eigenvalues of UUᵀ, are then larger than rounding errors.
-    """
-    xp = namespace(singular_values)
-    level = (max(factor.shape) * machine_epsilon(factor)) ** 0.5 * largest(singular_values[:1])
-    return int(xp.sum(xp.astype(singular_values > level, xp.int64)))
+    reason = "The Hessian has a negative eigenvalue: the loss decreases along its eigenvector."
+    return Classification(kind, gap, stationarity, curvature, weights.left, reason)
 
 
 def is_equalized(factor: Array) -> bool:
@@ -255,18 +158,6 @@ def is_equalized(factor: Array) -> bool:
     xp = namespace(factor)
     lengths = xp.sum(factor * factor, axis=0)
     return scalar(xp.max(lengths) - xp.min(lengths)) <= 1e-6 * scalar(xp.max(lengths))
-
-
-def _curvature_along(objective: DropoutObjective, factor: Array, direction: Array) -> float:
-    """Return the second derivative of the loss along a unit direction."""
-    return scalar(trace(direction.mT @ objective.tied_hessian_product(factor, direction)))
-
-
-def _unit(direction: Array) -> Array:
-    """Return a direction divided by its norm; a zero direction as it is."""
-    xp = namespace(direction)
-    length = scalar(xp.sqrt(squared_norm(direction)))
-    return direction / length if length > 0 else direction
 
 
 @dataclass(frozen=True, slots=True, eq=False)

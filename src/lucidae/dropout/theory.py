@@ -31,8 +31,6 @@ f(U) = ‖M − UUᵀ‖² + λ Σᵢ ‖uᵢ‖⁴ that is not a global minimum
       the convex problem min Σᵢ (mᵢ − ŝᵢ)² + (λ/r)(Σᵢ ŝᵢ)² over ŝ ≥ 0 supported on the r largest
       eigenvalues, whose minimum bounds f from below (Mianjy et al. 2018, Theorem 2.4): U is a
       global minimum. ∎
-
-Steps 1, 2a and 2b are the directions that `lucidae.dropout.landscape.classify` returns.
 """
 
 from __future__ import annotations
