@@ -115,7 +115,7 @@ plt.show()
 # duality and needs no second solver.
 
 certificate = model.certificate_
-for name in ("gap", "spectral_norm", "rank"):
+for name in ("gap", "equalized", "rank"):
     claim = certificate[name]
     print(f"{claim.verdict}: {name} {claim.figure}\n    {claim.statement}")
 print("all claims hold:", certificate.holds)

@@ -98,7 +98,7 @@ def test_differences_give_the_exact_hessian(outputs, features, width, seed):
     rng = np.random.default_rng(seed)
     problem = LinearProblem.from_matrix(rng.standard_normal((outputs, features)))
     weights, strength = random_weights(problem, width, rng), 0.7
-    slope = Slope(problem.cross, None, strength, False, pack(weights), width)
+    slope = Slope(problem.cross, None, strength, pack(weights), width)
     assert_allclose(
         slope(pack(weights)), plain_value_and_gradient(problem, strength, width)(pack(weights))[1]
     )

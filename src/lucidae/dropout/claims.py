@@ -41,7 +41,6 @@ from lucidae.dropout.verify import (
     Subject,
     UnprojectedError,
     measure,
-    paper_bound,
 )
 from lucidae.dropout.verify_completion import CompletionFigures
 from lucidae.moments import SecondMoment
@@ -112,10 +111,6 @@ _LANDSCAPE = "Baldi & Hornik 1989"
 
 STATEMENTS = {
     "gap": ("the expected dropout loss equals its global minimum", _THEOREM),
-    "subgradient": (
-        "the weights' product U Vᵀ meets the optimality conditions of the convex relaxation",
-        f"{_THEOREM} (Cavazza et al. 2018)",
-    ),
     "product": (
         "the weights' product U Vᵀ is optimal: least squares with reduced singular values",
         _THEOREM,
@@ -145,10 +140,6 @@ STATEMENTS = {
         "rounding errors of the loss minus its minimum are below the tolerance",
         "Higham 2002, sections 10.3 and 19.4",
     ),
-    "small_dropout": (
-        "dropout/(1 − dropout) below which the optimal product U Uᵀ of tied weights has full rank",
-        "Mianjy et al. 2018, Theorem 4.3",
-    ),
     "sampling": (
         "number of leading singular directions of the data that exceed sampling noise",
         "Bunea, She & Wegkamp 2011 (regression); Johnstone 2001 (autoencoder)",
@@ -162,10 +153,6 @@ STATEMENTS = {
 
 REDUCED_RANK = STATEMENTS | {
     "gap": ("no coefficients of rank at most {width} have a smaller squared error", _LOW_RANK),
-    "orthogonality": (
-        "least squares minus fit is orthogonal to the fit, whose singular values are larger",
-        "Eckart & Young 1936",
-    ),
     "product": (
         "for white inputs, the fit has the {width} leading singular triples of least squares",
         _LOW_RANK,
@@ -199,9 +186,9 @@ class Context:
             statement, reference = (STATEMENTS if self.shrink else REDUCED_RANK)["gap"]
             statement += f", with the ridge penalty alpha={self.alpha:g} included"
             changed["gap"] = statement, f"{reference}; Mukherjee & Zhu 2011"
-        if figures.tied:
+        if figures.white.tied is not None:
             known = "Mianjy et al. 2018, Theorem 2.4"
-            reference = known if figures.known else f"{_THEOREM}, as a bound for tied layers"
+            reference = known if figures.white.known else f"{_THEOREM}, as a bound for tied layers"
             changed["gap"] = STATEMENTS["gap"][0], reference
             changed["curvature"] = STATEMENTS["curvature"][0], "Mianjy et al. 2018, Theorem 4.3"
         found = (STATEMENTS if self.shrink else REDUCED_RANK) | changed
@@ -217,37 +204,32 @@ def claims(
 ) -> tuple[Claim, ...]:
     """Return the claims that the measured values support, most important first."""
     level, texts = math.sqrt(tolerance), context.texts(figures)
-    advice = _advice(figures, level, context)
+    advice, known = _advice(figures, level, context), figures.white.known
     gap = _gap(figures, tolerance, texts["gap"], advice)
 
-    def compare(name: str, ball: Ball | None, limit: float, advice: str, why: str = "") -> Claim:
-        if why or ball is None:
-            return replace(texts[name], advice=why or _NOT_KNOWN)
-        return texts[name].judged(ball, limit, advice)
+    def compare(name: str, found: tuple[Ball, float], advice: str, why: str = "") -> Claim:
+        return replace(texts[name], advice=why) if why else texts[name].judged(*found, advice)
 
-    # The thresholds are implied by the tolerance of the gap: see `lucidae.dropout.verify`.
-    far, uneven = level * max(figures.far, 1.0), tolerance * max(figures.unequal, 1.0)
-    tie = _NOT_UNIQUE if far >= 1.0 and figures.known else ""
-    compared = [
-        compare(
-            "subgradient" if context.shrink else "orthogonality", figures.subgradient, level, advice
-        ),
-        compare("product", figures.product, far, advice, tie),
+    tie = "" if figures.product[1] < 1.0 else _NOT_UNIQUE if known else _NOT_KNOWN
+    compared = [compare("product", figures.product, advice, tie)]
+    if context.shrink:
+        why = _WEAK if figures.equalized[1] >= 1.0 else ""
+        if figures.judged.strength == 0:
+            why = _NO_DROPOUT
+        elif not known:
+            why = _CORRELATED
+        compared += [
+            compare("equalized", figures.equalized, _EQUALIZE, why),
+            compare("path_norm", figures.path_norm, _EQUALIZE, why),
+        ]
+    compared += [
         _rank(figures, level, texts["rank"], advice),
-        compare("stationarity", figures.stationarity, level, advice),
+        compare("stationarity", figures.stationarity, advice),
         _curvature(figures, level, texts["curvature"], advice, decided=gap.holds is not None),
     ]
-    if context.shrink:
-        why = _NO_DROPOUT if figures.judged.strength == 0 else _WEAK if uneven >= 1.0 else ""
-        if figures.judged.strength > 0 and figures.tied and not figures.known:
-            why = _CORRELATED
-        compared[2:2] = [
-            compare("equalized", figures.equalized, uneven, _EQUALIZE, why),
-            compare("path_norm", figures.path, uneven, _EQUALIZE, why),
-        ]
     if figures.attributes is not None:
         compared.append(_attributes(figures, figures.attributes, texts["attributes"]))
-    if figures.missed + figures.lost > tolerance or (figures.known and gap.holds is None):
+    if figures.missed + figures.lost > tolerance or (known and gap.holds is None):
         # Neither the optimum nor the distance to it is known, so nothing can be compared with it.
         compared = [
             claim
@@ -265,8 +247,6 @@ def claims(
             for claim in compared
         ]
     found = [gap, *compared, _conditioning(figures, tolerance, texts["conditioning"])]
-    if figures.tied and figures.known:
-        found.append(_small_dropout(figures, texts["small_dropout"]))
     sampling = _sampling(figures, texts["sampling"], context.alpha)
     return (*found, sampling, _leverage(figures, texts["leverage"]))
 
@@ -306,7 +286,7 @@ def _gap(figures: DropoutFigures, tolerance: float, text: Claim, advice: str) ->
         holds, why = False, "The loss is below its lower bound: one of them was computed wrongly."
     elif abs(ball.value) <= tolerance and max(ball.high, ball.error) <= tolerance:
         holds = True
-    elif not figures.known:
+    elif not figures.white.known:
         why = (
             f"{_NOT_KNOWN} The loss exceeds the optimum by at most {ball.value:.2g} times {_PART}, "
             "because the optimum of separate layers is smaller by that much."
@@ -316,7 +296,7 @@ def _gap(figures: DropoutFigures, tolerance: float, text: Claim, advice: str) ->
     else:
         why = _lost(figures)
     found: Any = {"value": ball.value, "threshold": tolerance, "error": ball.error}
-    headline = "global minimum of the loss" if figures.known else ""
+    headline = "global minimum of the loss" if figures.white.known else ""
     verdict: Any = {"holds": holds, "undecided": holds is None, "headline": headline}
     return replace(text, **found, **verdict, advice=why)
 
@@ -396,7 +376,8 @@ def _curvature(
     """
     if figures.curvature is None:
         return replace(text, advice=figures.reason, undecided=not decided)
-    error = UNCERTAIN_CURVATURE * figures.stationarity.value + figures.stationarity.error
+    steepness, _ = figures.stationarity
+    error = UNCERTAIN_CURVATURE * steepness.value + steepness.error
     return text.judged(Ball(figures.curvature, error), -level, advice, least=True)
 
 
@@ -419,18 +400,6 @@ def _conditioning(figures: DropoutFigures, tolerance: float, text: Claim) -> Cla
     if figures.gap.error > tolerance:
         return replace(text, advice=_lost(figures), undecided=True)
     return replace(text, holds=True, advice=_constant(figures.white.dropped))
-
-
-def _small_dropout(figures: DropoutFigures, text: Claim) -> Claim:
-    """Return up to which strength of dropout tied weights have full rank."""
-    strength = figures.judged.strength
-    bound = paper_bound(figures.best.values, figures.judged.width)
-    advice = (
-        f"The strength of this dropout, {strength:.3g}, is "
-        f"{'below' if strength < bound else 'above'} this limit. In both cases every local minimum "
-        "of the loss is global (proof in the docstring of lucidae.dropout.theory)."
-    )
-    return replace(text, value=bound, advice=advice)
 
 
 def _sampling(figures: DropoutFigures, text: Claim, alpha: float) -> Claim:
@@ -695,14 +664,6 @@ COMPLETION = {
         "the loss exceeds its smallest value over all matrices by at most the tolerance",
         _DUALITY,
     ),
-    "spectral_norm": (
-        "the residual's largest singular value is at most λ/r times the nuclear norm of U Vᵀ",
-        _DUALITY,
-    ),
-    "complementarity": (
-        "the inner product of residual and U Vᵀ is λ/r times the squared nuclear norm of U Vᵀ",
-        _DUALITY,
-    ),
     "equalized": (
         "of all factors with the same product U Vᵀ, these have the smallest penalty Σ‖uᵢ‖²‖vᵢ‖²",
         "Srebro, Rennie & Jaakkola 2004, and the Cauchy–Schwarz inequality",
@@ -748,8 +709,6 @@ def completion_claims(figures: CompletionFigures, tolerance: float) -> tuple[Cla
     )
     balls = {
         "gap": Ball(figures.gap, figures.error),
-        "spectral_norm": Ball(figures.spectral),
-        "complementarity": Ball(figures.complementarity, figures.error),
         "equalized": Ball(figures.excess_penalty, figures.error),
         "stationarity": Ball(figures.stationarity, figures.error),
     }
@@ -761,15 +720,10 @@ def completion_claims(figures: CompletionFigures, tolerance: float) -> tuple[Cla
         )
         for name, ball in balls.items()
     }
-    for name, limit, smallest in (
-        ("gap", tolerance, figures.smallest_gap),
-        ("spectral_norm", level, figures.smallest_spectral),
-    ):
-        value = float(balls[name].value)
-        if value > limit and (limited or smallest <= limit):
-            why = f"{coarse if smallest <= limit else used} {gained}"
-            known: Any = {"value": value, "threshold": limit, "undecided": True}
-            found[name] = replace(texts[name], **known, advice=why)
+    if figures.gap > tolerance and (limited or figures.smallest_gap <= tolerance):
+        why = f"{coarse if figures.smallest_gap <= tolerance else used} {gained}"
+        unknown: Any = {"value": figures.gap, "threshold": tolerance, "undecided": True}
+        found["gap"] = replace(texts["gap"], **unknown, advice=why)
     empty = (
         f"{figures.empty_rows} rows and {figures.empty_columns} columns have no observed entry: "
         "the completed matrix is zero there."

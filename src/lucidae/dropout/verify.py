@@ -275,7 +275,6 @@ class White(NamedTuple):
     unit: float  # unit of the outputs
     floor: float = 0.0
     blur: float = 0.0  # bound on the error of M, in Frobenius norm
-    tilt: float = 0.0  # bound on the error of M, in spectral norm
     wrong: Any = 0.0  # (r,): bounds on the errors of the columns of V'
     # bound on the error of √(f + floor), or that of f + floor itself if `squared`
     doubt: float = 0.0
@@ -287,7 +286,9 @@ class White(NamedTuple):
     dropped: int = 0  # number of directions in which the inputs count as constant
     outside: Ball = Ball(0.0)  # norm of the part of V outside of the range of C, relative to V
     residual: Matrix | None = None  # (d, d): second moment of the residuals of least squares
-    tied_problem: tuple[Matrix, Matrix | None, Matrix] | None = None  # E[yxᵀ], C and U, if tied
+    # A, R and U with the loss ‖A − U(RU)ᵀ‖² + λΣ‖uᵢ‖²‖Ruᵢ‖² of tied weights, in units of order one
+    tied: tuple[Matrix, Matrix, Matrix] | None = None
+    known: bool = True  # whether the minimum is: not for tied weights and correlated inputs
     rows: JudgedRows | None = None
 
     @property
@@ -360,8 +361,7 @@ def _of_factor(subject: JudgedRows, factor: RowFactor, judged: Judged) -> White:
     )  # fmt: skip
     if autoencoder:
         error = math.sqrt(factor.error) if factor.squared else factor.error
-        tilt = error * float(units.max(initial=0.0)) / unit
-        found = found._replace(blur=error * spread, tilt=tilt, wrong=error * lengths)
+        found = found._replace(blur=error * spread, wrong=error * lengths)
     # 2) The ridge penalty adds inputs √ρ e₁, √ρ e₂, … with the outputs zero.
     ridge = judged.alpha / (subject.data.weight or 1.0)
     varies = np.linalg.norm(inputs, axis=0) > 0
@@ -417,7 +417,6 @@ def _of_factor(subject: JudgedRows, factor: RowFactor, judged: Judged) -> White:
         inner=inner,
         floor=floor,
         blur=blur,
-        tilt=blur,
         wrong=wrong,
         lost=lost,
         dropped=dropped,
@@ -450,15 +449,16 @@ def _of_tied(subject: JudgedRows, factor: RowFactor, judged: Judged) -> White:
     """Return the problem of tied layers; if the inputs are not white, that of separate layers."""
     white = _of_factor(subject, factor, judged._replace(tied=False))
     a = _unit(float(subject.deviations[: len(judged.right)].max(initial=0.0)))
-    rows, outputs = factor.inputs / a, factor.inputs if factor.outputs is None else factor.outputs
+    rows = factor.inputs / a
+    outputs = (factor.inputs if factor.outputs is None else factor.outputs) / white.unit
     own = judged.left * (math.sqrt(a) / math.sqrt(white.unit))
-    cross, inputs = (outputs / white.unit).T @ rows, rows.T @ rows
-    if np.abs(inputs - np.eye(len(inputs))).max() > WHITE:
-        return white._replace(tied_problem=(cross, inputs, own))
+    if np.abs(rows.T @ rows - np.eye(rows.shape[1])).max() > WHITE:
+        return white._replace(tied=(outputs.T, rows, own), known=False)
+    cross = outputs.T @ rows
     symmetric = (cross + cross.T) / 2
     floor = white.energy - float((symmetric**2).sum())
-    problem = (cross, None, own)
-    return white._replace(target=symmetric, left=own, inner=own, floor=floor, tied_problem=problem)
+    tied = symmetric, np.eye(len(symmetric)), own
+    return white._replace(target=symmetric, left=own, inner=own, floor=floor, tied=tied)
 
 
 def _of_matrix(matrix: Matrix, judged: Judged) -> White:
@@ -470,7 +470,8 @@ def _of_matrix(matrix: Matrix, judged: Judged) -> White:
     if judged.tied:
         symmetric = (scaled + scaled.T) / 2
         floor = float((scaled**2).sum() - (symmetric**2).sum())
-        return White(symmetric, left, left, energy, unit, floor, tied_problem=(scaled, None, left))
+        tied = symmetric, np.eye(len(symmetric)), left
+        return White(symmetric, left, left, energy, unit, floor, tied=tied)
     if not (min(matrix.shape) > SMALL and FEW * (judged.width + 1) <= min(matrix.shape)):
         return White(scaled, left, inner, energy, unit)
     return _projected(RowMatrix(scaled), left, inner, energy, unit, judged)
@@ -497,7 +498,6 @@ def _projected(
         energy,
         unit,
         blur=rounding,
-        tilt=rounding,
         wrong=gamma(sum(A.shape)) * lengths,
         doubt=rounding + gamma(sum(A.shape)) * float(np.linalg.norm(left, axis=0) @ lengths),
         rest=rest if rest > gamma(1000) * energy else 0.0,
@@ -651,36 +651,28 @@ def possible_saving(
 
 
 class Slope(NamedTuple):
-    """The expected dropout loss and its gradient as functions of one vector of all weights."""
+    """The loss ‖M − UV'ᵀ‖² + λΣ‖uᵢ‖²‖v'ᵢ‖² as a function of one vector of all weights."""
 
-    cross: Matrix  # (d, m): E[yxᵀ], in units in which its norm, the size of the Hessian, is 1
-    inputs: Matrix | None  # (m, m): C; None for the identity
+    target: Matrix  # (d, q): M, in units in which the size of the Hessian is about 1
+    tie: Matrix | None  # (q, d): R with V' = RU for tied weights
     strength: float
-    tied: bool
-    point: Matrix  # the weights that are examined: U and V (tied: U alone), flattened and joined
+    point: Matrix  # the weights that are examined: U and V' (tied: U alone), flattened and joined
     width: int
 
-    def _layers(self, flat: Matrix) -> tuple[Matrix, Matrix]:
-        """Return U and V from one vector that joins them; leading batch axes are allowed."""
-        cut = self.cross.shape[0] * self.width
-        U = flat[..., :cut].reshape(*flat.shape[:-1], -1, self.width)
-        return U, U if self.tied else flat[..., cut:].reshape(*flat.shape[:-1], -1, self.width)
-
     def __call__(self, flat: Matrix) -> Matrix:
-        """Return the gradient of the expected dropout loss; leading batch axes are allowed."""
-        U, V = self._layers(flat)
-        seen = V if self.inputs is None else self.inputs @ V
-        outgoing = (U**2).sum(axis=-2, keepdims=True)
-        incoming = (V * seen).sum(axis=-2, keepdims=True)
-        residual = U @ V.swapaxes(-1, -2)
-        # With E = UVᵀC − E[yxᵀ] the gradients of the loss are 2EV and 2EᵀU.
-        error = (residual if self.inputs is None else residual @ self.inputs) - self.cross
-        on_left = 2 * (error @ V + self.strength * U * incoming)
-        on_right = 2 * (error.swapaxes(-1, -2) @ U + self.strength * seen * outgoing)
-        stack = flat.shape[:-1]
-        if self.tied:
-            return np.asarray((on_left + on_right).reshape(*stack, -1))
-        return np.concatenate([p.reshape(*stack, -1) for p in (on_left, on_right)], axis=-1)
+        """Return the gradient; leading batch axes are allowed."""
+        stack, cut = flat.shape[:-1], self.target.shape[0] * self.width
+        U = flat[..., :cut].reshape(*stack, -1, self.width)
+        rest = flat[..., cut:].reshape(*stack, -1, self.width)
+        V = rest if self.tie is None else self.tie @ U
+        residual = U @ V.swapaxes(-1, -2) - self.target
+        on_left = residual @ V + self.strength * U * (V**2).sum(axis=-2, keepdims=True)
+        on_right = residual.swapaxes(-1, -2) @ U
+        on_right += self.strength * V * (U**2).sum(axis=-2, keepdims=True)
+        if self.tie is not None:
+            return np.asarray(2 * (on_left + self.tie.T @ on_right).reshape(*stack, -1))
+        both = [part.reshape(*stack, -1) for part in (on_left, on_right)]
+        return np.asarray(2 * np.concatenate(both, axis=-1))
 
     def curvature_along(self, directions: Matrix) -> Matrix:
         """Return the products of the Hessian at `point` with directions (last axis).
@@ -714,22 +706,17 @@ class DropoutFigures:
     judged: Judged
     white: White
     best: Optimum
-    known: bool  # whether the global minimum is known: not for tied layers and correlated inputs
     # (f − min f)/‖M‖², and how much of its error can only make the minimum smaller; if the minimum
     # is not known, that of separate layers, a lower bound, takes its place
     gap: Ball
     missed: float  # part of that error caused by singular values that were not computed
     lost: float  # part of that error caused by inputs that count as constant
-    stationarity: Ball  # norm of the gradient in white coordinates, relative to 2‖M‖‖(U, V')‖
-    # variance of the scores ‖uᵢ‖‖v'ᵢ‖ over their squared mean, and Σ scoresᵢ² over its minimum for
-    # the same product minus 1; a gap of ε implies at most `unequal` · ε for both
-    equalized: Ball
-    path: Ball
-    unequal: float
-    # ‖UV'ᵀ − X*‖/‖X*‖; a gap of ε implies at most `far` · √ε; None if the minimum is not known
-    product: Ball | None
-    far: float
-    subgradient: Ball | None  # violation of the optimality conditions of X over ‖M‖
+    # Values of claims, each with the largest one that an allowed gap implies:
+    product: tuple[Ball, float]  # ‖UV'ᵀ − X*‖/‖X*‖
+    equalized: tuple[Ball, float]  # variance of the scores ‖uᵢ‖‖v'ᵢ‖ over their squared mean
+    path_norm: tuple[Ball, float]  # Σ scoresᵢ² over its minimum for the same product, minus 1
+    # norm of the gradient in white coordinates, relative to 2‖M‖‖(U, V')‖
+    stationarity: tuple[Ball, float]
     rank: int
     optimal_rank: int | None
     rank_band: tuple[int, int]  # ranks that a product with an allowed gap may have
@@ -740,16 +727,11 @@ class DropoutFigures:
     precision: float
     evidence: dict[str, Any]
 
-    @property
-    def tied(self) -> bool:
-        """Whether both layers share their weights."""
-        return self.white.tied_problem is not None
-
     def vague(self, tolerance: float) -> bool:
         """Tell whether rounding errors leave open what the claims say."""
         undecided = self.attributes is not None and self.attributes.verdict(ATTRIBUTES) is None
-        unclear = self.stationarity.verdict(math.sqrt(tolerance)) is None
-        return self.gap.error > tolerance or undecided or unclear
+        steepness, limit = self.stationarity
+        return self.gap.error > tolerance or undecided or steepness.verdict(limit) is None
 
 
 class Optimum(NamedTuple):
@@ -809,9 +791,8 @@ def _measured(
     """Return the measured values of weights for white inputs."""
     left, inner, target, width = white.left, white.inner, white.target, judged.width
     strength, explained, level = judged.strength, white.explained, math.sqrt(tolerance)
-    tied = white.tied_problem is not None
-    known = not tied or white.tied_problem[1] is None  # type: ignore[index]
-    best = _optimum(white, strength, width, tied and known)
+    known = white.known
+    best = _optimum(white, strength, width, white.tied is not None and known)
     # 1) the loss and its minimum, without the loss of least squares, which may be much larger
     size, outgoing, lengths = math.sqrt(explained), *(
         np.linalg.norm(part, axis=0) for part in (left, inner)
@@ -826,7 +807,7 @@ def _measured(
         )
     gap, rounding = value - best.value, gamma(sum(target.shape) + width)
     top = float(best.values.max(initial=0.0))
-    doubt = white.tilt + rounding * top
+    doubt = white.blur + rounding * top
     noise = white.blur + rounding * float(np.linalg.norm(target))
     rounding *= size + float(scores.sum())
     off = float(outgoing @ wrong) + math.sqrt(strength) * float(np.linalg.norm(outgoing * wrong))
@@ -835,10 +816,10 @@ def _measured(
     # 2) the product of the weights; near the optimum, errors of first order cancel in the gap
     learned = float(best.shrunk.max(initial=0.0)) > noise or noise == 0.0
     negligible = 0.0 if learned else level * size
-    (first, upper), (second, lower) = (scipy.linalg.qr(p, mode="economic") for p in (left, inner))
-    P, sizes, Qt = scipy.linalg.svd(upper @ lower.T, full_matrices=False)
-    P, Q, rank = first @ P, second @ Qt.T, _count(sizes, level, negligible)
-    product, near, far, length = None, math.inf, 1.0, 1.0
+    upper, lower = (scipy.linalg.qr(part, mode="economic")[1] for part in (left, inner))
+    sizes = scipy.linalg.svdvals(upper @ lower.T)
+    rank = _count(sizes, level, negligible)
+    product, near, far = Ball(math.inf), math.inf, math.inf
     if known:
         near = _inverse_root(best, width, doubt)
         away = float(np.linalg.norm(left @ inner.T - best.product))
@@ -861,15 +842,14 @@ def _measured(
     ratios = wrong / _nonzero(lengths)
     uneven = 4.0 * (gamma(sum(target.shape) + width) + float(ratios.max()))
     balanced = float(np.linalg.norm(ratios * np.sqrt(scores)) / (math.sqrt(scores.sum()) or 1.0))
-    relative = 4.0 * (rounding + off + white.blur) / size
     # The gradients are 2(U(V'ᵀV' + λ diag‖v'ᵢ‖²) − MV') and 2(V'(UᵀU + λ diag‖uᵢ‖²) − MᵀU).
     bent = balanced * (3.0 * (1.0 + strength) * float(scores.sum()) + top)
-    steep_error = (bent + white.tilt + 8.0 * rounding) / size
+    steep_error = (bent + white.blur + 8.0 * rounding) / size
     # 4) derivatives
     slope, scale = _slope(white, judged, learned)
     inside = math.sqrt(max(1.0 - white.rest / explained, 0.0))
     steepness = inside * float(np.linalg.norm(slope(slope.point))) / scale
-    curvature, reason = _curvature(slope, steepness, level)
+    curvature, reason = _curvature(slope, steepness, level, white.tied is not None and known)
     direct = white.doubt if white.squared else _square(value + white.floor, white.doubt)
     direct += 4.0 * gamma(sum(target.shape)) * white.energy
     total = Ball(value + white.floor, min(loss_error, direct) if white.rows else loss_error)
@@ -885,23 +865,21 @@ def _measured(
     if (scores > negligible).any():
         variance = float(((scores / scores.mean() - 1.0) ** 2).mean())
         excess = width * float(((scores / nuclear) ** 2).sum()) - 1.0 if nuclear else math.inf
+    # A gap of ε implies a distance of the product of at most far · √ε, and a variance of the
+    # scores and an excess of the path norm of at most unequal · ε.
+    unequal = explained * width / (strength * nuclear**2) if strength * nuclear > 0 else 1.0
+    unequal = tolerance * max(unequal, 1.0)
     return DropoutFigures(
         judged=judged,
         white=white,
         best=best,
-        known=known,
         gap=distance,
         missed=missed,
         lost=lost,
-        stationarity=Ball(steepness, steep_error),
-        equalized=_quadratic(variance, uneven),
-        path=_quadratic(excess, uneven),
-        unequal=explained * width / (strength * nuclear**2) if strength * nuclear > 0 else 1.0,
-        product=product,
-        far=far,
-        subgradient=Ball(_violation(white, P, sizes, Q, rank, judged, tied), relative)
-        if known
-        else None,
+        product=(product, level * max(far, 1.0)),
+        equalized=(_quadratic(variance, uneven), unequal),
+        path_norm=(_quadratic(excess, uneven), unequal),
+        stationarity=(Ball(steepness, steep_error), level),
         rank=rank,
         optimal_rank=_count(best.shrunk, level, negligible) if known else None,
         rank_band=_band(best, width, level, doubt + (near * level * size if known else 0.0)),
@@ -910,7 +888,7 @@ def _measured(
         attributes=worst,
         attribute=attribute,
         precision=0.0 if fitted is None else fitted.precision,
-        evidence=_evidence(white, best, judged, total.value, scores, sizes, known),
+        evidence=_evidence(white, best, judged, total.value, scores, sizes),
     )
 
 
@@ -953,83 +931,38 @@ def _band(best: Optimum, width: int, level: float, off: float) -> tuple[int, int
     return int((shrunk > level * top + off).sum()), int((shrunk > level * top - off).sum())
 
 
-def _violation(
-    white: White,
-    P: Matrix,
-    sizes: Matrix,
-    Q: Matrix,
-    rank: int,
-    judged: Judged,
-    tied: bool,
-) -> float:
-    """Return by how much the product X = PΣQᵀ of the weights violates its optimality conditions.
-
-    With α = λ‖X‖_*/r and N = M − X − αPQᵀ, X is optimal if and only if PᵀN = 0, NQ = 0 and no
-    singular value of N exceeds α or, if X has the full rank r, α + σᵣ. For tied weights only the
-    largest eigenvalue of N counts. The violation is divided by ‖M‖.
-    """
-    level = judged.strength * float(sizes.sum()) / judged.width
-    kept, across = P[:, :rank], Q[:, :rank]
-    normal = white.target - (P * sizes) @ Q.T - level * kept @ across.T
-    inside = max(float(np.linalg.norm(kept.T @ normal)), float(np.linalg.norm(normal @ across)))
-    outside = normal - kept @ (kept.T @ normal)
-    outside = outside - (outside @ across) @ across.T
-    if tied:
-        symmetric = (outside + outside.T) / 2
-    else:
-        tall = outside.shape[0] >= outside.shape[1]
-        symmetric = outside.T @ outside if tall else outside @ outside.T
-    largest = float(np.max(np.linalg.eigvalsh(symmetric), initial=0.0))
-    largest = largest if tied else math.sqrt(largest)
-    allowed = level + (float(sizes[rank - 1]) if 0 < rank == judged.width else 0.0)
-    return max(inside, largest - allowed, 0.0) / math.sqrt(white.explained)
-
-
 def _slope(white: White, judged: Judged, learned: bool) -> tuple[Slope, float]:
     """Return the loss as a `Slope`, and the size of its gradient at weights far from optimal ones.
 
     For separate layers both weight vectors of a hidden unit get equal norms, which does not change
     the loss.
     """
-    left, inner, tied = white.left, white.inner, white.tied_problem is not None
-    if white.tied_problem is not None:
-        cross, inputs, own = white.tied_problem
-        point = own.ravel()
-    else:
+    left, inner, target, tie, factor = white.left, white.inner, white.target, None, 2.0
+    if white.tied is None:
         norms = np.linalg.norm(inner, axis=0), np.linalg.norm(left, axis=0)
         usable = (norms[0] > 0) & (norms[1] > 0)
         turn = np.sqrt(np.divide(*norms, out=np.ones(judged.width), where=usable))
         point = np.concatenate([(left * turn).ravel(), (inner / turn).ravel()])
-        cross, inputs = white.target, None
-    unit = float(np.linalg.norm(cross)) or 1.0
-    slope = Slope(
-        cross / unit, inputs, judged.strength, tied, point / math.sqrt(unit), judged.width
-    )
+        unit = float(np.linalg.norm(target)) or 1.0
+    else:
+        target, tie, own = white.tied
+        point, factor, unit = own.ravel(), 4.0, float(np.linalg.norm(target @ tie)) or 1.0
+    slope = Slope(target / unit, tie, judged.strength, point / math.sqrt(unit), judged.width)
     # Where the optimal weights are zero, weights are small compared with √‖M‖, one in this scale.
     length = max(float(np.linalg.norm(slope.point)), 0.0 if learned else 1.0)
-    return slope, ((4 if tied else 2) * length) or 1.0
+    return slope, factor * length or 1.0
 
 
-def _curvature(slope: Slope, steepness: float, level: float) -> tuple[float | None, str]:
+def _curvature(
+    slope: Slope, steepness: float, level: float, white: bool
+) -> tuple[float | None, str]:
     """Return the smallest eigenvalue of the Hessian at a critical point, and a sentence on it."""
     if steepness > level:
         return None, "Not measured: the gradient is not zero, so this is not a critical point."
     if len(slope.point) > MOST_WEIGHTS:
         return None, f"Not measured: the network has more than {MOST_WEIGHTS} weights."
-    white = slope.tied and slope.inputs is None
     hint = "classify returns a direction" if white else "smallest_curvature returns the direction"
     return slope.smallest_curvature(), f"lucidae.dropout.{hint} in which the loss decreases."
-
-
-def paper_bound(values: Matrix, width: int) -> float:
-    """Return r s_r / Σ_{i≤r} (sᵢ − s_r), where optimal tied weights lose full rank.
-
-    s are the positive eigenvalues of the target (Mianjy et al. 2018, Theorem 4.3).
-    """
-    if len(values) < width or values[width - 1] <= 2 * gamma(len(values)) * values[0]:
-        return 0.0
-    excess = float((values[:width] - values[width - 1]).sum())
-    return width * float(values[width - 1]) / excess if excess > 0 else math.inf
 
 
 def compared(
@@ -1123,7 +1056,6 @@ def _evidence(
     value: float,
     scores: Matrix,
     sizes: Matrix,
-    known: bool,
 ) -> dict[str, Any]:
     """Return numbers by name from which the measured values can be computed again by hand."""
     unit, explained = white.unit, float((white.target**2).sum()) + white.rest
@@ -1142,7 +1074,7 @@ def _evidence(
         "unit": unit,
     }
     minimum = (best.value + white.floor) * unit**2
-    if not known:
+    if not white.known:
         return found | {"lower_bound": minimum}
     return found | {
         "bound": minimum,

@@ -45,9 +45,6 @@ class CompletionFigures:
     # spectral norm ‖G‖₂. The two bounds differ only for large matrices
     gap: float
     smallest_gap: float
-    spectral: float  # ‖G‖₂/(μ‖X‖*) − 1, for the upper and for the lower bound on ‖G‖₂
-    smallest_spectral: float
-    complementarity: float  # |⟨G, X⟩ − μ‖X‖*²|
     # λΣ‖uₖ‖²‖vₖ‖² divided by its smallest value μ‖X‖*² for the same product, minus 1
     excess_penalty: float
     # norm of the gradient with respect to U and V, relative to the norms of its terms
@@ -133,15 +130,11 @@ def measure_completion(
     low, high = _spectral_norm(matrix, U, V, rank, level)
     along = float(residual @ data.values)
     gaps = [value - _dual_value(along, residual, size, penalty) for size in (high, low)]
-    inner = float(residual @ (data.values - residual))
     weighty = slice(None) if roots is None else roots[data.rows] > 0
     return CompletionFigures(
         value / energy,
         gaps[0] / energy,
         gaps[1] / energy,
-        _excess(high, level),
-        _excess(low, level),
-        abs(inner - penalty * norm * norm) / energy,
         float(np.sum(lengths)) * width / norm**2 - 1.0 if norm > 0 else 0.0,
         _stationarity(matrix, U, V, strength),
         rank,
@@ -149,17 +142,10 @@ def measure_completion(
         int(data.shape[0] - np.unique(data.rows[weighty]).size),
         int(data.shape[1] - np.unique(data.columns[weighty]).size),
         data.rows.size / (data.shape[0] * data.shape[1]),
-        _difference(fitted, value * data.unit**2, rank, level * data.unit, sizes * data.unit),
+        _difference(fitted, value * data.unit**2, level * data.unit, sizes * data.unit),
         8 * gamma(data.rows.size) * (value + energy) / energy,
         fitted.precision,
     )
-
-
-def _excess(spectral: float, level: float) -> float:
-    """Return ‖G‖₂ divided by its bound `level`, minus 1."""
-    if level > 0.0:
-        return spectral / level - 1.0
-    return math.inf if spectral > 0.0 else 0.0
 
 
 def _product_at(data: _Observed, U: Matrix, V: Matrix) -> Matrix:
@@ -218,17 +204,14 @@ def _spectral_norm(
     return math.sqrt(max(found, 0.0)), math.sqrt(max(bound, found, 0.0))
 
 
-def _difference(
-    fitted: FittedArrays, value: float, rank: int, level: float, sizes: Matrix
-) -> float:
+def _difference(fitted: FittedArrays, value: float, level: float, sizes: Matrix) -> float:
     """Return the largest relative difference between fitted attributes and measured values."""
     given = np.asarray(fitted.singular_values, dtype=float)
     count = int(fitted.rank)
     # A singular value close to the limit may count as zero or not.
     limit = max(ZERO, 64 * fitted.precision) * float(sizes.max(initial=0.0))
-    doubtful = (sizes > 0.1 * limit) & (sizes < 10 * limit)
-    lowest, highest = rank - int(doubtful[:rank].sum()), rank + int(doubtful[rank:].sum())
-    if given.shape != (count,) or not lowest <= count <= highest:
+    least, most = (np.count_nonzero(sizes > factor * limit) for factor in (10, 0.1))
+    if given.shape != (count,) or not least <= count <= most:
         return math.inf
     expected = sizes[:count] + level
     with np.errstate(invalid="ignore"):
