@@ -68,7 +68,7 @@ class Compression:
         return cells
 
     def curves(self, results: Results) -> Curves:
-        """Return the losses against the share of the parameters, averaged over the seeds.
+        """Return the losses against the share of the parameters, for each seed.
 
         ``failed`` counts the plans whose certificate does not hold, and ``singular/NETWORK`` the
         layers whose second moment has no Cholesky factor.
@@ -79,13 +79,13 @@ class Compression:
             if not runs:
                 continue
             for method in METHODS:
-                mean = np.mean([cell.arrays[f"loss/{method}"] for cell in runs], axis=0)
+                losses = [cell.arrays[f"loss/{method}"] for cell in runs]
                 share = 100 * np.array(self.shares)
-                curves[f"loss/{network}/{method}"] = Curve(share, mean, "% of the parameters")
+                curve = Curve.over_seeds(share, losses, "% of the parameters")
+                curves[f"loss/{network}/{method}"] = curve
             for name in ("dense", "parameters", "singular"):
-                curves[f"{name}/{network}"] = Curve(
-                    [0], [np.mean([cell.arrays[name] for cell in runs])]
-                )
+                values = [[float(cell.arrays[name])] for cell in runs]
+                curves[f"{name}/{network}"] = Curve.over_seeds([0], values)
         curves["failed"] = Curve([0], [sum(float(cell.arrays["failed"]) for cell in results)])
         return curves
 

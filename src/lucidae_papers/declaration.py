@@ -317,6 +317,11 @@ class Curve:
         every = np.asarray(runs, dtype=float)
         return cls(x, every.mean(axis=0), along, every if len(every) > 1 else None)
 
+    @property
+    def each(self) -> Any:
+        """The quantity for each seed, shape (s, n); one row if it was not measured by seed."""
+        return self.y[None] if self.seeds is None else self.seeds
+
     def of_seed(self, index: int) -> Curve:
         """Return the curve of one seed; the curve itself if it was not measured by seed."""
         return self if self.seeds is None else Curve(self.x, self.seeds[index], self.along)

@@ -358,8 +358,9 @@ class Convergence:
         return float(self.n_steps * (2e-4 + 1.5e-9 * size))
 
     def curves(self, results: Results) -> Curves:
-        """Return curves over the steps, averaged over the runs, for each width and strength.
+        """Return curves over the steps for each width and strength, one for each seed.
 
+        A seed stands for the mean of `runs_per_cell` runs, as Mianjy et al. 2018 judge means.
         The width is the number of hidden units, the strength is λ = dropout/(1 − dropout).
         ``"objective"`` is the expected dropout loss, ``"optimum"`` its optimal value and
         ``"excess"`` their difference divided by the optimal value. ``"variance"`` is the variance
@@ -371,24 +372,30 @@ class Convergence:
         curves = {}
         for width in self.widths:
             for lam in self.strengths:
-                name = f"{width}/{lam:g}"
-                rises = []
-                for scale in INIT_SCALES:
-                    cells = results.where(width=width, strength=lam, init_scale=scale).cells
-                    spread = np.hstack([cell.arrays["variance"] for cell in cells]).mean(axis=1)
-                    rises.append(np.max(spread - np.minimum.accumulate(spread)) / spread.max())
-                curves[f"rise/{name}"] = Curve(INIT_SCALES, rises, "initial scale")
-                cells = results.where(width=width, strength=lam, init_scale=INIT_SCALE).cells
-                steps = cells[0].arrays["steps"]
-                objective = np.hstack([cell.arrays["objective"] for cell in cells]).mean(axis=1)
-                spread = np.hstack([cell.arrays["variance"] for cell in cells]).mean(axis=1)
-                optimum = float(cells[0].arrays["optimum"])
-                curves[f"objective/{name}"] = Curve(steps, objective, "step")
-                curves[f"excess/{name}"] = Curve(steps, objective / optimum - 1.0, "step")
+                name, found = f"{width}/{lam:g}", results.where(width=width, strength=lam)
+                variances = {
+                    scale: _means(found.where(init_scale=scale), "variance")
+                    for scale in INIT_SCALES
+                }
+                rises = [
+                    np.max(each - np.minimum.accumulate(each, axis=1), axis=1) / each.max(axis=1)
+                    for each in variances.values()
+                ]
+                curves[f"rise/{name}"] = Curve.over_seeds(
+                    INIT_SCALES, np.transpose(rises), "initial scale"
+                )
+                usual = found.where(init_scale=INIT_SCALE)
+                first = usual.cells[0].arrays
+                steps, optimum = first["steps"], float(first["optimum"])
+                objective, variance = _means(usual, "objective"), variances[INIT_SCALE]
                 curves[f"optimum/{name}"] = Curve([0], [optimum])
-                curves[f"variance/{name}"] = Curve(steps, spread, "step")
-                relative = Curve(steps, spread / spread.max(), "step")
-                curves[f"relative variance/{name}"] = relative
+                for kind, each in (
+                    ("objective", objective),
+                    ("excess", objective / optimum - 1.0),
+                    ("variance", variance),
+                    ("relative variance", variance / variance.max(axis=1, keepdims=True)),
+                ):
+                    curves[f"{kind}/{name}"] = Curve.over_seeds(steps, each, "step")
         return curves
 
     def facts(self) -> Mapping[str, str]:
@@ -400,10 +407,16 @@ class Convergence:
             "target": "random singular vectors, singular values decrease as exp(−i/10)",
             "strengths": listed(self.strengths),
             "steps": f"{self.n_steps}, each with {self.batch_size} new examples",
-            "runs": f"{self.runs} for each width and strength",
+            "runs": f"{self.runs} for each width and strength; a seed is the mean of "
+            f"{self.runs_per_cell}",
             "initial weights": f"random, of scale {INIT_SCALE:g}, for monotonicity of the scales "
             f"{listed(INIT_SCALES)}; the scale in Mianjy et al. 2018 is not known",
         }
+
+
+def _means(results: Results, name: str) -> Any:
+    """Return an array of each `Cell` over the steps, averaged over its runs: (cells, steps)."""
+    return np.array([cell.arrays[name].mean(axis=1) for cell in results])
 
 
 @work("dropout.convergence/1")

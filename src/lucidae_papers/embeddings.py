@@ -6,8 +6,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
-
 from lucidae_papers.declaration import (
     Cell,
     Curve,
@@ -76,7 +74,7 @@ class Truncation:
         return grid(work_with_torch("embedding_runs"), axes, shared, self.seconds)
 
     def curves(self, results: Results) -> Curves:
-        """Return accuracy and recall against the number of dimensions, averaged over the seeds.
+        """Return accuracy and recall against the number of dimensions, for each seed.
 
         ``loss/NAME`` is the loss of accuracy by truncating embeddings to as many dimensions as
         there are classes: the accuracy of the network trained at full width, with all dimensions,
@@ -87,12 +85,13 @@ class Truncation:
             runs = results.where(loss=name if name in TRAININGS else "plain")
             for quantity in QUANTITIES:
                 values = [cell.arrays[f"{quantity}/{name}"] for cell in runs]
-                mean = np.mean(values, axis=0)
-                curves[f"{quantity}/{name}"] = Curve(self.dims, mean, "number of dimensions")
+                curve = Curve.over_seeds(self.dims, values, "number of dimensions")
+                curves[f"{quantity}/{name}"] = curve
         at = next(i for i, b in enumerate(self.dims) if b >= CLASSES)
         for name in NAMES:
-            whole, cut = curves["accuracy/plain"].y[-1], curves[f"accuracy/{name}"].y[at]
-            curves[f"loss/{name}"] = Curve([self.dims[at]], [whole - cut])
+            whole, cut = curves["accuracy/plain"], curves[f"accuracy/{name}"]
+            lost = whole.each[:, -1:] - cut.each[:, at : at + 1]
+            curves[f"loss/{name}"] = Curve.over_seeds([self.dims[at]], lost)
         return curves
 
     def facts(self) -> Mapping[str, str]:

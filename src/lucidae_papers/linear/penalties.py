@@ -123,9 +123,7 @@ class Penalties:
         for rate in self.rates:
             # distance to the axes: penalties of eq. 16 minus equally spaced
             ours, usual = (trained[f"alignment/{name}/{rate:g}"] for name in ("paper", "spaced"))
-            curves[f"increase/{rate:g}"] = Curve.over_seeds(
-                ours.x, ours.seeds - usual.seeds, "epoch"
-            )
+            curves[f"increase/{rate:g}"] = Curve.over_seeds(ours.x, ours.each - usual.each, "epoch")
         return {**curves, **trained}
 
     def facts(self) -> Mapping[str, str]:
