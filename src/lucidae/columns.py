@@ -135,18 +135,18 @@ def judge(
     cells: Iterable[Any], decimal: str = ".", missing: MissingValues = NONE_MISSING
 ) -> Column:
     """Return what a column contains of which these are the first cells."""
-    values = [read_cell(cell, decimal, missing) for cell in cells]
-    filled = [(row, value) for row, value in enumerate(values) if value is not None]
+    values = [(str(cell).strip(), read_cell(cell, decimal, missing)) for cell in cells]
+    filled = [(row, text, value) for row, (text, value) in enumerate(values) if value is not None]
     if not filled:
         return EMPTY
     for kind in (float, bool):
-        bad = [(row, value) for row, value in filled if not isinstance(value, kind)]
+        bad = tuple((row, text) for row, text, value in filled if not isinstance(value, kind))
         if 2 * len(bad) < len(filled):
-            return Column(kind is bool, bad=tuple((row, str(value)) for row, value in bad))
-    row, cell = next((row, value) for row, value in filled if not isinstance(value, float))
-    why = f"{_short(str(cell))} in row {row} is not a number"
+            return Column(kind is bool, bad=bad)
+    row, text = next((row, text) for row, text, value in filled if not isinstance(value, float))
+    why = f"{_short(text)} in row {row} is not a number"
     other = "," if decimal == "." else "."
-    if is_number(str(cell), other):
+    if is_number(text, other):
         why += (
             f"; if {other!r} is the decimal sign, give decimal={other!r} (--decimal {other}), and "
             "if it separates thousands, remove it"
@@ -165,9 +165,10 @@ def column_numbers(
     The second result are the rows and texts of the bad cells.
     """
     kind = bool if is_truth else float
+    cells = [*cells]
     values = [read_cell(cell, decimal, missing) for cell in cells]
     bad = [
-        (row, str(value))
+        (row, str(cells[row]).strip())  # the text of the cell, to be declared missing
         for row, value in enumerate(values)
         if value is not None and not isinstance(value, kind)
     ]

@@ -3,6 +3,7 @@
 Each file is read by `fit` and as the table of the command and the report, with the same result.
 """
 
+import ast
 import io
 import signal
 import tracemalloc
@@ -115,6 +116,11 @@ LAYOUTS = {
     "names without header": ("Ada,170,60\nEmmy,165,55\n", ("column 1", "column 2"), 2),
     "iris without header": ("5.1,3,setosa\n4.9,3,setosa\n", ("column 0", "column 1"), 2),
     "no header": ("1,2\n3,4\n5,6\n", ("column 0", "column 1"), 3),
+    "rows of equal distance": (
+        "0,10,20,30\n1,11,21,31\n",
+        tuple(f"column {i}" for i in range(4)),
+        2,
+    ),
     "a count": ("0,1,2,3\n4,5,6,7\n", ("column 0", "column 1", "column 2", "column 3"), 2),
     "rows of years": ("1990,1991\n1995,1996\n", ("column 0", "column 1"), 2),
     "one column": ("kg\n60\n55\n", ("kg",), 2),
@@ -157,6 +163,8 @@ UNCLEAR = {
     "years backwards": "2021,2020\n15,2\n4,5\n",
     "pandas": "0,1\n0.5,1.5\n2.5,3.5\n",
     "counts": "0,1,2,3\n7,0,0,1\n5,0,2,9\n",
+    "wavelengths": "400,410,420,430\n7.5,2,3,4\n4,5,6,7\n",
+    "wavenumbers": "4000,3996,3992,3988\n15,2,3,4\n4,5,6,7\n",
     "from five": "5,6,7\n10,20,30\n20,10,3\n",
     "a bad cell": "12.5 k,3,4\n1,2,3\n4,9,6\n",
     "a name": "a,7\n1,2\n4,9\n",
@@ -214,6 +222,23 @@ def test_decimal_is_what_the_user_says(write):
         assert read_table(path).columns == ("a", "b", "c")
         with pytest.raises(ValueError, match=r"'a\.csv', and a comma cannot be both: leave out"):
             read_table(path, decimal=",")
+
+
+def test_points_in_a_file_of_decimal_commas_are_said(write):
+    path = write("a.csv", "a;b\n11,41;2\n7.641;3\n")
+    with pytest.warns(UserWarning, match=r"so that '7\.641' is 7641; if it is 7\.641, write all"):
+        assert_array_equal(read_frame(path).a, [11.41, 7641])
+    clear = write("b.csv", "a;b\n11,41;2\n7.641;3\n1.234,5;4\n")
+    assert_array_equal(read_frame(clear).a, [11.41, 7641, 1234.5])  # and no warning
+
+
+@pytest.mark.parametrize("cell", ["true", "12.5 k", "(3)", '"1,234.5"', "#DIV/0!"])
+def test_what_the_error_about_a_cell_advises_works(write, cell):
+    lines = "".join(f"{number}.5,{number % 7}\n" for number in range(2000))
+    path = write("a.csv", f"a,b\n{lines}{cell},1\n")
+    message = error_of(path)
+    advised = ast.literal_eval(message[message.index("=[") + 1 : message.index("])") + 1])
+    assert np.isnan(read_frame(path, missing_values=advised).a).sum() == 1
 
 
 def test_header_is_what_the_user_says(write):
@@ -538,7 +563,7 @@ def test_text_files_in_blocks(write, monkeypatch, name):
     [
         ("1,2,3", "line 3002 has 3 cells, but the first line has 2"),
         ("1", "line 3002 has 1 cell, but the first line has 2"),
-        ("true,1", "column 'a' of 'rows.csv' contains numbers, but 'True' in row 3000 "),
+        ("true,1", "column 'a' of 'rows.csv' contains numbers, but 'true' in row 3000 "),
         ("1 kg,1", "column 'a' of 'rows.csv' contains numbers, but '1 kg' in row 3000 "),
     ],
 )

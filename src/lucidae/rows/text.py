@@ -475,9 +475,17 @@ def _decimal(records: Records, delimiter: str) -> tuple[str, str]:
     commas = [cell for cell in cells if DECIMAL_COMMA.fullmatch(cell)]
     points = [cell for cell in cells if DECIMAL_POINT.fullmatch(cell)]
     taken = "," if commas and all(map(GROUPED.fullmatch, points)) else "."
-    signed = commas if taken == "," else points
     grouped = any(GROUPED.fullmatch(cell) for cell in cells if cell not in points)
-    if not signed or not all(map(AMBIGUOUS.fullmatch, signed)) or (taken == "," and grouped):
+    if taken == "," and grouped:  # 1.234,5 or 1.234.567, which leave no doubt
+        return taken, ""
+    if taken == "," and points:
+        cell, number = points[0], float(points[0].replace(".", ""))
+        return taken, (
+            f"',' was taken for the decimal sign, so that {cell!r} is {number:g}; if it is "
+            f"{float(cell):g}, write all numbers with one decimal sign"
+        )
+    signed = commas if taken == "," else points
+    if not signed or not all(map(AMBIGUOUS.fullmatch, signed)):
         return taken, ""
     number = float(signed[0].replace(",", "."))
     other = "remove it from the file" if taken == "," else "give decimal=',' (--decimal ,)"
@@ -503,8 +511,8 @@ def has_header(records: Records, decimal: str = ".") -> bool | None:
     """Return whether the first record contains names rather than data; None if it is not clear.
 
     A cell of text above a column of numbers, dates or truth values is a name. A cell above others
-    of its kind is data, unless it is one of several labels: consecutive integers, such as the
-    count 0, 1, 2, … that pandas writes, or years. A record of numbers is data, but not clear if
+    of its kind is data, unless it is one of several labels: integers of equal distance, such as
+    the count 0, 1, 2, … that pandas writes, or years. A record of numbers is data, but not clear if
     they are labels and later records are not like them.
     """
     first, body = records[0], [record for record in records[1:] if len(record) == len(records[0])]
@@ -553,8 +561,9 @@ def _names_a_column(kind: str, below: set[str]) -> bool:
 def _are_labels(first: Sequence[str], body: Records, numbered: Sequence[int]) -> bool | None:
     """Return whether the numbers in the first record look like names of their columns.
 
-    None means that they are consecutive integers or years, but that later records are like them:
-    all years, consecutive too, or integers of the same range, such as answers on a scale.
+    They do if they are years, consecutive integers, or at least four integers of equal distance,
+    such as wavelengths. None means that later records are like them: all years, of the same
+    distance too, or integers of the same range, such as answers on a scale.
     """
     cells = [first[column] for column in numbered]
     if not cells or not all(map(WHOLE.fullmatch, cells)):
@@ -573,12 +582,12 @@ def _are_labels(first: Sequence[str], body: Records, numbered: Sequence[int]) ->
     entries = [entry for row in later for entry in row]
     if len(steps) < 2 and steps != {0} and all(label in YEARS for label in labels):
         return None if all(entry in YEARS for entry in entries) else True
-    if steps != {1}:
+    if len(steps) != 1 or steps == {0} or (steps != {1} and len(labels) < 4):
         return False
-    low, high = labels[0], labels[-1]
+    low, high = min(labels), max(labels)
     if all(entry is not None and low <= entry <= high for entry in entries):
         return None
-    counted = (None not in row and {b - a for a, b in pairwise(row)} == {1} for row in later)  # type: ignore[operator]
+    counted = (None not in row and {b - a for a, b in pairwise(row)} == steps for row in later)  # type: ignore[operator]
     return None if all(counted) else True
 
 
