@@ -1,6 +1,6 @@
 import numpy as np
 import pytest
-from sklearn.exceptions import NotFittedError
+from sklearn.exceptions import ConvergenceWarning, NotFittedError
 from sklearn.linear_model import MultiTaskLasso
 
 import extras
@@ -67,10 +67,31 @@ def test_the_history_is_drawn_by_quantity(linear):
         HistoryDisplay.from_estimator(linear, quantity="colour")
 
 
+@pytest.mark.parametrize("method", ["rag", "nonuniform_l2"])
+def test_the_history_shows_the_known_optimum(digits, method):
+    fitted = lucidae.LinearAutoencoder(3, method=method, solver="gradient").fit(digits)
+    exact = lucidae.LinearAutoencoder(3, method=method, solver="exact").fit(digits)
+    optimum = HistoryDisplay.from_estimator(fitted).optimum
+    assert optimum == pytest.approx(exact.certificate_.evidence["loss"], rel=1e-9)
+    assert HistoryDisplay.from_estimator(fitted, quantity="distance").optimum is None
+
+
+def test_the_history_of_dropout_training_shows_the_known_optimum(digits):
+    trained = lucidae.DropoutAutoencoder(3, solver="sgd", max_iter=20, random_state=0)
+    with pytest.warns(ConvergenceWarning):
+        trained.fit(digits)
+    exact = lucidae.DropoutAutoencoder(3).fit(digits)
+    display = HistoryDisplay.from_estimator(trained)
+    assert display.optimum == pytest.approx(exact.objective_, rel=1e-6)
+    assert display.ax_.get_legend().get_texts()[0].get_text() == "optimum"
+
+
 def test_a_value_of_zero_does_not_undo_the_logarithmic_axis():
     display = History(np.arange(3), {"distance": np.array([1.0, 1e-3, 0.0])}).plot()
     assert display.ax_.get_yscale() == "log"
     assert np.isnan(display.lines_[0].get_ydata()[-1])
+    spectrum = SpectrumDisplay([3.0, 1e-3, 0.0]).plot()
+    assert spectrum.ax_.get_yscale() == "log"
     mixed = History(np.arange(2), {"loss": np.array([-1.0, 2.0])}).plot()
     assert mixed.ax_.get_yscale() == "linear"
 

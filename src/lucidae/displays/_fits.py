@@ -46,7 +46,7 @@ class Display(ABC):
                 raise ImportError(
                     f"{type(self).__name__} needs matplotlib: {install_command('cli')}"
                 ) from error
-            ax = plt.subplots()[1]
+            ax = plt.subplots(layout="constrained")[1]
         self.ax_, self.figure_ = ax, ax.figure
         self._draw(ax, style)
         return self
@@ -170,6 +170,7 @@ class ComponentsDisplay(Display):
             ax.set_axis_off()
             return
         ax.set(xlabel="feature", ylabel="component")
+        ax.yaxis.get_major_locator().set_params(integer=True)
         label_features(ax, self.feature_names)
         self.figure_.colorbar(self.image_, ax=ax)
 
@@ -263,12 +264,16 @@ class SpectrumDisplay(Display):
 
     def _draw(self, ax: Any, line: dict[str, Any]) -> None:
         order = np.arange(len(self.values))  # the indices of ``components_``
-        (self.line_,) = ax.plot(order, self.values, **{"marker": "o", **line})
+        # Zeros, and what is below the rounding error of the largest value, leave a gap in the line.
+        positive = self.values > np.finfo(float).eps * np.max(self.values, initial=0.0)
+        logarithmic = bool(positive.sum() > 1 and not np.any(self.values < 0))
+        values = np.where(positive, self.values, np.nan) if logarithmic else self.values
+        (self.line_,) = ax.plot(order, values, **{"marker": "o", **line})
         if self.level is not None and self.level > 0:
             label = "noise" if self.quantity == "variance" else "threshold"
             ax.axhline(self.level, linestyle="--", color="gray", label=label)
             ax.legend()
-        if np.all(self.values > 0):
+        if logarithmic:
             ax.set_yscale("log")
         ax.xaxis.get_major_locator().set_params(integer=True)
         ax.set(xlabel="component", ylabel=self.quantity)
@@ -478,6 +483,10 @@ def _all_eigenvalues(estimator: Any) -> tuple[Any, float, int]:
     )
 
 
+OPTIMA = (("loss", "loss", "minimum"), ("objective", "value", "bound"))
+"""Quantities of histories, and the evidence of a certificate with their value and their optimum."""
+
+
 class HistoryDisplay(Display):
     """Plot of a quantity, such as the loss, against the iterations of a fit.
 
@@ -490,6 +499,8 @@ class HistoryDisplay(Display):
     quantity : str, optional
         Name of the quantity to draw. By default it is the loss, the energy or the objective if one
         of them was recorded, otherwise the distance to optimality.
+    optimum : float, optional
+        Height of a dashed line: the smallest value that the quantity can take.
 
     Attributes
     ----------
@@ -509,7 +520,9 @@ class HistoryDisplay(Display):
 
     PREFERRED = ("loss", "energy", "objective", "distance")
 
-    def __init__(self, history: History, *, quantity: str | None = None) -> None:
+    def __init__(
+        self, history: History, *, quantity: str | None = None, optimum: float | None = None
+    ) -> None:
         if not len(history):
             raise ValueError(
                 "The history is empty, because the fit was computed in closed form, without "
@@ -518,12 +531,13 @@ class HistoryDisplay(Display):
         chosen = quantity or next(name for name in self.PREFERRED if name in history)
         self.history = history
         self.quantity = check_choice(chosen, "quantity", history.names)
+        self.optimum = optimum
 
     @classmethod
     def from_estimator(
         cls, estimator: Any, *, quantity: str | None = None, ax: Any = None, **line: Any
     ) -> Self:
-        """Draw the history of a fitted estimator.
+        """Draw the history of a fitted estimator, and the optimum if its certificate knows it.
 
         Parameters
         ----------
@@ -543,7 +557,15 @@ class HistoryDisplay(Display):
             The display, already drawn.
         """
         _, history = fitted_attribute(estimator, ("history_",), cls.__name__)
-        return cls(history, quantity=quantity).plot(ax=ax, **line)
+        display = cls(history, quantity=quantity)
+        found = estimator.certificate_.evidence
+        for name, value, least in OPTIMA:
+            # Only if the history recorded what the certificate compares with the optimum.
+            if display.quantity == name and least in found:
+                last = np.ravel(history[name][-1])
+                if np.allclose(last, found[value], rtol=1e-6, atol=0.0):
+                    display.optimum = float(found[least])
+        return display.plot(ax=ax, **line)
 
     def _draw(self, ax: Any, line: dict[str, Any]) -> None:
         values = np.asarray(self.history[self.quantity], dtype=float)
@@ -553,7 +575,11 @@ class HistoryDisplay(Display):
         if logarithmic:
             values = np.where(values > 0, values, np.nan)
         self.lines_ = ax.plot(self.history.iterations, values, **line)
-        ax.set_xscale("symlog", linthresh=1)
+        if self.history.iterations[-1] > 10:
+            ax.set_xscale("symlog", linthresh=1)
+        if self.optimum is not None:
+            ax.axhline(self.optimum, linestyle="--", color="gray", label="optimum")
+            ax.legend()
         if logarithmic:
             ax.set_yscale("log")
         ax.set(xlabel="iteration", ylabel=self.quantity)
@@ -658,11 +684,11 @@ class RecoveryDisplay(Display):
             ax.plot(true, self.truth[true], markersize=10, color="tab:orange",
                           label="truth", **rings)  # fmt: skip
         if self.support is not None:
-            ax.plot(self.support, np.zeros(len(self.support)), linestyle="", marker="^",
+            ax.plot(self.support, np.zeros(len(self.support)), linestyle="", marker="^", zorder=3,
                           color="tab:green", clip_on=False, label="significant")  # fmt: skip
         ax.set(xlabel="column", ylabel="norm of its coefficients")
         label_features(ax, self.feature_names)
-        ax.legend()
+        ax.legend(loc="lower center", bbox_to_anchor=(0.5, 1.0), ncols=3, frameon=False)
 
 
 def label_features(ax: Any, names: Any) -> None:

@@ -436,13 +436,15 @@ class EnergySliceDisplay(Display):
     def _draw(self, ax: Any, line: dict[str, Any]) -> None:
         names = {"full": "full posterior", "diagonal": "diagonal posterior", "point": "autoencoder"}
         colors = {"full": "tab:blue", "diagonal": "tab:orange", "point": "tab:gray"}
+        dashes = {"full": "-", "diagonal": "--", "point": "-."}  # seen where they coincide
         relevance, full, self.lines_ = self.energies.relevance, self.energies.full, {}
         axis = np.maximum(relevance, relevance[1])  # a minimum at zero is drawn at the left edge
         for name, label in names.items():
             values, minima = getattr(self.energies, name), self.energies.minima(name)
             places = np.searchsorted(relevance, minima)
             lowest = values[places].min() if places.size else np.nanmin(values)
-            style = {"color": colors[name], "linewidth": 2.0, "label": label, **line}
+            shape = {"color": colors[name], "linestyle": dashes[name], "linewidth": 2.0}
+            style = {**shape, "label": label, **line}
             (self.lines_[name],) = ax.plot(axis[1:], values[1:] - lowest, **style)
             ax.plot(axis[places], values[places] - lowest, "o", color=style["color"])
         if self.energies.fitted > 0.0:
