@@ -34,7 +34,7 @@ from lucidae_papers.declaration import (
     work,
 )
 from lucidae_papers.device import reference
-from lucidae_papers.verdicts import AtLeast, AtMost, Falls, Ordered
+from lucidae_papers.verdicts import AtLeast, AtMost, Ordered
 
 TARGET = 2.0
 
@@ -64,6 +64,7 @@ class Surfaces:
         table = {name: [_figures(cell.arrays)[name] for cell in results] for name in names}
         curves = {name: Curve(self.strengths, figures, "λ =") for name, figures in table.items()}
         curves["inequality"] = Curve(self.strengths[1:], table["inequality"][1:], "λ =")
+        curves["step of the norm"] = Curve(self.strengths[1:], np.diff(table["norm"]), "λ =")
         norms = np.linalg.norm(results.one(strength=0.0).arrays["ends"], axis=1)
         curves["radius range"] = Curve([0], [np.ptp(norms)])
         curves["inequality without dropout"] = Curve([0], table["inequality"][:1])
@@ -149,10 +150,11 @@ EXPECTED_ON_SURFACES = {
         ),
     ),
     "shrink": (
-        Falls(
-            "norm",
+        AtMost(
+            "step of the norm",
             -0.01,
-            says="norm of the weights at the minima, as the strength λ of dropout grows",
+            at="everywhere",
+            says="norm of the weights at the minima: change from one strength λ to the next",
         ),
     ),
 }

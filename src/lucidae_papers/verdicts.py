@@ -101,6 +101,31 @@ def measured(claim: Claim) -> str:
     return f"{figure} ({claim.advice})" if claim.advice else figure
 
 
+def claimed(
+    verdict: Any,
+    curves: Curves,
+    reference: str,
+    name: str,
+    value: float,
+    words: str,
+    bound: float,
+    *,
+    most: bool = False,
+    remark: str = "",
+) -> Claim:
+    """Return the claim that a value is at least a bound, or at most if `most`; NaN is neither."""
+    holds = value <= bound if most else value >= bound
+    statement = stated(verdict.says or name, words, curves[read_by(verdict)[0]], verdict.at)
+    return Claim(name, statement, reference, value, bound, holds, remark)
+
+
+def read_by(verdict: Any) -> tuple[str, ...]:
+    """Return the names of the curves that a verdict reads."""
+    if hasattr(verdict, "first"):
+        return verdict.first, verdict.second
+    return verdict.series if isinstance(verdict.series, tuple) else (verdict.series,)
+
+
 @dataclass(frozen=True, slots=True)
 class AtMost:
     """Verdict that the selected values of one curve are at most `bound`."""
@@ -111,8 +136,10 @@ class AtMost:
     says: str = ""
 
     def judge(self, curves: Curves, reference: str) -> Claim:
-        """Return a `Claim` that the values of the curve selected by `at` are at most `bound`."""
-        return _bounded(self, curves, reference, largest=True)
+        """Return a `Claim` on the largest of the values of the curve that `at` selects."""
+        value = worst(figures(curves, self.series, self.at), largest=True)
+        words = f"at most {self.bound:g}"
+        return claimed(self, curves, reference, self.series, value, words, self.bound, most=True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,44 +152,10 @@ class AtLeast:
     says: str = ""
 
     def judge(self, curves: Curves, reference: str) -> Claim:
-        """Return a `Claim` that the values of the curve selected by `at` are at least `bound`."""
-        return _bounded(self, curves, reference, largest=False)
-
-
-def _bounded(one: AtMost | AtLeast, curves: Curves, reference: str, *, largest: bool) -> Claim:
-    """Return the `Claim` that the largest value is at most the bound, or the smallest at least."""
-    value = worst(figures(curves, one.series, one.at), largest)
-    words = f"at {'most' if largest else 'least'} {one.bound:g}"
-    statement = stated(one.says or one.series, words, curves[one.series], one.at)
-    holds = value <= one.bound if largest else value >= one.bound
-    return Claim(one.series, statement, reference, value, one.bound, holds)
-
-
-@dataclass(frozen=True, slots=True)
-class Between:
-    """Verdict that the selected values of one curve lie from `low` to `high`, both included."""
-
-    series: str
-    low: float
-    high: float
-    at: Where = "end"
-    says: str = ""
-
-    def judge(self, curves: Curves, reference: str) -> Claim:
-        """Return a `Claim` that the selected values of the curve lie from `low` to `high`.
-
-        Its value is the one farthest from the middle of this interval.
-        """
-        values = figures(curves, self.series, self.at)
-        middle = (self.low + self.high) / 2
-        value = float(values[np.argmax(np.where(np.isnan(values), np.inf, abs(values - middle)))])
-        nearest = self.low if value < middle else self.high
-        holds = self.low <= value <= self.high
-        curve, words = curves[self.series], self.says or self.series
-        exact = self.low == self.high
-        bound = f"exactly {self.low:g}" if exact else f"from {self.low:g} to {self.high:g}"
-        statement = stated(words, bound, curve, self.at)
-        return Claim(self.series, statement, reference, value, nearest, holds)
+        """Return a `Claim` on the smallest of the values of the curve that `at` selects."""
+        value = worst(figures(curves, self.series, self.at), largest=False)
+        words = f"at least {self.bound:g}"
+        return claimed(self, curves, reference, self.series, value, words, self.bound)
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,11 +174,10 @@ class Ordered:
         """Return a `Claim` on the smallest difference between a curve and the next one."""
         levels = [figures(curves, name, self.at) for name in self.series]
         value = min(worst(a - b, largest=False) for a, b in pairwise(levels))
-        name, curve = " ≥ ".join(self.series), curves[self.series[0]]
         smallest = "smallest difference" if len(self.series) > 2 else "difference"
-        bound = f"{smallest} at least {self.margin:g}"
-        statement = stated(self.says or name, bound, curve, self.at)
-        return Claim(name, statement, reference, value, self.margin, value >= self.margin)
+        words = f"{smallest} at least {self.margin:g}"
+        name = " ≥ ".join(self.series)
+        return claimed(self, curves, reference, name, value, words, self.margin)
 
 
 @dataclass(frozen=True, slots=True)
@@ -200,13 +192,10 @@ class Agree:
 
     def judge(self, curves: Curves, reference: str) -> Claim:
         """Return a `Claim` that the largest difference of both curves is at most `within`."""
-        one = figures(curves, self.first, self.at)
-        other = figures(curves, self.second, self.at)
+        one, other = (figures(curves, name, self.at) for name in (self.first, self.second))
         value = worst(abs(one - other), largest=True)
-        name = f"{self.first} ≈ {self.second}"
-        bound = f"difference at most {self.within:g}"
-        statement = stated(self.says or name, bound, curves[self.first], self.at)
-        return Claim(name, statement, reference, value, self.within, value <= self.within)
+        name, words = f"{self.first} ≈ {self.second}", f"difference at most {self.within:g}"
+        return claimed(self, curves, reference, name, value, words, self.within, most=True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -225,36 +214,12 @@ class Outweighs:
 
     def judge(self, curves: Curves, reference: str) -> Claim:
         """Return a `Claim` that the smallest ratio of both curves is at least `factor`."""
-        above = figures(curves, self.first, self.at)
-        below = figures(curves, self.second, self.at)
+        above, below = (figures(curves, name, self.at) for name in (self.first, self.second))
         with np.errstate(divide="ignore", invalid="ignore"):
             value = worst(above / below, largest=False)
-        name = f"{self.first} / {self.second}"
-        bound = f"ratio at least {self.factor:g}"
-        statement = stated(self.says or name, bound, curves[self.first], self.at)
+        name, words = f"{self.first} / {self.second}", f"ratio at least {self.factor:g}"
         remark = "the second quantity is zero" if math.isinf(value) else ""
-        return Claim(name, statement, reference, value, self.factor, value >= self.factor, remark)
-
-
-@dataclass(frozen=True, slots=True)
-class Falls:
-    """Verdict that a curve increases by at most `slack` from each grid point to the next.
-
-    A negative `slack` requires that it decreases by at least the absolute value of `slack`.
-    """
-
-    series: str
-    slack: float = 0.0
-    says: str = ""
-
-    def judge(self, curves: Curves, reference: str) -> Claim:
-        """Return a `Claim` that the largest increase between grid points is at most `slack`."""
-        curve = curve_named(curves, self.series)
-        steps = np.diff(curve.y)
-        value = worst(steps, largest=True) if len(steps) else 0.0
-        bound = f"largest change from one point to the next at most {self.slack:g}"
-        statement = f"{self.says or self.series}: {bound}"
-        return Claim(self.series, statement, reference, value, self.slack, value <= self.slack)
+        return claimed(self, curves, reference, name, value, words, self.factor, remark=remark)
 
 
 @dataclass(frozen=True, slots=True)
@@ -272,6 +237,7 @@ class Sooner:
     level: float
     factor: float = 1.0
     says: str = ""
+    at: Where = ""  # the whole curve is read
 
     def judge(self, curves: Curves, reference: str) -> Claim:
         """Return a `Claim` on the ratio of the points at which both curves fall to `level`."""
@@ -286,9 +252,8 @@ class Sooner:
         else:
             value = late / max(early, 1e-300)
         name = f"{self.first} before {self.second}"
-        bound = f"the first falls to {self.level:g} at least {self.factor:g} times sooner"
-        statement = f"{self.says or name}: {bound}"
-        return Claim(name, statement, reference, value, self.factor, value >= self.factor, remark)
+        words = f"the first falls to {self.level:g} at least {self.factor:g} times sooner"
+        return claimed(self, curves, reference, name, value, words, self.factor, remark=remark)
 
 
 def arrival(curve: Curve, level: float) -> float:
@@ -346,23 +311,22 @@ def judge_seeds(verdict: Any, curves: Curves, reference: str) -> Claim:
     Its value is the mean over the seeds. It holds if it does for every seed, is None if it does for
     at least half of them, and fails otherwise; `advice` has the range of the values.
     """
-    counts = {len(curve.seeds) for curve in curves.values() if curve.seeds is not None}
-    if not counts:
-        claim: Claim = verdict.judge(curves, reference)
-        return claim
+    read = {name: curve_named(curves, name) for name in read_by(verdict)}
     every: list[Claim] = [
-        verdict.judge({name: curve.of_seed(seed) for name, curve in curves.items()}, reference)
-        for seed in range(max(counts))
+        verdict.judge({name: curve.of_seed(seed) for name, curve in read.items()}, reference)
+        for seed in range(max(len(curve.each) for curve in read.values()))
     ]
     values = [math.nan if claim.value is None else claim.value for claim in every]
-    if len(set(values)) == 1:
+    finite = [value for value in values if math.isfinite(value)]
+    if len(set(values)) == 1 or not finite:
         return every[0]
     held = sum(claim.holds is True for claim in every)
-    low, high = (_figure(bound(values)) for bound in (min, max))
-    spread = f"{low} to {high} over {len(every)} seeds"
-    remarks = dict.fromkeys(claim.advice for claim in every if claim.advice)
+    spread = f"{_figure(min(finite))} to {_figure(max(finite))} over {len(every)} seeds"
+    if len(finite) < len(every):
+        spread += f", {len(every) - len(finite)} of them not finite"
     if every[0].holds is not None and 0 < held < len(every):
-        spread = f"{spread}, of which {held} satisfy the bound"
+        spread += f", of which {held} satisfy the bound"
+    remarks = dict.fromkeys(claim.advice for claim in every if claim.advice)
     holds = None if every[0].holds is None else held == len(every)
     if 0 < len(every) - held <= held:
         holds = None

@@ -21,9 +21,7 @@ from lucidae_papers.verdicts import (
     Agree,
     AtLeast,
     AtMost,
-    Between,
     Counts,
-    Falls,
     Ordered,
     Outweighs,
     Reported,
@@ -48,15 +46,12 @@ RIGHT = [
     AtMost("fast", 0.3, at=(10, 100)),
     AtLeast("stuck", 0.7, at="everywhere"),
     AtLeast("slow", 0.65, at="mean"),
-    Between("stuck", 0.6, 0.8),
     Ordered(("stuck", "slow", "fast"), margin=0.2),
     Ordered(("slow", "stuck"), at=1),
     Ordered(("slow", "stuck"), margin=-0.5, at="everywhere"),
     Outweighs("slow", "fast", 25.0),
     Outweighs("slow", "zero", 1e9),
     Agree("slow", "stuck", 0.11, at=10),
-    Falls("fast"),
-    Falls("wavy", slack=0.21),
     Sooner("fast", "slow", 0.35, factor=5.0),
     Sooner("fast", "stuck", 0.1, factor=10.0),  # the second curve ends at 1000
 ]
@@ -67,9 +62,6 @@ WRONG = [
     AtLeast("lost", 0.0),
     AtLeast("fast", 0.02),
     AtLeast("fast", 0.02, at="everywhere"),
-    Between("stuck", 0.71, 0.8),
-    Between("fast", 0.0, 0.5, at="everywhere"),
-    Between("lost", 0.0, 1.0, at="everywhere"),
     Ordered(("fast", "slow")),
     Ordered(("stuck", "slow", "fast"), margin=0.35),
     Ordered(("stuck", "lost")),
@@ -77,8 +69,6 @@ WRONG = [
     Outweighs("lost", "slow", 0.0),
     Agree("slow", "stuck", 0.1),
     Agree("lost", "stuck", 1.0),
-    Falls("wavy"),
-    Falls("lost"),
     Sooner("slow", "fast", 0.35),
     Sooner("stuck", "stuck", 0.1),
     Sooner("fast", "slow", 0.35, factor=11.0),
@@ -247,6 +237,23 @@ def test_every_seed_is_judged_and_the_spread_is_shown():
     assert "of which 2 satisfy the bound" in claim.advice
     assert judged([("all", 0.05)]).claims[0].holds is False
     assert judged([("some", 0.2)]).claims[0].holds is False  # one seed of three is chance
+
+
+def test_seeds_that_diverged_are_counted_and_do_not_hide_the_others():
+    lost = {"some": [[1.0, 0.1], [1.0, np.nan], [1.0, 0.3]], "all": [[1.0, np.nan]] * 3}
+    curves = {name: Curve.over_seeds([1, 2], runs) for name, runs in lost.items()}
+    some, every = judged([("some", 0.5), ("all", 0.5)], curves=curves).claims
+    assert measured(some) == (
+        "0.1 to 0.3 over 3 seeds, 1 of them not finite, of which 2 satisfy the bound"
+    )
+    assert (some.holds, every.holds) == (None, False)
+    assert measured(every) == "not finite: a run diverged"
+
+
+def test_curves_may_have_different_numbers_of_seeds():
+    curves = SEEDS | {"two": Curve.over_seeds([1, 2], [[1.0, 0.1], [1.0, 0.2]])}
+    first, second = judged([("all", 0.3), ("two", 0.3)], curves=curves).claims
+    assert (first.advice, second.advice) == ("0.1 to 0.3 over 3 seeds", "0.1 to 0.2 over 2 seeds")
 
 
 @pytest.mark.parametrize(
