@@ -20,6 +20,7 @@ from lucidae_papers.declaration import (
     grid,
     listed,
     own,
+    settings_of,
     work_with_torch,
 )
 from lucidae_papers.verdicts import AtLeast, AtMost, Ordered, Outweighs, Reported
@@ -56,11 +57,7 @@ class Compression:
     def cells(self) -> Sequence[Cell]:
         """Return one run per network and seed."""
         measure = work_with_torch("compression_runs")
-        shared = {
-            "shares": list(self.shares),
-            "calibration": self.calibration,
-            "held_out": self.held_out,
-        }
+        shared = settings_of(self, "shares", "calibration", "held_out")
         cells = []
         for network, settings in self.networks.items():
             every = {"network": network, **settings, **shared}
@@ -171,30 +168,13 @@ REPORTED = (
     ),
 )
 
+DIGITS = {"data": "digits", "batch_size": 64, "learning_rate": 3e-3}
+TEXT = {"width": 32, "depth": 1, "length": 32}
 SMOKE = Compression(
     {
-        "perceptron": {
-            "data": "digits",
-            "width": 128,
-            "steps": 600,
-            "batch_size": 64,
-            "learning_rate": 3e-3,
-        },
-        "convolutional": {
-            "data": "digits",
-            "width": 16,
-            "steps": 300,
-            "batch_size": 64,
-            "learning_rate": 3e-3,
-        },
-        "language": {
-            "width": 32,
-            "depth": 1,
-            "length": 32,
-            "steps": 300,
-            "batch_size": 32,
-            "learning_rate": 1e-2,
-        },
+        "perceptron": DIGITS | {"width": 128, "steps": 600},
+        "convolutional": DIGITS | {"width": 16, "steps": 300},
+        "language": TEXT | {"steps": 300, "batch_size": 32, "learning_rate": 1e-2},
     },
     (0.2, 0.3, 0.5),
     calibration=400,
@@ -202,30 +182,13 @@ SMOKE = Compression(
     seeds=(0,),
     seconds=2.0,
 )
+LONG = {"steps": 3000, "learning_rate": 1e-3}
+MNIST = LONG | {"data": "mnist", "batch_size": 256}
 PAPER = Compression(
     {
-        "perceptron": {
-            "data": "mnist",
-            "width": 512,
-            "steps": 3000,
-            "batch_size": 256,
-            "learning_rate": 1e-3,
-        },
-        "convolutional": {
-            "data": "mnist",
-            "width": 32,
-            "steps": 3000,
-            "batch_size": 256,
-            "learning_rate": 1e-3,
-        },
-        "language": {
-            "width": 256,
-            "depth": 6,
-            "length": 256,
-            "steps": 3000,
-            "batch_size": 64,
-            "learning_rate": 1e-3,
-        },
+        "perceptron": MNIST | {"width": 512},
+        "convolutional": MNIST | {"width": 32},
+        "language": LONG | {"width": 256, "depth": 6, "length": 256, "batch_size": 64},
     },
     (0.1, 0.15, 0.2, 0.3, 0.5, 0.7),
     calibration=500,

@@ -48,6 +48,7 @@ __all__ = [
     "listed",
     "on_processor",
     "own",
+    "settings_of",
     "with_settings",
     "work",
     "work_with_torch",
@@ -232,6 +233,12 @@ def grid(
     combinations = itertools.product(*axes.values())
     every = [{**shared, **dict(zip(axes, values, strict=True))} for values in combinations]
     return [Cell(work, one, cost(one) if callable(cost) else cost) for one in every]
+
+
+def settings_of(part: Any, *names: str) -> dict[str, Any]:
+    """Return some fields of a dataclass by name, as settings of a run: tuples become lists."""
+    values = {name: getattr(part, name) for name in names}
+    return {name: list(one) if isinstance(one, tuple) else one for name, one in values.items()}
 
 
 def listed(values: Iterable[Any], between: str = ", ") -> str:

@@ -31,6 +31,7 @@ from lucidae_papers.declaration import (
     identity,
     listed,
     on_processor,
+    settings_of,
     work,
 )
 from lucidae_papers.device import reference
@@ -203,13 +204,9 @@ class Paths:
 
         A run trains the network with SGD from two initial weights and records both paths.
         """
-        shared = {
-            "target": TARGET,
-            "starts": [list(start) for start in STARTS],
-            "n_steps": self.n_steps,
-            "batch_size": self.batch_size,
-            "rate": self.rate,
-        }
+        starts = [list(start) for start in STARTS]
+        shared = settings_of(self, "n_steps", "batch_size", "rate")
+        shared |= {"target": TARGET, "starts": starts}
         axes = {"strength": self.strengths, "seed": range(self.seeds)}
         return grid(measure_paths, axes, shared, self.n_steps * 2e-4)
 
@@ -339,14 +336,9 @@ class Convergence:
         A `Cell` is a stored unit of work, here `runs_per_cell` trainings; the width is the number
         of hidden units.
         """
-        shared = {
-            "shape": list(self.shape),
-            "n_steps": self.n_steps,
-            "batch_size": self.batch_size,
-            "runs": self.runs_per_cell,
-            "schedule": "linear",
-            "record_at": list(log_grid(self.n_steps)),
-        }
+        shared = settings_of(self, "shape", "n_steps", "batch_size")
+        shared |= {"runs": self.runs_per_cell, "schedule": "linear"}
+        shared["record_at"] = list(log_grid(self.n_steps))
         axes = {
             "init_scale": INIT_SCALES,
             "width": self.widths,

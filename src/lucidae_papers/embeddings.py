@@ -18,6 +18,7 @@ from lucidae_papers.declaration import (
     grid,
     listed,
     own,
+    settings_of,
     work_with_torch,
 )
 from lucidae_papers.verdicts import Agree, AtMost, Ordered, Reported
@@ -62,16 +63,11 @@ class Truncation:
 
     def cells(self) -> Sequence[Cell]:
         """Return one run per kind of training and seed."""
-        shared = {
-            "data": self.data,
-            "dims": list(self.dims),
-            "hidden": self.hidden,
-            "epochs": self.epochs,
-            "batch_size": self.batch_size,
-            "learning_rate": self.learning_rate,
-        }
+        names = ("data", "dims", "hidden", "epochs", "batch_size", "learning_rate")
         axes = {"loss": TRAININGS, "seed": range(self.seeds)}
-        return grid(work_with_torch("embedding_runs"), axes, shared, self.seconds)
+        return grid(
+            work_with_torch("embedding_runs"), axes, settings_of(self, *names), self.seconds
+        )
 
     def curves(self, results: Results) -> Curves:
         """Return accuracy and recall against the number of dimensions, for each seed.

@@ -510,20 +510,6 @@ class Outcome:
         """Return the judgements on claims of the paper, or those on findings of our own."""
         return tuple(one for one in self.judgements if one.statement.kind is kind)
 
-    def summary(self) -> str:
-        """Return the verdicts as plain text, one line per statement and one per measured value."""
-        lines = [str(self.counts)]
-        for one in self.judgements:
-            kind = f"{one.statement.kind.value}, {one.verdict}"
-            lines.append(f"{MARKS[one.holds]} {kind}: {one.statement.words}")
-            lines += [f"    {one.why}"] if one.why else []
-            lines += [
-                f"    {MARKS[claim.holds]} {claim.statement}; measured {measured(claim)}"
-                for claim in one.claims
-            ]
-        lines += [f"– reported: {one.statement}; measured {measured(one)}" for one in self.reported]
-        return "\n".join(lines)
-
     def to_dict(self) -> dict[str, Any]:
         """Return settings, machines, seconds and all verdicts as a dictionary for JSON."""
         figures = [

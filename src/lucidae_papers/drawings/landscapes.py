@@ -1,19 +1,15 @@
-"""Functions that draw loss surfaces: contours, a static 3-D view, and one that can be rotated."""
+"""Functions that draw loss surfaces: contours and a 3-D view."""
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
-from dataclasses import dataclass, field
-from html import escape
-from importlib.resources import files
 from typing import Any
 
 import numpy as np
 from scipy.interpolate import RegularGridInterpolator
 
 from lucidae.dropout.landscape import scalar_surface
-from lucidae_app.report.page import Block, Card, Plot
+from lucidae_app.report.page import Block, Plot
 from lucidae_app.report.style import LIGHT, drawing, new_figure
 from lucidae_papers.drawings.training import numbers
 from lucidae_papers.verdicts import Outcome
@@ -24,36 +20,6 @@ RINGS, SPOKES = 21, 61
 
 CUT = 1.25
 """Surfaces of the dropout loss are drawn up to this multiple of their height at the origin."""
-
-
-@dataclass(frozen=True, slots=True)
-class RotatableSurface:
-    """A 3-D view of a surface that the reader can rotate by dragging or with the arrow keys."""
-
-    name: str  # identifier on the page
-    title: str  # title of the view
-    # (3, rings, spokes): points of the surface, as `bowl` returns them
-    mesh: Any = field(repr=False)
-    # (p, 3): points (x, y, height) of a path on the surface
-    path: Any = field(repr=False, default=())
-
-    def __str__(self) -> str:
-        return self.title
-
-    def _repr_html_(self) -> str:
-        data = {
-            "mesh": np.asarray(self.mesh).round(3).tolist(),
-            "path": np.asarray(self.path).round(3).tolist(),
-        }
-        page = files("lucidae_papers").joinpath("templates", "surface.html")
-        text = page.read_text(encoding="utf-8")
-        for mark, value in {
-            "@NAME@": self.name,
-            "@TITLE@": escape(self.title, quote=True),
-            "@DATA@": json.dumps(data, separators=(",", ":")),
-        }.items():
-            text = text.replace(mark, value)
-        return text
 
 
 def bowl(axis: Any, surface: Any, ceiling: float) -> Any:
@@ -74,16 +40,15 @@ def bowl(axis: Any, surface: Any, ceiling: float) -> Any:
 
 
 def valley(outcome: Outcome) -> Sequence[Block]:
-    """Return a plot and a 3-D view of the loss of the non-uniform ℓ₂ penalty and a descent on it.
+    """Return a plot of the loss of the non-uniform ℓ₂ penalty and a descent on it.
 
     The minima of this loss lie in a ring-shaped valley.
     """
     arrays = outcome.results.cells[0].arrays
     axis, surface, path = arrays["axis"], arrays["surface"], arrays["path"]
     ceiling = float(arrays["centre"])
-    spaced = _spread(path)
     with drawing():
-        figure, panels = _pair()
+        figure, (panels,) = _pairs(1)
         _solid(panels[0], axis, surface, ceiling)
         levels = np.linspace(surface.min(), ceiling, 14)
         _contours(panels[1], axis, np.minimum(surface, ceiling), levels)
@@ -104,17 +69,11 @@ def valley(outcome: Outcome) -> Sequence[Block]:
             caption,
             numbers(outcome.curves, ["radius", "angle", "ring"]),
         )
-    view = RotatableSurface(
-        "lae-landscape-view",
-        "Loss surface of the non-uniform penalty",
-        bowl(axis, surface, ceiling),
-        np.column_stack([path[spaced], arrays["path loss"][spaced]]),
-    )
-    return [plot, Card("3-D view", view)]
+    return [plot]
 
 
 def dropout(outcome: Outcome) -> Sequence[Block]:
-    """Return a plot of the dropout loss surface for every strength of dropout, and a 3-D view."""
+    """Return a plot of the dropout loss surface for every strength of dropout."""
     cells = outcome.results.cells
     with drawing():
         figure, rows = _pairs(len(cells))
@@ -132,12 +91,7 @@ def dropout(outcome: Outcome) -> Sequence[Block]:
             "strengths λ. Stars mark the optima of the closed form."
         )
         plot = Plot.of("dropout-landscape", figure, caption, numbers(outcome.curves))
-    last = cells[-1]
-    axis, surface = last.arrays["axis"], last.arrays["surface"]
-    ceiling = CUT * float(surface[len(axis) // 2, len(axis) // 2])
-    title = f"Loss surface of dropout at λ = {last.settings['strength']:g}"
-    view = RotatableSurface("dropout-landscape-view", title, bowl(axis, surface, ceiling))
-    return [plot, Card("3-D view", view)]
+    return [plot]
 
 
 def paths(outcome: Outcome) -> Sequence[Block]:
@@ -177,11 +131,6 @@ def _spread(path: Any, count: int = 300) -> Any:
     steps = np.linalg.norm(np.diff(path, axis=0), axis=1)
     length = np.concatenate([[0.0], np.cumsum(steps)])
     return np.unique(np.searchsorted(length, np.linspace(0, length[-1], count)))
-
-
-def _pair() -> tuple[Any, Any]:
-    figure, rows = _pairs(1)
-    return figure, rows[0]
 
 
 def _pairs(count: int) -> tuple[Any, Any]:

@@ -26,6 +26,7 @@ from lucidae_papers.declaration import (
     listed,
     on_processor,
     own,
+    settings_of,
     work,
 )
 from lucidae_papers.verdicts import LABELS, AtLeast, AtMost, Ordered, Reported, Where
@@ -141,19 +142,10 @@ class CountStudy:
         runs += [("spread", spread, {"spread": spread}) for spread in self.spreads]
         runs += [("tails", freedom, {"freedom": freedom}) for freedom in self.freedoms]
         runs += [("none", ratio, {"ratio": ratio, "signals": 0}) for ratio in self.ratios]
-        shared = {
-            "n_features": self.n_features,
-            "signals": self.signals,
-            "ratio": self.ratio,
-            "strength": self.strength,
-        }
+        shared = settings_of(self, "trials", "n_features", "signals", "ratio", "strength")
         return [
-            Cell(
-                measure,
-                {"panel": panel, "point": point, "trials": self.trials, **shared, **changed},
-                0.02 * self.trials,
-            )
-            for panel, point, changed in runs
+            Cell(measure, {"panel": panel, "point": point, **shared, **one}, 0.02 * self.trials)
+            for panel, point, one in runs
         ]
 
     def curves(self, results: Results) -> Curves:

@@ -25,6 +25,7 @@ from lucidae_papers.declaration import (
     Statement,
     listed,
     on_processor,
+    settings_of,
     work,
 )
 from lucidae_papers.verdicts import AtLeast, AtMost, Sooner
@@ -106,16 +107,8 @@ class Landscape:
 
     def cells(self) -> Sequence[Cell]:
         """Return a list with the only run of this experiment."""
-        settings = {
-            "points": self.points,
-            "n_steps": self.n_steps,
-            "eigenvalues": list(self.eigenvalues),
-            "penalties": list(self.penalties),
-            "rate": self.rate,
-            "others": list(self.others),
-            "start": list(self.start),
-        }
-        return [Cell(measure, settings, 0.3)]
+        names = ("points", "n_steps", "eigenvalues", "penalties", "rate", "others", "start")
+        return [Cell(measure, settings_of(self, *names), 0.3)]
 
     def curves(self, results: Results) -> Curves:
         """Return errors of radius and angle along the descent, loss on the ring, and steepness.

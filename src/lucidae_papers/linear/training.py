@@ -19,7 +19,16 @@ from lucidae.linear.theory import best_penalties, paper_penalties
 from lucidae.moments import SecondMoment
 from lucidae.spectrum import Spectrum
 from lucidae.validation import check_choice
-from lucidae_papers.declaration import Arrays, Cell, Curve, Curves, Results, Settings, work
+from lucidae_papers.declaration import (
+    Arrays,
+    Cell,
+    Curve,
+    Curves,
+    Results,
+    Settings,
+    settings_of,
+    work,
+)
 from lucidae_papers.device import reference
 
 Matrix = np.ndarray[Any, Any]
@@ -181,20 +190,9 @@ class Trial:
     @property
     def cell(self) -> Cell:
         """The run as a `Cell`, which the engine can compute and store."""
-        settings = {
-            "method": self.method,
-            "optimizer": self.optimizer,
-            "learning_rate": self.learning_rate,
-            "data": self.data,
-            "k": self.k,
-            "n_epochs": self.n_epochs,
-            "penalties": None if self.penalties is None else dict(self.penalties),
-            "batch_size": self.batch_size,
-            "record_at": self.grid,
-            "keep_weights": self.keep_weights,
-            "seed": self.seed,
-            **START,
-        }
+        names = ("method", "optimizer", "learning_rate", "data", "k", "n_epochs", "penalties")
+        names += ("batch_size", "keep_weights", "seed")
+        settings = settings_of(self, *names) | {"record_at": self.grid, **START}
         return Cell(measure, settings, self._cost(), self._companions(settings))
 
     def _companions(self, settings: Settings) -> str:

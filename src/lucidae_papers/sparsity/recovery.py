@@ -43,6 +43,7 @@ from lucidae_papers.declaration import (
     identity,
     listed,
     own,
+    settings_of,
     work,
 )
 from lucidae_papers.device import cores, is_accelerator, reference
@@ -224,25 +225,15 @@ class Recovery:
 
     def _cell(self, method: str, r: int, tau: int) -> Cell:
         """Return the run of a method on all problems with r active rows and a code of rank τ."""
-        problem = {
-            "d": self.d,
-            "kappa": self.kappa,
-            "n": self.n,
-            "tau": tau,
-            "r": r,
-            "row_scaling": self.row_scaling,
-            "snr_db": self.snr_db,
-            "leadfield": self.leadfield,
-            "trials": self.trials,
-            "seed": 100_000 * r,
-        }
+        names = ("d", "kappa", "n", "tau", "row_scaling", "snr_db", "leadfield", "trials")
+        shared = settings_of(self, *names) | {"tau": tau}
+        problem = shared | {"r": r, "seed": 100_000 * r}
         limit = LIMITS.get(method, LIMITS["group lasso"])
         settings = {"method": method, "tol": self.tol, "max_iter": limit, "problem": problem}
         if method in SOLVERS:
             settings["solver"] = SOLVERS[method]
         expected = (80 if method == "full" else limit if "lasso" in method else 40) * 1.2e-3
         cost = self.trials * (1e-3 + expected * (self.d / 100) ** 2 * (self.kappa / 200))
-        shared = {name: value for name, value in problem.items() if name not in ("r", "seed")}
         return Cell(measure, settings, cost, f"{shared} {self.active.index(r) // BLOCK}")
 
     def curves(self, results: Results) -> Curves:

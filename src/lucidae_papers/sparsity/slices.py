@@ -33,6 +33,7 @@ from lucidae_papers.declaration import (
     identity,
     on_processor,
     own,
+    settings_of,
     work,
 )
 from lucidae_papers.verdicts import AtLeast, AtMost
@@ -68,13 +69,7 @@ class Slices:
 
         A slice is the loss as a function of one coordinate, with all others fixed.
         """
-        example = {
-            "power": self.power,
-            "inner": self.inner,
-            "outer": self.outer,
-            "target": self.target,
-            "noise": self.noise,
-        }
+        example = settings_of(self, "power", "inner", "outer", "target", "noise")
         problem = {"d": 15, "kappa": 30, "r": 6, "n": 10, "snr_db": 20.0}
         return [
             Cell(measure_slice, example, 0.1),

@@ -17,6 +17,7 @@ from lucidae_papers.declaration import (
     Results,
     Scale,
     Statement,
+    settings_of,
     work_with_torch,
 )
 from lucidae_papers.verdicts import Ordered, Outweighs, Reported
@@ -56,10 +57,8 @@ class Comparison:
     def cells(self) -> Sequence[Cell]:
         """Return one run per arm and seed."""
         measure = work_with_torch("vae.published")
-        shared = {
-            name: getattr(self, name)
-            for name in ("data", "latents", "channels", "epochs", "batch_size", "learning_rate")
-        }
+        names = ("data", "latents", "channels", "epochs", "batch_size", "learning_rate")
+        shared = settings_of(self, *names)
         return [
             Cell(measure, {"arm": arm, "seed": seed, **shared}, self.seconds)
             for arm in self.arms
