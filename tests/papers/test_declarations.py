@@ -152,9 +152,7 @@ def test_the_page_is_one_file_that_asks_the_network_for_nothing(outcomes, tmp_pa
         assert outcome.experiment.reference in text
     for asked in ('src="http', 'href="http', "url(http", "@import", "fetch(", "XMLHttpRequest"):
         assert asked not in text
-    assert text.count("<canvas") == 2
     assert text.count("data:text/csv") >= 3
-    assert "<script>" in text
 
 
 def test_notes_have_claims_settings_and_figures_that_stand_alone(outcomes, tmp_path):

@@ -17,9 +17,8 @@ from lucidae_papers.declaration import Measured, Results
 from lucidae_papers.engine import experiment
 from lucidae_papers.vae import manifold, manifold_runs
 from lucidae_papers.vae.batched import ARMS, WIDEST, Design, Draws, VaeRun, VaeStack, generator
-from lucidae_papers.vae.manifold import PAPER, SMOKE
+from lucidae_papers.vae.manifold import PAPER, SMOKE, compared
 from lucidae_papers.vae.manifold_runs import image_generators, image_rows, random_generator
-from lucidae_papers.vae.manifold_verdicts import compared
 from papers.judging import flat
 
 TINY = Design(

@@ -12,7 +12,7 @@ from lucidae_app.report.page import Block, Plot
 from lucidae_app.report.style import LIGHT, drawing, new_figure
 from lucidae_papers.drawings.training import look, numbers, shared_legend
 from lucidae_papers.linear.counts import COUNTERS
-from lucidae_papers.vae.manifold_verdicts import ARMS, PARTS, panel_words
+from lucidae_papers.vae.manifold import ARMS, PARTS, panel_words
 from lucidae_papers.verdicts import LABELS, Outcome
 
 METHODS = ("full", "diagonal", "autoencoder", "group lasso")
