@@ -46,8 +46,9 @@ def test_condition_numbers_and_their_growth_are_those_of_the_runs():
     count = len(outcome.setting.sizes)
     for name in QUANTITIES:
         assert_allclose(outcome.curves[name].y, 2.0 * 3.0 ** np.arange(count))
-    assert_allclose(outcome.curves["growth/nonuniform/best"].y, 3.0 ** (count - 1))
-    assert "growth/nested/bound" not in outcome.curves
+    grown = outcome.curves["exponent/nonuniform/best"]
+    assert_allclose((grown.x / outcome.setting.sizes[0]) ** grown.y, 3.0 ** np.arange(1, count))
+    assert "exponent/nested/bound" not in outcome.curves
     (plot,) = training.conditioning(outcome)
     check_numbers(plot, outcome.curves, "nonuniform/best")
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -190,9 +190,9 @@ class Trial:
     @property
     def cell(self) -> Cell:
         """The run as a `Cell`, which the engine can compute and store."""
-        names = ("method", "optimizer", "learning_rate", "data", "k", "n_epochs", "penalties")
-        names += ("batch_size", "keep_weights", "seed")
-        settings = settings_of(self, *names) | {"record_at": self.grid, **START}
+        recorded = {"record_at": self.grid, **START}
+        own = [one.name for one in fields(self) if one.name not in ("marks", "label")]
+        settings = settings_of(self, *own) | recorded
         return Cell(measure, settings, self._cost(), self._companions(settings))
 
     def _companions(self, settings: Settings) -> str:
