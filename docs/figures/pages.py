@@ -68,14 +68,14 @@ def shrinkage():
     X, Y = images[:, :32], images[:, 32:]
     full = DropoutRegressor(dropout=0.0).fit(X, Y).singular_values_
     figure, axis = new_figure(figsize=WIDE)
-    places = np.arange(1, len(full) + 1)
+    places = np.arange(len(full))
     axis.plot(places, full, "o-", color=LIGHT["ink"], label="least squares")
     for rate, colour, line in [(0.2, "blue", "s--"), (0.5, "orange", "^-.")]:
         model = DropoutRegressor(dropout=rate).fit(X, Y)
         shrunk = np.maximum(full - model.threshold_, 0.0)
         label = f"dropout {rate}: rank {model.rank_}"
         axis.plot(places, shrunk, line, color=LIGHT[colour], label=label)
-    axis.set(xlabel="component", ylabel="singular value", ylim=(0, None), xlim=(0, 33))
+    axis.set(xlabel="component", ylabel="singular value", ylim=(0, None), xlim=(-1, 32))
     axis.legend(loc="upper right")
     return figure, "Singular values of least squares, reduced by the threshold of dropout."
 
