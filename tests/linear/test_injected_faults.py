@@ -10,7 +10,6 @@ import scipy.sparse
 
 from extras import require
 from lucidae import LinearAutoencoder, SecondMoment, certify
-from lucidae.moments import SecondMoment as Moment
 
 
 def table(n, m):
@@ -84,8 +83,8 @@ def judge(monkeypatch, fault, way, shape):
     """Return the verdict after a fault, and that of the same model on the true data."""
     X, weights = table(*shape)
     with monkeypatch.context() as patch, np.errstate(all="ignore"):
-        patch.setattr(Moment, "_add_rows", broken(fault, Moment._add_rows))
-        patch.setattr(Moment, "_of_rows", broken(fault, Moment._of_rows))
+        patch.setattr(SecondMoment, "_add_rows", broken(fault, SecondMoment._add_rows))
+        patch.setattr(SecondMoment, "_of_rows", broken(fault, SecondMoment._of_rows))
         # Data in blocks are loaded if they are small.
         patch.setattr("lucidae.linear.estimator.loaded_rows", lambda *_, **__: None)
         model = fitted(way, X, weights)
