@@ -1,6 +1,5 @@
 """The laboratory: its formulas in a browser are those of the package, and the page works."""
 
-import base64
 import json
 import re
 import shutil
@@ -22,9 +21,7 @@ require("rich")
 from browser import dumped, need_browser, results_in
 from laboratory_formulas import all_comparisons
 from lucidae_app import main
-from lucidae_app.preparation import Table
 from lucidae_app.report.page import SCRIPTS, laboratory_page
-from lucidae_app.report.sections import SECTIONS, render
 
 FOLDER = files("lucidae_app.report").joinpath("templates", "laboratory")
 
@@ -170,11 +167,3 @@ def test_command_writes_the_page_and_keeps_other_files(capsys, tmp_path, monkeyp
     assert notes.read_text(encoding="utf-8") == "my notes"
     assert run(capsys, "laboratory", "--out", notes, "--force")[0] == 0
     assert run(capsys, "laboratory", "--out", tmp_path)[0] == 2
-
-
-def test_report_contains_the_laboratory_as_a_file_to_save():
-    page = render(Table("a", np.eye(3), tuple("abc")), SECTIONS[-1:])
-    (link,) = re.findall(
-        r'download="lucidae-laboratory.html" href="data:text/html;base64,(.*?)"', page
-    )
-    assert base64.b64decode(link).decode() == laboratory_page()

@@ -324,6 +324,6 @@ def test_formulas_in_names_are_text_in_downloads():
 
 
 def test_indices_start_at_zero_everywhere(parsed):
-    for entry in ["components:component", "spectrum:component", "alignment:latent"]:
+    for entry in ["components:component", "spectrum:component"]:
         file, _, column = entry.partition(":")
         assert rows_of(parsed, f"{file}.csv")[0][column] == "0", file

@@ -135,21 +135,6 @@ def loadings(components: Series, columns: Sequence[str]) -> Figure:
         return figure
 
 
-def matrices(panels: Mapping[str, Series], *, xlabel: str, ylabel: str) -> Figure:
-    """Draw named matrices of values in [0, 1] side by side with one common colour scale."""
-    with drawing():
-        figure, grid = new_figure(1, len(panels), figsize=(8.2, 3.7), squeeze=False)
-        for axes, (name, values) in zip(grid[0], panels.items(), strict=True):
-            image = axes.imshow(values, cmap="Blues", vmin=0, vmax=1)
-            axes.grid(visible=False)
-            axes.set(title=name, xlabel=xlabel)
-            axes.xaxis.set_major_locator(MaxNLocator(integer=True))
-            axes.yaxis.set_major_locator(MaxNLocator(integer=True))
-        grid[0][0].set_ylabel(ylabel)
-        figure.colorbar(image, ax=grid[0][-1], shrink=0.85)
-        return figure
-
-
 def dropout(values: Series, threshold: float, rates: Series, ranks: Series) -> Figure:
     """Draw singular values with the threshold of dropout, and the rank for every dropout rate."""
     with drawing():

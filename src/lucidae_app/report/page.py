@@ -7,7 +7,6 @@ functions of the library.
 
 from __future__ import annotations
 
-import base64
 import csv
 import io
 import os
@@ -29,7 +28,6 @@ from lucidae.io import atomic_path
 from lucidae_app.files import as_text
 from lucidae_app.report.style import css_variables, to_svg
 
-LABORATORY_NAME = "lucidae-laboratory.html"
 SCRIPTS = ("formulas.js", "drawing.js", "views.js", "controls.js")  # each uses those before it
 
 
@@ -57,22 +55,6 @@ class Code(Prose):
     """Lines of code, shown in a fixed-width font."""
 
     kind: ClassVar[str] = "code"
-
-
-@dataclass(frozen=True, slots=True)
-class Download:
-    """A link to an HTML file that is part of the page, so that the page needs no second file."""
-
-    kind: ClassVar[str] = "download"
-    text: str  # the text of the link
-    name: str  # name under which browsers save the file
-    content: str  # the text of the file
-
-    @property
-    def link(self) -> str:
-        """The file as a data URL."""
-        encoded = base64.b64encode(self.content.encode()).decode("ascii")
-        return f"data:text/html;base64,{encoded}"
 
 
 @dataclass(frozen=True, slots=True)

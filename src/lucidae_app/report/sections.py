@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import os
 import warnings
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -23,7 +22,6 @@ from lucidae.rows.tables import Matrix, ReadOptions, Table, default_names, some
 from lucidae_app.preparation import Preparation, Prepared
 from lucidae_app.report import figures
 from lucidae_app.report.page import (
-    LABORATORY_NAME,
     Advice,
     Answer,
     Block,
@@ -31,7 +29,6 @@ from lucidae_app.report.page import (
     Chapter,
     Clock,
     Code,
-    Download,
     Folded,
     Grid,
     Plot,
@@ -39,7 +36,6 @@ from lucidae_app.report.page import (
     count,
     duration,
     fill_page,
-    laboratory_page,
     write_page,
 )
 from lucidae_app.streams import standardized
@@ -48,12 +44,10 @@ Progress = Callable[[str, int, int], None]
 """Function that is called before each section with its title, its number and that of all."""
 
 LARGEST_WIDTH = 4000  # columns that the report accepts; the spectrum of more would take minutes
-WIDEST_TRAINING = 1500  # columns for which models are trained; for more it would take too long
 UNEVEN = 100.0  # ratio of standard deviations above which the report advises to standardise
 NAMED = 4  # components that are described in words, and columns in each description
 INFLUENTIAL = 5  # rows of high leverage that are listed
 DRAWN = 20  # components that are drawn
-TRAINED = 10  # latents of the trained models
 HIDDEN_UNITS, DROPOUT = 20, 0.5
 TOTAL = "the whole page, including figures"
 
@@ -225,14 +219,6 @@ def by_column(table: Table, rows: Matrix) -> dict[str, Matrix]:
     return dict(zip(table.columns, np.asarray(rows).T, strict=True))
 
 
-@contextmanager
-def without_convergence_warnings() -> Iterator[None]:
-    """Suppress warnings that training did not converge, which the certificate on the page says."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", ConvergenceWarning)
-        yield
-
-
 def certificate_card(label: str, model: Any, legend: str = "") -> Card:
     """Return the certificate of a fit, folded."""
     return Card(label, model.certificate_, unfolded=False, legend=legend)
@@ -341,13 +327,11 @@ def _advice(study: Study) -> list[tuple[str, str]]:
 
 
 def components_section(study: Study) -> list[Block]:
-    """Return figures of the spectrum and of the components, and the training behind a fold."""
+    """Return figures of the spectrum and of the components."""
     table, exact = study.table, study.exact
     blocks: list[Block] = [_spectrum(study), _components(table, exact)]
     if table.image_shape is not None:
         blocks.append(_reconstructions(table, table.image_shape, exact))
-    if len(table.columns) <= WIDEST_TRAINING:
-        blocks.append(_training(study))
     return blocks
 
 
@@ -403,52 +387,6 @@ def _reconstructions(table: Table, shape: tuple[int, int], exact: Any) -> Plot:
     numbers |= by_column(table, np.vstack(list(drawn.values())))
     caption = "Rows of the data, and their reconstructions from the first k components."
     return Plot.of("reconstructions", figures.image_rows(images), caption, numbers)
-
-
-METHODS = {"Plain gradient descent": "plain", "Rotation-augmented gradients": "rag"}
-
-
-def _training(study: Study) -> Folded:
-    """Return the part on training by plain gradient descent and rotation-augmented gradients."""
-    k = min(TRAINED, study.exact.n_components_)
-    models = {}
-    for name, method in METHODS.items():
-        with (
-            study.clock(f"linear: {name}, {count(k, 'component')}"),
-            without_convergence_warnings(),
-        ):
-            model = LinearAutoencoder(k, method=method, solver="gradient", random_state=0)
-            models[name] = model.fit_batches(None, start=study.moment)
-    return Folded(
-        "Would training find these components?",
-        (
-            Prose(
-                "Plain gradient descent converges to the principal subspace with arbitrary axes; "
-                "the rotation-augmented rule rotates them to the principal components, in their "
-                "order (Bao et al. 2020)."
-            ),
-            _agreement(study.exact, models),
-            *(certificate_card(name, model) for name, model in models.items()),
-        ),
-    )
-
-
-def _agreement(exact: Any, models: dict[str, Any]) -> Plot:
-    """Return a plot of squared cosines between trained latents and principal components."""
-    panels = {
-        name: (model.components_ @ exact.components_[: len(model.components_)].T) ** 2
-        for name, model in models.items()
-    }
-    k = len(next(iter(panels.values())))
-    numbers = {"latent": np.repeat(np.arange(k), k), "component": np.tile(np.arange(k), k)}
-    numbers |= {name: values.ravel() for name, values in panels.items()}
-    figure = figures.matrices(panels, xlabel="principal component", ylabel="trained latent")
-    caption = (
-        "Squared cosine between each trained latent's decoder column and each principal "
-        "component, both numbered from 0. A diagonal that stands out from the background means "
-        "that the latents are the components, in their order."
-    )
-    return Plot.of("alignment", figure, caption, numbers)
 
 
 # --- rows of high leverage --------------------------------------------------------------------
@@ -589,7 +527,8 @@ def _on_generated_data(clock: Clock) -> list[Block]:
 
 def _fitted_sparse(dictionary: Matrix, responses: Matrix, clock: Clock) -> Any:
     sizes = f"{count(dictionary.shape[1], 'column')}, {count(responses.shape[1], 'response')}"
-    with clock(f"sparsity: {sizes}"), without_convergence_warnings():
+    with clock(f"sparsity: {sizes}"), warnings.catch_warnings():
+        warnings.simplefilter("ignore", ConvergenceWarning)  # the certificate on the page says it
         return SparseVAE(random_state=0).fit(dictionary, responses)
 
 
@@ -624,25 +563,15 @@ SparseVAE().fit(X, y).support_                  # the columns that explain y"""
 
 
 def details_section(study: Study) -> list[Block]:
-    """Return how the file was read, code, and the laboratory, each behind a fold."""
+    """Return how the file was read, and code behind a fold."""
     header = study.table.header
     source = repr(study.table.name) if study.is_file else "X"
     return [
         *([Prose(f"How the file was read: {header}.")] if header else []),
         Folded("The same in Python", (Code(IN_PYTHON.replace("{X}", source)),)),
-        Folded(
-            "The laboratory: loss landscapes that you can turn",
-            (
-                Prose(
-                    "An interactive page on why these models have a known optimum, stored in this "
-                    "report; the link saves it as a file, which works without a network."
-                ),
-                Download(
-                    "Save the laboratory, then open it in a browser",
-                    LABORATORY_NAME,
-                    laboratory_page(),
-                ),
-            ),
+        Prose(
+            "The command lucidae laboratory writes loss landscapes that you can turn, and that "
+            "show why these models have a known optimum."
         ),
     ]
 
