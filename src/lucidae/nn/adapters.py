@@ -230,12 +230,11 @@ def _moments(
     if targets is not None:
         check_tensor(activations, "activations", (..., "n", m))
         check_tensor(targets, "targets", (*activations.shape[:-1], n))
-    moment = RowMoment(m + n, like.device)
+    moment = RowMoment(m + n, device=like.device)
     for batch in batches(activations, "activations"):
         parts = [check_tensor(batch, "activations", (..., "n", m))]
         parts += [] if targets is None else [targets]
         rows = [part.detach().to(like).reshape(-1, part.shape[-1]) for part in parts]
         moment.add(torch.cat(rows, 1))
-    _, mean, covariance = moment.merged()
-    second = covariance + torch.outer(mean, mean)
+    second = moment.merged().uncentred
     return second[:m, :m], second[m:, :m], torch.diagonal(second)[m:].sum()

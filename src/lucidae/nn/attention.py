@@ -18,16 +18,14 @@ from __future__ import annotations
 import copy
 import inspect
 import math
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import nn
 
-from lucidae.nn.layers import Tensor, summed
-from lucidae.nn.low_rank import batches_of, call, observed, unwrapped
+from lucidae.nn.layers import Tensor
+from lucidae.nn.low_rank import Moment, RowMoment, batches_of, call, observed, unwrapped
 from lucidae.validation import check_flag, check_integer
-
-__all__ = ["LowRankAttention", "heads"]
 
 COUNTS = ("num_heads", "num_attention_heads", "n_heads", "n_head", "nhead")
 ROTARY = ("rotary", "rope", "position_embeddings", "freqs_cis")
@@ -388,29 +386,12 @@ def _linear(weight: Tensor, bias: Tensor | None, like: Tensor) -> Any:
     return layer.requires_grad_(like.requires_grad)
 
 
-class HeadMoments(NamedTuple):
-    """Moments of all heads over the rows of all processes, in float64."""
-
-    queries: Tensor  # (num_heads, h, h): E[qqᵀ]
-    keys: Tensor  # (num_heads, h, h): E[kkᵀ]
-    mean: Tensor  # (num_heads, h): of z
-    covariance: Tensor  # (num_heads, h, h): of z
-
-
 def _head_moments(
     layer: Any, full: LowRankAttention, inputs: Any, model: Any, forward: Any
-) -> HeadMoments:
-    """Run the layer, or the model that contains it, on all inputs."""
-    sums: dict[str, Any] = {}
+) -> list[Moment]:
+    """Run the layer, or the model around it, and return the moments of q, k and z of all heads."""
+    sums: list[RowMoment] = []
     parameters = inspect.signature(full.forward)
-
-    def add(name: str, rows: Tensor) -> None:
-        rows = rows.transpose(0, 1).flatten(1, -2).double()  # (num_heads, N, h)
-        found = (rows.shape[1], rows.sum(1), rows.mT @ rows)
-        before = sums.get(name)
-        sums[name] = (
-            found if before is None else [a + b for a, b in zip(before, found, strict=True)]
-        )
 
     def observe(args: Any, keywords: Any, output: Any) -> None:
         try:
@@ -433,8 +414,11 @@ def _head_moments(
         if padding is not None:  # keys that no query sees
             seen = ~padding if padding.dtype == torch.bool else padding == 0
             k = k.transpose(1, 2)[seen.reshape(k.shape[0], -1)].transpose(0, 1)[None]
-        for name, rows in {"q": q, "k": k, "z": z}.items():
-            add(name, rows)
+        parts = [part.transpose(0, 1).flatten(1, -2).double() for part in (q, k, z)]
+        if not sums:
+            sums.extend(RowMoment(len(p), p.shape[-1], device=p.device) for p in parts)
+        for moment, rows in zip(sums, parts, strict=True):  # (num_heads, N, h)
+            moment.add(rows)
 
     network = layer if model is None else unwrapped(model)
     with observed(network, {layer: observe}):
@@ -447,13 +431,7 @@ def _head_moments(
                 call(network, batch, forward)
     if not sums:
         raise ValueError("layer was not called by model, expected a layer of this model.")
-    means = {}
-    for name, (count, first, second) in sums.items():
-        total = summed(first.new_tensor(float(count)))
-        means[name] = summed(first) / total, summed(second) / total
-    mean, square = means["z"]
-    covariance = square - mean[:, :, None] * mean[:, None, :]
-    return HeadMoments(means["q"][1], means["k"][1], mean, covariance)
+    return [moment.merged() for moment in sums]
 
 
 def _compare(found: Any, expected: Any) -> None:
@@ -475,12 +453,13 @@ def _root(moment: Tensor) -> Tensor:
 
 
 def _truncated(
-    full: LowRankAttention, moments: HeadMoments, qk_rank: int, vo_rank: int
+    full: LowRankAttention, moments: list[Moment], qk_rank: int, vo_rank: int
 ) -> LowRankAttention:
     """Return attention of the given ranks; the formulas are in the docstring of the module."""
     # 1) Queries and keys. Where the calibration inputs do not reach all dimensions, heads of full
     #    width stay as they are, so that they are exact for other inputs too.
-    Rq, Rk = _root(moments.queries), _root(moments.keys)
+    queries, keys, means = moments
+    Rq, Rk = _root(queries.uncentred), _root(keys.uncentred)
     U, s, Vt = torch.linalg.svd(Rq.mT @ Rk)
     used = _used(s)
     gain = (torch.where(used, s, 1.0).rsqrt() * used)[..., None]
@@ -489,12 +468,12 @@ def _truncated(
         P = T = torch.eye(qk_rank).to(s).expand_as(P)
     # 2) Values and output, the layer of rank r whose inputs are z.
     out = full.out_proj.weight.double().unflatten(1, (full.num_heads, -1)).transpose(0, 1)
-    second, spread, _ = torch.linalg.svd(out @ _root(moments.covariance), full_matrices=False)
+    second, spread, _ = torch.linalg.svd(out @ _root(means.covariance), full_matrices=False)
     first = second.mT @ out
     if vo_rank == out.shape[-1] and not _used(spread).all():
         second, first = out, torch.eye(vo_rank).to(s).expand(len(out), -1, -1)
     second, first = second[..., :vo_rank], first[:, :vo_rank]
-    lost = torch.einsum("hed,hd->e", out - second @ first, moments.mean)
+    lost = torch.einsum("hed,hd->e", out - second @ first, means.mean)
     old = full.out_proj.bias
     small = copy.deepcopy(full)
     small.q_proj, small.k_proj = (

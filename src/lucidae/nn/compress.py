@@ -440,7 +440,7 @@ def _calibrated(
     parts = {name: part for group in groups for name, part in group.items()}
     sides = {name: row_side(part, shapes[name]) for name, part in parts.items()}
     moments = {
-        name: RowMoment(shapes[name][sides[name] == "inputs"], part.weight.device)
+        name: RowMoment(shapes[name][sides[name] == "inputs"], device=part.weight.device)
         for name, part in parts.items()
     }
     squares = {name: moment.sums.new_zeros(()) for name, moment in moments.items()}
@@ -587,7 +587,8 @@ def _regress(
             continue
         parts = {name: source.model.get_submodule(name) for name in spectrum.names}
         small = with_factors(source.model, factors, dropout, share=True)
-        joint = {n: RowMoment(sum(spectrum.shape), part.weight.device) for n, part in parts.items()}
+        size = sum(spectrum.shape)
+        joint = {n: RowMoment(size, device=part.weight.device) for n, part in parts.items()}
 
         def add(name: str, x: Tensor, y: Tensor, parts: Any = parts, joint: Any = joint) -> None:
             part = parts[name]

@@ -12,24 +12,6 @@ from torch import nn
 
 from lucidae.validation import check_integer
 
-__all__ = [
-    "ResNetDecoder",
-    "ResNetEncoder",
-    "ResidualBlock",
-    "Tensor",
-    "affine_matrix",
-    "batches",
-    "check_bottleneck",
-    "check_module",
-    "check_pair",
-    "check_tensor",
-    "device_of",
-    "evaluation",
-    "full_precision",
-    "summed",
-    "without_autocast",
-]
-
 Tensor: TypeAlias = Any
 
 
@@ -168,15 +150,16 @@ def without_autocast(x: Tensor) -> AbstractContextManager[Any]:
 
 
 @contextmanager
-def evaluation(module: Any) -> Iterator[Any]:
-    """Put `module` in evaluation mode without gradients, and restore its mode afterwards."""
-    was_training = module.training
+def evaluation(module: Any, *, gradients: bool = False) -> Iterator[Any]:
+    """Put all parts of a module in evaluation mode, and restore the mode of each afterwards."""
+    modes = [(part, part.training) for part in module.modules()]
     module.eval()
     try:
-        with torch.no_grad():
+        with torch.set_grad_enabled(gradients):
             yield module
     finally:
-        module.train(was_training)
+        for part, mode in modes:
+            part.training = mode
 
 
 def device_of(module: Any) -> Any:

@@ -22,7 +22,6 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from itertools import pairwise
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -32,33 +31,14 @@ from torch import nn
 from lucidae.arrays import to_numpy
 from lucidae.dropout.solvers import equalize
 from lucidae.dropout.theory import optimal_value, shrink
-from lucidae.nn.layers import Tensor, device_of, full_precision, summed, without_autocast
-
-__all__ = [
-    "CONVOLUTIONS",
-    "Allocation",
-    "CalibrationSource",
-    "LowRankFactors",
-    "Moment",
-    "OutputSpectrum",
-    "RowMoment",
-    "allocate",
-    "batches_of",
-    "call",
-    "input_rows",
-    "matrix_of",
-    "meet",
-    "observed",
-    "observer",
-    "reduced_rank_regression",
-    "replacement",
-    "row_side",
-    "rows_of",
-    "samples_of",
-    "spectrum_of",
-    "unwrapped",
-    "with_factors",
-]
+from lucidae.nn.layers import (
+    Tensor,
+    device_of,
+    evaluation,
+    full_precision,
+    summed,
+    without_autocast,
+)
 
 Vector = np.ndarray[Any, Any]
 
@@ -163,9 +143,8 @@ def observed(
     """Call observers after layers of a model, which is in evaluation mode meanwhile.
 
     An observer gets the arguments, the keywords and the output of its layer; what it returns, if
-    not None, replaces the output. Modes and hooks are restored.
+    not None, replaces the output. Modes are restored and hooks removed.
     """
-    modes = [(part, part.training) for part in model.modules()]
     fast = torch.backends.mha.get_fastpath_enabled()
 
     def hook(observer: Observer) -> Any:
@@ -176,16 +155,13 @@ def observed(
         for layer, observer in observers.items()
     ]
     try:
-        model.eval()
         torch.backends.mha.set_fastpath_enabled(False)  # it reads weights past the layers
-        with torch.set_grad_enabled(gradients):
+        with evaluation(model, gradients=gradients):
             yield
     finally:
         torch.backends.mha.set_fastpath_enabled(fast)
         for handle in handles:
             handle.remove()
-        for part, mode in modes:
-            part.training = mode
 
 
 def observer(use: Callable[[str, Tensor, Tensor], Any], name: str) -> Observer:
@@ -223,39 +199,45 @@ def meet(
 
 
 class Moment(NamedTuple):
-    """Mean (d,) and covariance (d, d) of the rows of all processes, in float64."""
+    """Mean (…, d) and covariance (…, d, d) of the rows of all processes, in float64."""
 
     rows: int
     mean: Tensor
     covariance: Tensor
 
+    @property
+    def uncentred(self) -> Tensor:
+        """E[xxᵀ] of the rows x, (…, d, d)."""
+        return self.covariance + self.mean[..., :, None] * self.mean[..., None, :]
+
 
 class RowMoment:
     """Sums over rows: products of blocks in float32 (float64 for float64 rows), sums in float64.
 
-    Rows are shifted by the mean of the first batch, so that large means cost no digits.
+    Rows are shifted by the mean of the first batch, so that large means cost no digits. Leading
+    axes are separate sets of rows, such as those of attention heads.
     """
 
-    def __init__(self, size: int, device: Any) -> None:
+    def __init__(self, *shape: int, device: Any) -> None:
         device = "cpu" if torch.device(device).type == "mps" else device  # which has no float64
         self.rows = 0
-        self.sums = torch.zeros(size, dtype=torch.float64, device=device)
-        self.squares = torch.zeros(size, size, dtype=torch.float64, device=device)
+        self.sums = torch.zeros(shape, dtype=torch.float64, device=device)
+        self.squares = self.sums.new_zeros(*shape, shape[-1])
         self.shift = self.sums
 
     def add(self, rows: Tensor) -> None:
-        """Add rows of shape (N, d)."""
-        if not len(rows):  # an expert to which no token was sent
+        """Add rows of shape (…, N, d)."""
+        if not rows.shape[-2]:  # an expert to which no token was sent
             return
         rows = full_precision(rows.detach())
         if not self.rows:
-            self.shift = rows.mean(0)
+            self.shift = rows.mean(-2)
         with without_autocast(rows), _float32_products():
-            for part in rows.split(BLOCK_ROWS):
-                shifted = part - self.shift
-                self.sums += shifted.sum(0).to(self.sums.device)
+            for part in rows.split(BLOCK_ROWS, -2):
+                shifted = part - self.shift[..., None, :]
+                self.sums += shifted.sum(-2).to(self.sums.device)
                 self.squares += (shifted.mT @ shifted).to(self.sums.device)
-        self.rows += len(rows)
+        self.rows += rows.shape[-2]
 
     def merged(self) -> Moment:
         """Return the moment of the rows of all processes.
@@ -267,7 +249,7 @@ class RowMoment:
         count = summed(self.sums.new_tensor(float(self.rows)))
         mean = summed(self.sums + self.rows * shift) / count.clamp_min(1.0)
         offset = mean - shift
-        cross = torch.outer(offset, self.sums - self.rows / 2 * offset)
+        cross = offset[..., :, None] * (self.sums - self.rows / 2 * offset)[..., None, :]
         squares = summed(self.squares - cross - cross.mT) / count.clamp_min(1.0)
         return Moment(int(count), mean, (squares + squares.mT) / 2)
 
@@ -504,9 +486,7 @@ def _pooled(covariances: Sequence[Tensor], importance: Vector) -> Tensor:
 # envelope at the budget.
 
 ROUNDING = 1e-12  # relative error of sums of a few thousand float64 numbers
-MOST_PARTIAL = (
-    2**22
-)  # partial allocations of one layer; beyond, the lower bound stays below the value
+MOST_PARTIAL = 2**22  # allocations of some layers at a time; with more, the bound stays below
 
 
 class Allocation(NamedTuple):
@@ -523,20 +503,26 @@ def allocate(values: Sequence[Vector], costs: Sequence[Vector], budget: float) -
     values = [value[front] for value, front in zip(values, fronts, strict=True)]
     costs = [cost[front] for cost, front in zip(costs, fronts, strict=True)]
     limit = budget * (1 + ROUNDING)
-    # 1) Walk down the convex envelopes, steepest step first. This is optimal where it ends exactly
-    #    at the budget, and the first step that does not fit has the price of the Lagrangian.
-    at, spent = [0] * len(values), sum(float(cost[0]) for cost in costs)
+    # 1) Start from the cheapest and the best allocation. If the latter exceeds the budget, the line
+    #    through both has the slope −μ, and the allocation that minimises value + μ·cost is below
+    #    it, or they are the ends of that edge of the envelope which crosses the budget.
+    at, over = [0] * len(values), [len(value) - 1 for value in values]
     price = 0.0
-    for ratio, layer, choice in _envelope_steps(values, costs):
-        step = costs[layer][choice] - costs[layer][at[layer]]
-        if spent + step > limit:
-            price = ratio
+    if _total(costs, over) <= limit:
+        at = over
+    while _total(costs, at) < _total(costs, over):
+        price = (_total(values, at) - _total(values, over)) / (
+            _total(costs, over) - _total(costs, at)
+        )
+        priced = [value + price * cost for value, cost in zip(values, costs, strict=True)]
+        best = [int(np.argmin(p)) for p in priced]
+        if _total(priced, best) >= _total(priced, at) * (1 - ROUNDING):
             break
-        at[layer], spent = choice, spent + step
+        at, over = (best, over) if _total(costs, best) <= limit else (at, best)
     # 2) Any allocation has the value L(μ) + Σ ρ_lj + μ·(unspent budget) with the reduced costs
     #    ρ_lj = v_lj + μ c_lj − min_j (v_lj + μ c_lj) ≥ 0 of its choices. One that is at most ε
     #    above L(μ) therefore has Σ ρ_lj ≤ ε, and few have: their best is optimal if it is that
-    #    near, else ε is four times as large. The walk itself is within the last ε, the whole gap.
+    #    near, else ε is four times as large. The first one is within the last ε, the whole gap.
     priced = [value + price * cost for value, cost in zip(values, costs, strict=True)]
     lagrangian = sum(float(p.min()) for p in priced) - price * budget
     reduced = [p - p.min() for p in priced]
@@ -563,32 +549,6 @@ def _undominated(value: Vector, cost: Vector) -> Vector:
     order = np.lexsort((value, cost))
     best = np.minimum.accumulate(value[order])
     return np.asarray(order[np.concatenate([[True], best[1:] < best[:-1]])])
-
-
-def _envelope_steps(
-    values: Sequence[Vector], costs: Sequence[Vector]
-) -> list[tuple[float, int, int]]:
-    """Return the steps (gain per cost, layer, choice reached) of all convex envelopes, best first.
-
-    Gains per cost fall along an envelope, so that its steps stay in order (the sort is stable).
-    """
-    steps = []
-    for layer in range(len(values)):
-        value, cost = values[layer].tolist(), costs[layer].tolist()
-        hull: list[int] = []
-        for i in range(len(value)):
-            while len(hull) > 1 and _slope(value, cost, hull[-2], hull[-1]) <= _slope(
-                value, cost, hull[-2], i
-            ):
-                hull.pop()
-            hull.append(i)
-        steps += [(_slope(value, cost, a, b), layer, b) for a, b in pairwise(hull)]
-    return sorted(steps, key=lambda step: -step[0])
-
-
-def _slope(value: list[float], cost: list[float], a: int, b: int) -> float:
-    """Return the decrease of the value per unit of cost from choice a to the dearer choice b."""
-    return (value[a] - value[b]) / (cost[b] - cost[a])
 
 
 def _best_within(
