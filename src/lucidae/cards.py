@@ -14,8 +14,6 @@ from typing import Any
 
 import numpy as np
 
-__all__ = ["Html", "card", "facts", "rows", "shown", "sparkline", "table"]
-
 MOST_ROWS = 30
 """Largest number of rows of a table that are all shown."""
 
@@ -108,6 +106,16 @@ def table(
 def facts(values: Mapping[str, Any]) -> Html:
     """Return an HTML table of two columns: names and values."""
     return Html(f"<table class='facts'><tbody>{rows(values.items())}</tbody></table>")
+
+
+def plain_table(columns: Mapping[str, Iterable[str]], right: Iterable[str] = ()) -> list[str]:
+    """Return the lines of a table in plain text; columns named in `right` are aligned there."""
+    aligned = []
+    for name, cells in columns.items():
+        texts = [name, *cells]
+        width = max(map(len, texts))
+        aligned.append([t.rjust(width) if name in right else t.ljust(width) for t in texts])
+    return ["  ".join(row).rstrip() for row in zip(*aligned, strict=True)]
 
 
 def sparkline(values: Any, label: str) -> Html:

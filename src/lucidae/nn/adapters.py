@@ -19,8 +19,6 @@ from lucidae.nn.layers import Tensor, batches, check_tensor
 from lucidae.nn.low_rank import RowMoment
 from lucidae.validation import check_integer, check_number
 
-__all__ = ["adapter", "certify_adapter"]
-
 
 def adapter(
     delta: Tensor, moment: Tensor, rank: int, dropout: float = 0.0

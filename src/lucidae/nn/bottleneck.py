@@ -33,15 +33,6 @@ from lucidae.nn.layers import (
 )
 from lucidae.validation import check_choice, check_number
 
-__all__ = [
-    "DropoutPenalty",
-    "RotationAugmented",
-    "certify_dropout",
-    "certify_linear",
-    "equalize_layers",
-    "order_dimensions",
-]
-
 NAMES = ("linear1", "linear2")
 
 RESCALING = ("ada", "rmsprop", "rprop", "lion", "signsgd", "muon")
@@ -98,7 +89,17 @@ def order_dimensions(encoder: Any, decoder: Any, data: Any, *, center: bool = Fa
             "center=True was given, but a layer has no bias, expected a bias in both layers: the "
             "mean of the codes is moved from the bias of the encoder to that of the decoder."
         )
-    inputs = _input_moment(encoder, data)
+    inputs: SecondMoment | None = None
+    for batch in batches(data):
+        if batch.ndim != 2 or batch.shape[1] != encoder.in_features:
+            raise ValueError(
+                f"data contains a batch of shape {tuple(batch.shape)}, expected "
+                f"(batch, {encoder.in_features})."
+            )
+        rows = batch.detach().to(encoder.weight.device)
+        inputs = SecondMoment.of(rows) if inputs is None else inputs.update(rows)
+    if inputs is None or inputs.weight < 2:
+        raise ValueError("data contains one row, expected at least two to compute variances.")
     weight = encoder.weight.detach().double()
     moment = weight @ inputs.covariance @ weight.mT
     # With W₂ = QR and the covariance C of the codes z, the output W₂z has covariance Q(RCRᵀ)Qᵀ. The
@@ -110,44 +111,16 @@ def order_dimensions(encoder: Any, decoder: Any, data: Any, *, center: bool = Fa
         variances, axes = eigh_descending(triangle @ moment @ triangle.mT)
         columns = fix_signs(basis @ axes)
         turn = columns.mT @ basis @ triangle
-        _write(encoder, decoder, turn, columns)
+        width = encoder.out_features  # latents beyond the number of outputs become zero
+        encoder.weight.copy_(_padded(turn @ encoder.weight.double(), width))
+        if encoder.bias is not None:
+            encoder.bias.copy_(_padded(turn @ encoder.bias.double(), width))
+        decoder.weight.copy_(_padded(columns.mT, width).mT)
         if center:
             mean = encoder.weight.double() @ inputs.mean + encoder.bias.double()
             encoder.bias.sub_(mean.to(encoder.bias.dtype))
             decoder.bias.add_((decoder.weight.double() @ mean).to(decoder.bias.dtype))
-        return _padded(variances.clamp_min(0.0), encoder.out_features).to(encoder.weight.dtype)
-
-
-def _input_moment(encoder: Any, data: Any) -> SecondMoment:
-    """Return the exact mean and covariance of the inputs of a linear encoder, in double precision.
-
-    With the covariance Σ and the weight W of the encoder, its outputs have the covariance W Σ Wᵀ.
-    """
-    moment: SecondMoment | None = None
-    for batch in batches(data):
-        if batch.ndim != 2 or batch.shape[1] != encoder.in_features:
-            raise ValueError(
-                f"data contains a batch of shape {tuple(batch.shape)}, expected "
-                f"(batch, {encoder.in_features})."
-            )
-        rows = batch.detach().to(encoder.weight.device)
-        moment = SecondMoment.of(rows) if moment is None else moment.update(rows)
-    if moment is None or moment.weight < 2:
-        raise ValueError("data contains one row, expected at least two to compute variances.")
-    return moment
-
-
-def _write(encoder: Any, decoder: Any, turn: Tensor, columns: Tensor) -> None:
-    """Change the weights of encoder and decoder in place, so that their latents are rotated.
-
-    The weight and the bias of the encoder are multiplied by `turn`, and `columns` are the new
-    columns of the decoder's weight. Latents beyond the number of outputs become zero.
-    """
-    width = encoder.out_features
-    encoder.weight.copy_(_padded(turn @ encoder.weight.double(), width))
-    if encoder.bias is not None:
-        encoder.bias.copy_(_padded(turn @ encoder.bias.double(), width))
-    decoder.weight.copy_(_padded(columns.mT, width).mT)
+        return _padded(variances.clamp_min(0.0), width).to(encoder.weight.dtype)
 
 
 def _padded(rows: Tensor, count: int) -> Tensor:
@@ -250,7 +223,14 @@ class DropoutPenalty(nn.Module):
         if inputs is not None:
             check_tensor(inputs, "inputs", (..., linear1.in_features), linear1.weight)
         with without_autocast(linear1.weight):
-            power = _hidden_power(linear1, inputs)
+            weight = full_precision(linear1.weight)
+            bias = None if linear1.bias is None else full_precision(linear1.bias)
+            if inputs is None:
+                power = torch.sum(torch.square(weight), 1)
+                power = power if bias is None else power + torch.square(bias)
+            else:
+                rows = inputs.reshape(-1, inputs.shape[-1]).to(weight.dtype)
+                power = torch.mean(torch.square(nn.functional.linear(rows, weight, bias)), 0)
             outgoing = torch.sum(torch.square(full_precision(linear2.weight)), 0)
             outputs = linear2.out_features if self.reduction == "mean" else 1
             return self.strength / outputs * torch.sum(outgoing * power)
@@ -258,20 +238,6 @@ class DropoutPenalty(nn.Module):
     def extra_repr(self) -> str:
         """Return the settings that are shown when the module is printed."""
         return f"dropout={self.dropout}, reduction={self.reduction!r}"
-
-
-def _hidden_power(layer: Any, inputs: Tensor | None) -> Tensor:
-    """Return the mean square E[hᵢ²] of each hidden unit over `inputs`.
-
-    If `inputs` is None, inputs of mean 0 and identity covariance are assumed.
-    """
-    weight = full_precision(layer.weight)
-    bias = None if layer.bias is None else full_precision(layer.bias)
-    if inputs is not None:
-        rows = inputs.reshape(-1, inputs.shape[-1]).to(weight.dtype)
-        return torch.mean(torch.square(nn.functional.linear(rows, weight, bias)), 0)
-    power = torch.sum(torch.square(weight), 1)
-    return power if bias is None else power + torch.square(bias)
 
 
 def equalize_layers(linear1: Any, linear2: Any) -> None:
@@ -305,30 +271,22 @@ def equalize_layers(linear1: Any, linear2: Any) -> None:
         old, bias = linear2.weight.double(), linear1.bias
         left, right = equalize_pair(old, linear1.weight.double().mT)
         if bias is not None:
-            _carry_bias(linear1, linear2, old @ bias.double(), left)
+            # The hidden bias b added U b to the output. With the new weight U' the hidden bias
+            # U'⁺U b reproduces its part in the range of U'; the rest is added to the output bias.
+            shift = old @ bias.double()
+            hidden = torch.linalg.pinv(left) @ shift
+            rest = shift - left @ hidden
+            size, tiny = torch.linalg.vector_norm(shift), torch.finfo(shift.dtype).tiny
+            if linear2.bias is not None:
+                linear2.bias.add_(rest.to(linear2.bias.dtype))
+            elif torch.linalg.vector_norm(rest) > 1e-6 * (size + tiny):
+                raise ValueError(
+                    "linear1 has a bias that the new weights cannot reproduce, and linear2 has "
+                    "none: give linear2 a bias, or set the bias of linear1 to zero."
+                )
+            bias.copy_(hidden)
         linear1.weight.copy_(right.mT)
         linear2.weight.copy_(left)
-
-
-def _carry_bias(linear1: Any, linear2: Any, shift: Tensor, left: Tensor) -> None:
-    """Set new biases of both layers so that the bias of the hidden units has the same effect.
-
-    The old hidden bias b added U b (`shift`) to the output, with the old weight U of `linear2`.
-    With the new weight U' (`left`) and its pseudoinverse U'⁺, the hidden bias U'⁺U b reproduces the
-    part of the shift in the range of U'; the remaining part is added to the output bias.
-    """
-    hidden = torch.linalg.pinv(left) @ shift
-    rest = shift - left @ hidden
-    if linear2.bias is None and torch.linalg.vector_norm(rest) > 1e-6 * (
-        torch.linalg.vector_norm(shift) + torch.finfo(shift.dtype).tiny
-    ):
-        raise ValueError(
-            "linear1 has a bias that the new weights cannot reproduce, and linear2 has none: "
-            "give linear2 a bias, or set the bias of linear1 to zero."
-        )
-    linear1.bias.copy_(hidden)
-    if linear2.bias is not None:
-        linear2.bias.add_(rest.to(linear2.bias.dtype))
 
 
 def certify_dropout(
@@ -501,10 +459,6 @@ class CodeRecorder:
         self.codes = self._arriving if self._cleared else [*self.codes, *self._arriving]
         self._arriving = []
 
-    def clear(self) -> None:
-        """Drop the codes (outputs of the encoder) that belong to the present gradients."""
-        self.codes = []
-
     def remove(self) -> None:
         """Remove the hooks from the encoder."""
         for handle in self._handles:
@@ -634,7 +588,7 @@ class RotationAugmented(torch.optim.Optimizer):
                     parameter.grad = gradient
             if self.tied:
                 self.decoder.weight.copy_(self.encoder.weight.mT)
-        self._recorder.clear()
+        self._recorder.codes = []
         return loss
 
     def zero_grad(self, set_to_none: bool = True) -> None:
@@ -643,7 +597,7 @@ class RotationAugmented(torch.optim.Optimizer):
         With `set_to_none` the gradients become None, otherwise zero.
         """
         self.optimizer.zero_grad(set_to_none=set_to_none)
-        self._recorder.clear()
+        self._recorder.codes = []
 
     def add_param_group(self, param_group: Any) -> None:
         """Add a group of parameters to the wrapped optimizer."""
@@ -693,17 +647,14 @@ class RotationAugmented(torch.optim.Optimizer):
 
     def _summed(self, values: Tensor) -> Tensor:
         """Return the sum of a tensor over all processes, if this training is distributed."""
-        if self.distributed is False:
-            return values
         processes = torch.distributed
-        if self.distributed is True and not (
-            processes.is_available() and processes.is_initialized()
-        ):
+        started = processes.is_available() and processes.is_initialized()
+        if self.distributed is True and not started:
             raise RuntimeError(
                 "distributed=True was given, but torch.distributed is not initialized: call "
                 "torch.distributed.init_process_group first."
             )
-        return summed(values)
+        return summed(values) if self.distributed else values
 
     def _augment(self) -> list[tuple[Any, Tensor]]:
         """Add the rotation to the gradients of the bottleneck."""
@@ -715,32 +666,25 @@ class RotationAugmented(torch.optim.Optimizer):
             )
         changed = [weight for weight in (*weights, self.encoder.bias) if weight is not None]
         before = [(parameter, parameter.grad) for parameter in changed]
-        with without_autocast(weights[0]):
-            generator = self.strength * rotation_generator(self._code_moment())
-            self._add_rotation(generator, *weights)
-        return before
-
-    def _add_rotation(self, generator: Tensor, encoder: Tensor, decoder: Tensor) -> None:
+        encoder, decoder = weights
         # A step of size η adds ηA W₁ to the encoder and −ηW₂A to the decoder, since the gradient
         # is subtracted. As (I − ηA)(I + ηA) = I − η²A², the product W₂W₁ changes by O(η²) only,
         # and I + ηA is a rotation to first order because A is skew. The bias of the encoder is
         # part of the codes and is multiplied by the same matrix.
-        """Add terms to the gradients of both layers, by which a step also rotates the latents.
-
-        The terms are −AW₁ for the encoder W₁ and W₂A for the decoder W₂, with the skew-symmetric
-        matrix A, `generator`. They do not change the product W₂W₁, to first order.
-        """
-        if self.tied:
-            # With W₂ = W₁ᵀ the decoder's step is the transpose of the encoder's, Aᵀ = −A; both
-            # follow the mean of the two loss gradients, so that rounding cannot separate them.
-            mean = (encoder.grad + decoder.grad.mT) / 2 - generator @ encoder
-            encoder.grad, decoder.grad = mean, mean.mT.contiguous()
-        else:
-            encoder.grad = encoder.grad - generator @ encoder
-            decoder.grad = decoder.grad + decoder @ generator
-        bias = self.encoder.bias
-        if bias is not None and bias.grad is not None:
-            bias.grad = bias.grad - generator @ bias
+        with without_autocast(encoder):
+            generator = self.strength * rotation_generator(self._code_moment())
+            if self.tied:
+                # With W₂ = W₁ᵀ the decoder's step is the transpose of the encoder's, Aᵀ = −A; both
+                # follow the mean of the two loss gradients, so that rounding cannot separate them.
+                mean = (encoder.grad + decoder.grad.mT) / 2 - generator @ encoder
+                encoder.grad, decoder.grad = mean, mean.mT.contiguous()
+            else:
+                encoder.grad = encoder.grad - generator @ encoder
+                decoder.grad = decoder.grad + decoder @ generator
+            bias = self.encoder.bias
+            if bias is not None and bias.grad is not None:
+                bias.grad = bias.grad - generator @ bias
+        return before
 
 
 def refuse_rescaling(optimizer: Any) -> None:
@@ -769,9 +713,9 @@ def refuse_rescaling(optimizer: Any) -> None:
 
 def _resolve_tying(optimizer: Any, encoder: Any, decoder: Any, tied: bool | str) -> bool:
     """Return whether the two layers are tied; tied layers are made transposes of each other."""
-    groups = [
-        _group_of(optimizer, encoder, "encoder"),
-        _group_of(optimizer, decoder, "decoder"),
+    settings = [
+        {name: value for name, value in _group_of(optimizer, *pair).items() if name != "params"}
+        for pair in ((encoder, "encoder"), (decoder, "decoder"))
     ]
     if not isinstance(tied, bool) and tied != "auto":
         raise ValueError(f"tied={tied!r} was given, expected True, False or 'auto'.")
@@ -786,7 +730,7 @@ def _resolve_tying(optimizer: Any, encoder: Any, decoder: Any, tied: bool | str)
             f"{encoder.out_features} and the decoder {decoder.in_features} to "
             f"{decoder.out_features} features: tied layers need weights of transposed shapes."
         )
-    if _settings(groups[0]) != _settings(groups[1]):
+    if settings[0] != settings[1]:
         raise ValueError(
             "tied=True was given, but the two weights are in parameter groups of different "
             "settings: give both the same learning rate and momentum."
@@ -811,8 +755,3 @@ def _group_of(optimizer: Any, layer: Any, name: str) -> Any:
         if any(parameter is layer.weight for parameter in group["params"]):
             return group
     raise ValueError(f"{name}.weight is not a parameter of the optimizer: add it to the optimizer.")
-
-
-def _settings(group: Any) -> dict[str, Any]:
-    """Return the settings of a parameter group, such as the learning rate, without parameters."""
-    return {name: value for name, value in group.items() if name != "params"}

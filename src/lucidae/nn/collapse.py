@@ -13,7 +13,7 @@ import numpy as np
 import torch
 
 from lucidae.arrays import scalar, to_numpy
-from lucidae.cards import card, table
+from lucidae.cards import card, plain_table, table
 from lucidae.metrics import active_dimensions
 from lucidae.moments import SecondMoment
 from lucidae.nn.layers import (
@@ -26,8 +26,6 @@ from lucidae.nn.layers import (
 )
 from lucidae.nn.posteriors import HadamardGap, as_gaussian, hadamard_gap, marginal_kl
 from lucidae.validation import check_integer, check_number, install_command
-
-__all__ = ["CollapseReport", "active_directions", "collapse_report"]
 
 MOST_ENTRIES = 4096
 """Largest number of features for which the covariance of the data is computed, to compare with a
@@ -519,13 +517,7 @@ class CollapseReport:
 
     def summary(self) -> str:
         """Return the report as a table in plain text."""
-        columns = []
-        for name, cells in self._columns().items():
-            texts = [name, *cells]
-            width = max(map(len, texts))
-            words = name in ("active", "collapse")
-            columns.append([text.ljust(width) if words else text.rjust(width) for text in texts])
-        lines = ["  ".join(row).rstrip() for row in zip(*columns, strict=True)]
+        lines = plain_table(self._columns(), right=("latent", "KL", "variance", "spread"))
         return "\n".join([self.headline, *lines, *self.notes])
 
     @property
@@ -555,20 +547,18 @@ class CollapseReport:
                 f"are spread over {_count(self.n_coordinates, 'active coordinate')}, which a "
                 "rotation that the decoder undoes would change."
             )
-        found = meaning, self._comparison, f"How many latents? {self.advice}"
-        return found if self.gap is None else (*found, self.gap.answer)
-
-    @property
-    def _comparison(self) -> str:
-        """One or two sentences that compare the model with a linear VAE of equal noise variance."""
         if self.linear_latents is None:
             unknown = "the noise variance is not known, or there are too many features"
-            return f"No comparison with a linear VAE: {unknown}."
-        number = _count(self.linear_latents, "latent")
-        compared = f"The best linear VAE of this noise variance would use {number}."
-        if self.gains is None:
-            compared += " Whether a collapse is justified is not known: the decoder is not linear."
-        return compared
+            compared = f"No comparison with a linear VAE: {unknown}."
+        else:
+            number = _count(self.linear_latents, "latent")
+            compared = f"The best linear VAE of this noise variance would use {number}."
+            if self.gains is None:
+                compared += (
+                    " Whether a collapse is justified is not known: the decoder is not linear."
+                )
+        found = meaning, compared, f"How many latents? {self.advice}"
+        return found if self.gap is None else (*found, self.gap.answer)
 
     @property
     def advice(self) -> str:

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from lucidae.cards import card, shown, table
+from lucidae.cards import card, plain_table, shown, table
 from lucidae.certificates.claims import (
     Certificate,
     Claim,
@@ -236,12 +236,8 @@ class CompressionPlan:
         return f"total error {self.total:.4g}, lower bound {self.lower_bound:.4g}"
 
     def __repr__(self) -> str:
-        columns = []
-        for name, cells in self._columns().items():
-            texts = [name, *map(shown, cells)]
-            columns.append([text.ljust(max(map(len, texts))) for text in texts])
-        lines = ["  ".join(row).rstrip() for row in zip(*columns, strict=True)]
-        return "\n".join([self._headline(), *lines, self._last_line()])
+        columns = {name: map(shown, cells) for name, cells in self._columns().items()}
+        return "\n".join([self._headline(), *plain_table(columns), self._last_line()])
 
     def _repr_html_(self) -> str:
         return card(self._headline(), table(self._columns(), most=None), self._last_line())

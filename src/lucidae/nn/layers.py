@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any, TypeAlias
@@ -258,27 +259,20 @@ def _normalised(channels: int) -> tuple[Any, Any]:
     return nn.GroupNorm(math.gcd(8, channels), channels), nn.SiLU()
 
 
-def image_shape(shape: Any) -> tuple[int, int, int]:
-    """Return `shape` as three positive integers (channels, height, width); others are an error."""
+def _image_sizes(
+    shape: Any, width: int, blocks: int, stages: int
+) -> tuple[tuple[int, int, int], list[tuple[int, int]]]:
+    """Return the shape of an image, and (height, width) at each stage, which halves both."""
     if not isinstance(shape, tuple | list | torch.Size) or len(shape) != 3:
         raise ValueError(f"shape={shape!r} was given, expected (channels, height, width).")
-    channels, height, width = (check_integer(size, "shape", low=1) for size in shape)
-    return channels, height, width
-
-
-def check_sizes(width: Any, blocks: Any, stages: Any) -> None:
-    """Raise an error unless width, blocks and stages of a residual network are valid integers."""
+    channels, *size = (check_integer(size, "shape", low=1) for size in shape)
     check_integer(width, "width", low=1)
     check_integer(blocks, "blocks", low=0)
     check_integer(stages, "stages", low=0)
-
-
-def stage_sizes(height: int, width: int, stages: int) -> list[tuple[int, int]]:
-    """Return the (height, width) of the images at each stage; a stage halves both, rounded up."""
-    sizes = [(height, width)]
+    sizes = [(size[0], size[1])]
     for _ in range(stages):
         sizes.append((-(-sizes[-1][0] // 2), -(-sizes[-1][1] // 2)))
-    return sizes
+    return (channels, *sizes[0]), sizes
 
 
 class ResNetEncoder(nn.Module):
@@ -309,10 +303,8 @@ class ResNetEncoder(nn.Module):
         self, shape: Any, features: int = 256, *, width: int = 32, blocks: int = 1, stages: int = 2
     ) -> None:
         super().__init__()
-        self.shape = image_shape(shape)
+        self.shape, sizes = _image_sizes(shape, width, blocks, stages)
         self.out_features = check_integer(features, "features", low=1)
-        check_sizes(width, blocks, stages)
-        sizes = stage_sizes(*self.shape[1:], stages)
         layers: list[Any] = [nn.Conv2d(self.shape[0], width, 3, padding=1)]
         for stage in range(stages):
             channels = width * 2**stage
@@ -327,22 +319,6 @@ class ResNetEncoder(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """Return the features of a batch of images x, shape (B, features)."""
         return self.body(check_tensor(x, "x", ("B", *self.shape)))
-
-
-class Enlarge(nn.Module):
-    """Layer that enlarges images to a given size by repeating pixels, followed by a convolution.
-
-    The convolution changes the number of channels from `channels_in` to `channels_out`.
-    """
-
-    def __init__(self, size: tuple[int, int], channels_in: int, channels_out: int) -> None:
-        super().__init__()
-        self.size = size
-        self.mix = nn.Conv2d(channels_in, channels_out, 3, padding=1)
-
-    def forward(self, x: Tensor) -> Tensor:
-        """Return the enlarged images of a batch x of B images, shape (B, channels_out, *size)."""
-        return self.mix(nn.functional.interpolate(x, size=self.size, mode="nearest"))
 
 
 class ResNetDecoder(nn.Module):
@@ -369,10 +345,8 @@ class ResNetDecoder(nn.Module):
         self, shape: Any, latent_dim: int, *, width: int = 32, blocks: int = 1, stages: int = 2
     ) -> None:
         super().__init__()
-        self.shape = image_shape(shape)
+        self.shape, sizes = _image_sizes(shape, width, blocks, stages)
         self.in_features = check_integer(latent_dim, "latent_dim", low=1)
-        check_sizes(width, blocks, stages)
-        sizes = stage_sizes(*self.shape[1:], stages)
         last = width * 2**stages
         layers: list[Any] = [
             nn.Linear(latent_dim, last * math.prod(sizes[-1])),
@@ -381,7 +355,9 @@ class ResNetDecoder(nn.Module):
         for stage in reversed(range(stages)):
             channels = width * 2 ** (stage + 1)
             layers += [ResidualBlock(channels) for _ in range(blocks)]
-            layers.append(Enlarge(sizes[stage], channels, channels // 2))
+            enlarge = nn.Upsample(sizes[stage])
+            mix = nn.Conv2d(channels, channels // 2, 3, padding=1)
+            layers.append(nn.Sequential(OrderedDict(enlarge=enlarge, mix=mix)))
         layers += [ResidualBlock(width) for _ in range(blocks)]
         layers += [*_normalised(width), nn.Conv2d(width, self.shape[0], 3, padding=1)]
         self.body = nn.Sequential(*layers)

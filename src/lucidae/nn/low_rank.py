@@ -232,11 +232,17 @@ class RowMoment:
         rows = full_precision(rows.detach())
         if not self.rows:
             self.shift = rows.mean(-2)
-        with without_autocast(rows), _float32_products():
-            for part in rows.split(BLOCK_ROWS, -2):
-                shifted = part - self.shift[..., None, :]
-                self.sums += shifted.sum(-2).to(self.sums.device)
-                self.squares += (shifted.mT @ shifted).to(self.sums.device)
+        # The 11 bits of TensorFloat-32 are too few for the small eigenvalues of a Gram matrix.
+        before = torch.get_float32_matmul_precision()
+        torch.set_float32_matmul_precision("highest")
+        try:
+            with without_autocast(rows):
+                for part in rows.split(BLOCK_ROWS, -2):
+                    shifted = part - self.shift[..., None, :]
+                    self.sums += shifted.sum(-2).to(self.sums.device)
+                    self.squares += (shifted.mT @ shifted).to(self.sums.device)
+        finally:
+            torch.set_float32_matmul_precision(before)
         self.rows += rows.shape[-2]
 
     def merged(self) -> Moment:
@@ -252,17 +258,6 @@ class RowMoment:
         cross = offset[..., :, None] * (self.sums - self.rows / 2 * offset)[..., None, :]
         squares = summed(self.squares - cross - cross.mT) / count.clamp_min(1.0)
         return Moment(int(count), mean, (squares + squares.mT) / 2)
-
-
-@contextmanager
-def _float32_products() -> Iterator[None]:
-    """Switch off TensorFloat-32, whose 11 bits are too few for the small eigenvalues of a Gram."""
-    before = torch.get_float32_matmul_precision()
-    torch.set_float32_matmul_precision("highest")
-    try:
-        yield
-    finally:
-        torch.set_float32_matmul_precision(before)
 
 
 # --- linear layers of all kinds -----------------------------------------------------------------

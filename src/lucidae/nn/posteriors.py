@@ -27,19 +27,6 @@ from lucidae.nn.layers import (
 )
 from lucidae.validation import check_choice, check_integer, check_number
 
-__all__ = [
-    "DiagonalGaussian",
-    "FullGaussian",
-    "Gaussian",
-    "GaussianHead",
-    "HadamardGap",
-    "LowRankGaussian",
-    "as_gaussian",
-    "gap_of_gram",
-    "hadamard_gap",
-    "jacobian_of",
-]
-
 Shape = tuple[int, ...]
 
 

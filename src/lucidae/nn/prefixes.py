@@ -6,7 +6,7 @@ A prefix of length b consists of the first b dimensions.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
@@ -17,22 +17,12 @@ from lucidae.linear.methods import geometric_prior, uniform_prior
 from lucidae.nn.layers import Tensor, check_module, check_tensor, full_precision, without_autocast
 from lucidae.validation import check_choice, check_integer
 
-__all__ = ["NestedDropout", "PrefixLoss", "prefix_losses"]
-
 PRIORS: dict[str, Callable[[int], Any]] = {"geometric": geometric_prior, "uniform": uniform_prior}
 DRAWS = ("sample", "batch")
 TRUNCATIONS = ("mask", "slice")
 
 MULTIPLIER = 6364136223846793005
 """Factor of the linear congruential generator of Knuth's MMIX, modulo 2⁶⁴."""
-
-
-class PrefixValues(NamedTuple):
-    """Losses of the prefixes of embeddings in one call of `PrefixLoss`, without gradients."""
-
-    # (number of prefixes,): number of leading dimensions of the embeddings in each prefix
-    lengths: Tensor
-    losses: Tensor  # (number of prefixes,): loss of each prefix, without its weight
 
 
 class PrefixLoss(nn.Module):
@@ -159,7 +149,7 @@ class PrefixLoss(nn.Module):
             self.register_buffer(name, None, persistent=False)
         self._apply(lambda part: part)
         self.register_buffer("calls", torch.tensor(0))
-        self._last: PrefixValues | None = None
+        self._last: tuple[Tensor, Tensor] | None = None  # lengths, and losses without weights
 
     def forward(self, *arguments: Any, **keywords: Any) -> Tensor:
         """Return the weighted sum, or the estimated expectation, of the losses of the prefixes.
@@ -178,7 +168,7 @@ class PrefixLoss(nn.Module):
         chosen, factors = self._choose(places[0].device)
         cuts = chosen.unbind() if self.truncate == "mask" else chosen.tolist()
         losses = torch.stack([self._one(cut, arguments, keywords) for cut in cuts])
-        self._last = PrefixValues(chosen, losses.detach())
+        self._last = chosen, losses.detach()
         return torch.sum(factors.to(losses.dtype) * losses)
 
     @property
@@ -187,8 +177,7 @@ class PrefixLoss(nn.Module):
         if self._last is None:
             return {}
         found: dict[int, list[float]] = {}
-        pairs = zip(self._last.lengths.tolist(), self._last.losses.tolist(), strict=True)
-        for length, value in pairs:
+        for length, value in zip(*(part.tolist() for part in self._last), strict=True):
             found.setdefault(length, []).append(value)
         return {f"{self.name}_{b}": float(np.mean(found[b])) for b in sorted(found)}
 

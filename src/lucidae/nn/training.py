@@ -288,28 +288,6 @@ def _under(prefix: str, arrays: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def evaluate(model: Any, images: Tensor, *, seed: int = 0) -> dict[str, float]:
-    """Return errors, KL divergence, evidence lower bound and active latents on a set of samples."""
-    with seeded(model, images, seed):
-        parts = [_measure(model, chunk) for chunk in images.split(CHUNK)]
-    sums = torch.stack([part[0] for part in parts]).sum(0) / len(images)
-    error, sampled, kl = (float(total) for total in sums)
-    covariance = torch.stack([part[1] for part in parts]).sum(0) / len(images)
-    mean, variance = (torch.cat([part[index] for part in parts]) for index in (2, 3))
-    entries, noise = math.prod(images.shape[1:]), model.noise_variance
-    fit = negative_log_likelihood(torch.as_tensor(sampled), entries, noise.cpu())
-    finite = bool(torch.isfinite(mean).all())
-    return {
-        "mse": error / entries,
-        "sampled_mse": sampled / entries,
-        "kl": kl,
-        "loss": float(fit) + kl if finite else math.nan,
-        "noise_variance": float(noise),
-        "active": float(active_dimensions(mean, variance)) if finite else 0.0,
-        "active_directions": float(active_directions(covariance, mean)) if finite else 0.0,
-    }
-
-
 @contextmanager
 def seeded(model: Any, images: Tensor, seed: int) -> Iterator[None]:
     """Context in which a model is in evaluation mode and torch is seeded; both are restored."""
@@ -318,21 +296,39 @@ def seeded(model: Any, images: Tensor, seed: int) -> Iterator[None]:
         yield
 
 
-def _measure(model: Any, x: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Return measurements of the posteriors of the samples `x`, as four tensors.
-
-    The first has three sums over the samples: squared errors from posterior means, squared errors
-    from samples of the posteriors, and KL divergences. The others are the sum of the posterior
-    covariances, the posterior means, and the posterior variances.
-    """
-    posterior = model.encode(x)
-    target = full_precision(x)
-    decoded = [full_precision(model.decode(z)) for z in (posterior.mean, posterior.rsample())]
-    # Sums over thousands of images lose digits in single precision.
-    errors = [torch.sum(torch.square(target - mean), dtype=torch.float64) for mean in decoded]
-    kl = torch.sum(posterior.kl(), dtype=torch.float64)
-    covariance = posterior.covariance.sum(0).double()
-    return torch.stack([*errors, kl]), covariance, posterior.mean, posterior.variance
+def evaluate(model: Any, images: Tensor, *, seed: int = 0) -> dict[str, float]:
+    """Return errors, KL divergence, evidence lower bound and active latents on a set of samples."""
+    sums: Any = 0.0  # squared errors from posterior means and from samples, KL divergences
+    covariance: Any = 0.0
+    means, variances = [], []
+    with seeded(model, images, seed):
+        for x in images.split(CHUNK):
+            posterior = model.encode(x)
+            parts = [
+                torch.square(full_precision(x) - full_precision(model.decode(z)))
+                for z in (posterior.mean, posterior.rsample())
+            ]
+            # Sums over thousands of images lose digits in single precision.
+            parts.append(posterior.kl())
+            sums = sums + torch.stack([torch.sum(part, dtype=torch.float64) for part in parts])
+            covariance = covariance + posterior.covariance.sum(0).double()
+            means.append(posterior.mean)
+            variances.append(posterior.variance)
+    error, sampled, kl = (sums / len(images)).tolist()
+    mean, variance = torch.cat(means), torch.cat(variances)
+    entries, noise = math.prod(images.shape[1:]), model.noise_variance
+    fit = negative_log_likelihood(torch.as_tensor(sampled), entries, noise.cpu())
+    finite = bool(torch.isfinite(mean).all())
+    directions = active_directions(covariance / len(images), mean) if finite else 0
+    return {
+        "mse": error / entries,
+        "sampled_mse": sampled / entries,
+        "kl": kl,
+        "loss": float(fit) + kl if finite else math.nan,
+        "noise_variance": float(noise),
+        "active": float(active_dimensions(mean, variance)) if finite else 0.0,
+        "active_directions": float(directions),
+    }
 
 
 def fit_vae(
@@ -615,7 +611,11 @@ def scalars_figure(history: Sequence[Mapping[str, float]], title: str = "") -> A
         from matplotlib.figure import Figure
     except ImportError as error:
         raise ImportError(f"scalars_figure needs matplotlib: {install_command('cli')}") from error
-    panels = _panels(history)
+    panels: dict[str, dict[int, str]] = {}  # names by length, of each panel
+    for name in dict.fromkeys(name for row in history for name in row if name != "epoch"):
+        found = LENGTH.fullmatch(name)
+        group, length = (found["name"], int(found["length"])) if found else (name, 0)
+        panels.setdefault(group, {})[length] = name
     columns = min(3, len(panels))
     rows = math.ceil(len(panels) / columns)
     figure = Figure(figsize=(max(6.4, 4.0 * columns), 3.0 * rows), layout="constrained")
@@ -628,33 +628,20 @@ def scalars_figure(history: Sequence[Mapping[str, float]], title: str = "") -> A
     return figure
 
 
-def _panels(history: Sequence[Mapping[str, float]]) -> dict[str, dict[str, str]]:
-    """Return the scalars of each panel of a figure: a dictionary from scalar names to labels."""
-    panels: dict[str, dict[str, str]] = {}
-    for name in dict.fromkeys(name for row in history for name in row if name != "epoch"):
-        found = LENGTH.fullmatch(name)
-        group, label = (found["name"], found["length"]) if found else (name, "")
-        panels.setdefault(group, {})[name] = label
-    ordered = {}
-    for group, members in panels.items():
-        ordered[group] = dict(sorted(members.items(), key=lambda one: int(one[1] or 0)))
-    return ordered
-
-
 def _draw_panel(
-    axes: Any, title: str, members: Mapping[str, str], history: Sequence[Mapping[str, float]]
+    axes: Any, title: str, members: Mapping[int, str], history: Sequence[Mapping[str, float]]
 ) -> None:
     """Draw the curves of one panel; those of prefixes get darker with their length."""
     import matplotlib as mpl
 
     shades = mpl.colormaps["viridis_r"]
     values: list[float] = []
-    for position, (name, label) in enumerate(members.items()):
+    for position, (length, name) in enumerate(sorted(members.items())):
         points = [
             (row.get("epoch", step), row[name]) for step, row in enumerate(history) if name in row
         ]
         colour = shades((position + 1) / len(members)) if len(members) > 1 else None
-        axes.plot(*zip(*points, strict=True), marker="o", color=colour, label=label or None)
+        axes.plot(*zip(*points, strict=True), marker="o", color=colour, label=length or None)
         values += [value for _, value in points]
     if min(values) > 0 and max(values) > 20 * min(values):
         axes.set_yscale("log")

@@ -18,7 +18,6 @@ from lucidae.nn.layers import (
     check_tensor,
     evaluation,
     full_precision,
-    image_shape,
     without_autocast,
 )
 from lucidae.nn.posteriors import (
@@ -29,15 +28,6 @@ from lucidae.nn.posteriors import (
     jacobian_of,
 )
 from lucidae.validation import check_choice, check_integer, check_number
-
-__all__ = [
-    "VAE",
-    "DictionaryVAE",
-    "Evidence",
-    "GeometricSchedule",
-    "NoiseVariance",
-    "negative_log_likelihood",
-]
 
 AVERAGING_RATE = 0.05
 """Weight of the newest batch in the running mean of the squared error."""
@@ -164,14 +154,13 @@ class NoiseVariance(nn.Module):
 
     def __init__(self, setting: str | float | Callable[[Tensor], Any] = "learn") -> None:
         super().__init__()
+        if isinstance(setting, str) and setting != "learn":
+            raise ValueError(
+                f"noise_variance={setting!r} was given, expected 'learn', a positive number, "
+                "or a function of the step."
+            )
         first = 1.0
-        if isinstance(setting, str):
-            if setting != "learn":
-                raise ValueError(
-                    f"noise_variance={setting!r} was given, expected 'learn', a positive number, "
-                    "or a function of the step."
-                )
-        elif not callable(setting):
+        if not (callable(setting) or setting == "learn"):
             first = check_number(setting, "noise_variance", low=0.0, open_low=True)
         self.setting = setting
         self.register_buffer("value", torch.tensor(first))
@@ -185,25 +174,22 @@ class NoiseVariance(nn.Module):
         treated as a constant.
         """
         if self.training:
-            with torch.no_grad():
-                self.value.copy_(self._updated(full_precision(mean_square.detach())))
-                self.steps.add_(1)
+            mean_square = full_precision(mean_square.detach())
+            if callable(self.setting):
+                self.value.copy_(torch.as_tensor(self.setting(self.steps), dtype=self.value.dtype))
+            elif self.setting == "learn":
+                # The minimum over γ of ½(d log 2πγ + ‖x − μ‖²/γ), averaged over the data, is the
+                # mean of ‖x − μ‖²/d. The first batch sets it, so that the initial value has no
+                # influence.
+                running = (1 - AVERAGING_RATE) * self.value + AVERAGING_RATE * mean_square
+                running = torch.where(self.steps == 0, mean_square, running)
+                self.value.copy_(running.clamp_min(SMALLEST_VARIANCE))
+            self.steps.add_(1)
         return self.value.clone()
 
     def extra_repr(self) -> str:
         """Return the setting that is shown when the module is printed."""
         return f"{self.setting!r}"
-
-    def _updated(self, mean_square: Tensor) -> Tensor:
-        """Return the noise variance after a training batch of the given mean squared error."""
-        if callable(self.setting):
-            return torch.as_tensor(self.setting(self.steps), dtype=self.value.dtype)
-        if self.setting != "learn":
-            return self.value
-        # The minimum over γ of ½(d log 2πγ + ‖x − μ‖²/γ), averaged over the data, is the mean of
-        # ‖x − μ‖²/d. The first batch sets it, so that the initial value has no influence.
-        running = (1 - AVERAGING_RATE) * self.value + AVERAGING_RATE * mean_square
-        return torch.where(self.steps == 0, mean_square, running).clamp_min(SMALLEST_VARIANCE)
 
 
 class VAE(nn.Module):
@@ -296,7 +282,7 @@ class VAE(nn.Module):
             The model, with random initial weights.
         """
         size = {"width": width, "blocks": blocks, "stages": stages}
-        encoder = ResNetEncoder(image_shape(shape), features, **size)
+        encoder = ResNetEncoder(shape, features, **size)
         decoder = ResNetDecoder(shape, latent_dim, **size)
         head = GaussianHead(features, latent_dim, covariance, rank=rank)
         return cls(encoder, head, decoder, noise_variance=noise_variance)
@@ -489,7 +475,16 @@ class DictionaryVAE(nn.Module):
         """
         x = self._rows(x)
         posterior = self.encode(x)
-        squared_error = self._squared_error(x, posterior)
+        # With z = μ + Sε, E‖x − Dz‖² = ‖x − Dμ‖² + ‖DS‖²_F, and ‖DS‖²_F = Σⱼ sⱼ²‖dⱼ‖² where S is
+        # diagonal. The exact mean has no sampling noise.
+        decoder = self.linear_decoder()
+        z = posterior.rsample() if self.sampled else posterior.mean
+        squared_error = torch.sum(torch.square(full_precision(x) - z @ decoder.mT), 1)
+        if not self.sampled and isinstance(posterior, DiagonalGaussian):
+            lengths = torch.sum(torch.square(decoder), 0)
+            squared_error = squared_error + posterior.variance @ lengths
+        elif not self.sampled:
+            squared_error = squared_error + torch.sum(torch.square(decoder @ posterior.factor))
         kl = posterior.kl()
         fit = negative_log_likelihood(squared_error, x.shape[1], self.noise_variance)
         return Evidence(torch.mean(fit + kl), squared_error, kl, self.noise_variance)
@@ -512,16 +507,3 @@ class DictionaryVAE(nn.Module):
         """Return a batch of shape (B, d) in the dtype of the encoder, after checking its shape."""
         check_tensor(x, "x", ("B", self.dictionary.shape[0]), self.dictionary)
         return full_precision(x).to(self.encoder.dtype)
-
-    def _squared_error(self, x: Tensor, posterior: FullGaussian | DiagonalGaussian) -> Tensor:
-        """Return the squared error of each sample x, averaged over its posterior, shape (B,)."""
-        # With z = μ + Sε, E‖x − Dz‖² = ‖x − Dμ‖² + ‖DS‖²_F, and ‖DS‖²_F = Σⱼ sⱼ²‖dⱼ‖² where S is
-        # diagonal. The exact mean has no sampling noise.
-        decoder = self.linear_decoder()
-        z = posterior.rsample() if self.sampled else posterior.mean
-        error = torch.sum(torch.square(full_precision(x) - z @ decoder.mT), 1)
-        if self.sampled:
-            return error
-        if isinstance(posterior, DiagonalGaussian):
-            return error + posterior.variance @ torch.sum(torch.square(decoder), 0)
-        return error + torch.sum(torch.square(decoder @ posterior.factor))
