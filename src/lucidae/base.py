@@ -26,19 +26,6 @@ from lucidae.validation import (
     numeric_columns,
 )
 
-__all__ = [
-    "CertifiedMixin",
-    "Fitted",
-    "FittedState",
-    "changed_attributes",
-    "checked_codes",
-    "reference_array",
-    "replaced_attributes",
-    "restored_on_failure",
-    "validate_named",
-    "validated_rows",
-]
-
 CHANGED = 16.0
 """An attribute counts as changed if its relative difference exceeds this many machine epsilons.
 
@@ -88,17 +75,16 @@ class FittedState(ABC):
         quotes the error. Reading never raises, because scikit-learn's HTML representation reads
         every attribute. The next call tries again, since a lack of memory may have passed.
         """
-        if self.doubt is not None:
-            claim = undecided("certificate", "the fitted parameters are optimal", "", self.doubt)
-            return Certificate(title, (claim,))
-        if self._certificate is None:
+        why = self.doubt
+        if why is None:
             try:
-                self._certificate = self.compute_certificate(title)
+                if self._certificate is None:
+                    self._certificate = self.compute_certificate(title)
+                return self._certificate
             except Exception as error:
                 why = f"Computing the certificate raised {type(error).__name__}: {error}"
-                claim = undecided("certificate", "the fitted parameters are optimal", "", why)
-                return Certificate(title, (claim,))
-        return self._certificate
+        claim = undecided("certificate", "the fitted parameters are optimal", "", why)
+        return Certificate(title, (claim,))
 
     @property
     def keeps_certificate(self) -> bool:

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 from scipy.integrate import quad
-from scipy.optimize import brentq
+from scipy.optimize import bisect, brentq
 from scipy.special import gammaln
 from sklearn.utils import check_random_state
 
@@ -589,22 +589,20 @@ def components_above_noise(
     2001). An eigenvalue counts only if all larger ones do. The last of all m eigenvalues has no
     smaller one to be compared with and passes if it is positive.
     """
-    values = np.maximum(np.asarray(eigenvalues, dtype=np.float64), 0.0)
     above = np.zeros(n_components, dtype=bool)
-    for i in range(n_components):
-        left = values[i:]
-        if n_rows <= 1:
-            break
-        above[i] = left.size > 0 and left[0] > 0
-        if left.size >= 2:
-            # Johnstone 2001: n λ_1 of white noise is centred at μ and spread by ξ, with the -1/2
-            # that makes the approximation second-order accurate (Ma 2012).
-            rows, columns = np.sqrt(n_rows - 0.5), np.sqrt(left.size - 0.5)
-            centre = (rows + columns) ** 2
-            spread = (rows + columns) * (1 / rows + 1 / columns) ** (1 / 3)
-            above[i] = left[0] * n_rows > left.mean() * (centre + TRACY_WIDOM * spread)
-        if not above[i]:
-            break
+    values = np.maximum(np.asarray(eigenvalues, dtype=np.float64), 0.0)
+    left = values.size - np.arange(min(n_components, values.size))
+    if n_rows <= 1 or not len(left):
+        return above
+    means = np.cumsum(values[::-1])[::-1][: len(left)] / left
+    # Johnstone 2001: n λ_1 of white noise is centred at μ and spread by ξ, with the -1/2 that makes
+    # the approximation second-order accurate (Ma 2012).
+    rows, columns = np.sqrt(n_rows - 0.5), np.sqrt(left - 0.5)
+    centre = (rows + columns) ** 2
+    spread = (rows + columns) * (1 / rows + 1 / columns) ** (1 / 3)
+    limits = np.where(left > 1, means * (centre + TRACY_WIDOM * spread), 0.0)
+    exceeding = values[: len(left)] * n_rows > limits
+    above[: len(left)] = np.logical_and.accumulate(exceeding)
     return above
 
 
@@ -650,14 +648,11 @@ class WishartSpectra:
 
     def level(self, k: int, significance: float) -> float:
         """Return the smallest significant share of the largest eigenvalue after `k` ones."""
-        low, high = 1.0 / (self.size - k), 1.0
-        for _ in range(50):
-            middle = (low + high) / 2
-            if self.p_value(k, middle) <= significance:
-                high = middle
-            else:
-                low = middle
-        return high
+        lowest = 1.0 / (self.size - k)
+        found = bisect(
+            lambda share: (self.p_value(k, share) > significance) - 0.5, lowest, 1.0, xtol=1e-15
+        )
+        return float(found)
 
     def p_value(self, k: int, share: float) -> float:
         """Return the p-value of a share of the largest eigenvalue in the sum, both after `k` ones.

@@ -15,17 +15,6 @@ from typing import Any, BinaryIO
 
 import numpy as np
 
-__all__ = [
-    "atomic_path",
-    "json_safe",
-    "load_arrays",
-    "open_member",
-    "read_arrays",
-    "read_member",
-    "save_arrays",
-    "size_in_words",
-]
-
 Arrays = dict[str, np.ndarray[Any, Any]]
 
 NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
@@ -69,7 +58,8 @@ def atomic_path(target: str | os.PathLike[str]) -> Iterator[Path]:
     try:
         temporary.touch(exist_ok=False)
         yield temporary
-        _flush_to_disk(temporary)
+        with temporary.open("r+b") as stream:  # wait until the content is on the disk
+            os.fsync(stream.fileno())
         if mode is not None:
             temporary.chmod(mode)
         temporary.replace(destination)
@@ -105,12 +95,6 @@ def _mode_to_keep(destination: Path) -> int | None:
     if not os.access(destination, os.W_OK):
         raise PermissionError(errno.EACCES, "The file is read-only", str(destination))
     return stat.S_IMODE(found.st_mode)
-
-
-def _flush_to_disk(path: Path) -> None:
-    """Wait until the content of a file has been written to the disk."""
-    with path.open("r+b") as stream:
-        os.fsync(stream.fileno())
 
 
 def _is_without_room(error: BaseException | None) -> bool:

@@ -22,8 +22,6 @@ from lucidae.iteration import Status
 from lucidae.linear.methods import PRIORS, Options
 from lucidae.models import Values, built, check_part, check_row, restored
 
-__all__ = ["loaded"]
-
 FORMER = (
     "The estimator was saved by an earlier version of lucidae, whose verdicts are not repeated. "
     "Call lucidae.certify with the estimator and its data."

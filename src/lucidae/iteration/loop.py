@@ -332,18 +332,17 @@ class Schedule:
         self.limit = check_integer(limit, "limit", low=0)
         self.check_every = check_integer(check_every, "check_every", low=1)
         check_integer(first, "first", low=0, high=limit)
-        self.record_every: int | None = None
-        self.fixed: list[int] | None = None
+        self.last = False  # whether the last step is recorded in any case
+        self.fixed: Sequence[int] | None = None
         if isinstance(record_at, int | np.integer):
-            self.record_every = check_integer(record_at, "record_at", low=1)
+            self.fixed = range(0, limit + 1, check_integer(record_at, "record_at", low=1))
+            self.last = True
         elif record_at is not None:
             self.fixed = sorted({check_integer(i, "record_at", low=0) for i in record_at})
 
     def after(self, n_iter: int) -> int:
         """Return the number of the next step that is checked or recorded, after step `n_iter`."""
-        following = [self.limit, _next_multiple(n_iter, self.check_every)]
-        if self.record_every is not None:
-            following.append(_next_multiple(n_iter, self.record_every))
+        following = [self.limit, (n_iter // self.check_every + 1) * self.check_every]
         if self.fixed is not None:
             position = bisect_right(self.fixed, n_iter)
             following.extend(self.fixed[position : position + 1])
@@ -351,16 +350,10 @@ class Schedule:
 
     def records(self, n_iter: int) -> bool:
         """Tell whether the state after `n_iter` steps is recorded."""
-        if self.record_every is not None:
-            return n_iter % self.record_every == 0 or n_iter == self.limit
-        if self.fixed is not None:
-            position = bisect_right(self.fixed, n_iter)
-            return position > 0 and self.fixed[position - 1] == n_iter
-        return True
-
-
-def _next_multiple(n_iter: int, stride: int) -> int:
-    return (n_iter // stride + 1) * stride
+        if self.fixed is None or (self.last and n_iter == self.limit):
+            return True
+        position = bisect_right(self.fixed, n_iter)
+        return position > 0 and self.fixed[position - 1] == n_iter
 
 
 class Recorder:

@@ -24,18 +24,6 @@ from lucidae.arrays.threads import fork_safe
 from lucidae.iteration.loop import Progress
 from lucidae.validation import check_number
 
-__all__ = [
-    "TIMED_FEATURES",
-    "CountedBar",
-    "ProgressBar",
-    "elapsed",
-    "elapsed_on",
-    "is_shown",
-    "progress_bars",
-    "silenced",
-    "timed_fit",
-]
-
 DELAY = 2.0
 """Seconds before any progress is shown, and between two lines of a bar in a log."""
 
@@ -205,13 +193,13 @@ class CountedBar:
                 self._bar.update(count - self._bar.n)
 
     def close(self) -> None:
-        """Remove the bar, which may be shown again."""
+        """Remove the bar, which may be used again."""
         if self._bar is not None:
             self._bar.close()
-        self._bar = None
+        self._bar = self._began = None
 
 
-class ProgressBar:
+class ProgressBar(CountedBar):
     """Callback that shows the progress of an iteration, as a bar of tqdm.
 
     Nothing is shown for an iteration that ends within `delay` seconds. On a terminal and in a
@@ -235,22 +223,13 @@ class ProgressBar:
     """
 
     def __init__(self, description: str = "iterating", delay: float | None = None) -> None:
-        self.description = description
-        self.delay = DELAY if delay is None else check_number(delay, "delay", low=0.0)
-        self._bar: CountedBar | None = None
+        delay = None if delay is None else check_number(delay, "delay", low=0.0)
+        super().__init__(description, "steps", delay=delay)
 
     def __call__(self, progress: Progress) -> None:
         """Show `progress` if the iteration has already run for `delay` seconds."""
-        if self._bar is None:
-            self._bar = CountedBar(self.description, "steps", delay=self.delay)
         remark = f"distance {progress.distance:.1e}, tolerance {progress.tolerance:.1e}"
-        self._bar.show(progress.n_iter, progress.limit, remark)
-
-    def close(self) -> None:
-        """Remove the bar; the callback can then be used for another iteration."""
-        if self._bar is not None:
-            self._bar.close()
-        self._bar = None
+        self.show(progress.n_iter, progress.limit, remark)
 
 
 def progress_bars(description: str, verbose: Any) -> tuple[ProgressBar, ...]:

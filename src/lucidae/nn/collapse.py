@@ -262,7 +262,7 @@ def _gather(model: Any, loader: Any, reconstruct: bool) -> PosteriorSummary:
 
     The error of the reconstructions is computed if `reconstruct` is True and the model can decode.
     """
-    means, variances, kls, totals, errors = [], [], [], [], []
+    parts, errors = [], []
     covariance: Tensor = 0.0
     first: list[Tensor] = []
     moment: SecondMoment | None = None
@@ -270,10 +270,7 @@ def _gather(model: Any, loader: Any, reconstruct: bool) -> PosteriorSummary:
     for batch in batches(loader, "loader"):
         x = batch.to(device, _dtype_of(model, batch))
         posterior = _posterior(model, x)
-        means.append(posterior.mean)
-        variances.append(posterior.variance)
-        kls.append(posterior.marginal_kl())
-        totals.append(posterior.kl())
+        parts.append((posterior.mean, posterior.variance, posterior.marginal_kl(), posterior.kl()))
         matrices = posterior.covariance
         covariance = covariance + matrices.double().sum(0)
         kept = sum(len(part) for part in first) * matrices[0].numel()
@@ -284,16 +281,16 @@ def _gather(model: Any, loader: Any, reconstruct: bool) -> PosteriorSummary:
         rows = x.flatten(1)
         if rows.shape[1] <= MOST_ENTRIES:
             moment = SecondMoment.of(rows) if moment is None else moment.update(rows)
-    count = sum(len(mean) for mean in means)
-    if count < 2:
+    mean, variance, kl, total = (torch.cat(part) for part in zip(*parts, strict=True))
+    if len(mean) < 2:
         raise ValueError("loader contains one sample, expected at least two to compute variances.")
     return PosteriorSummary(
-        torch.cat(means),
-        torch.cat(variances),
-        torch.cat(kls).mean(0),
+        mean,
+        variance,
+        kl.mean(0),
         torch.cat(first),
-        scalar(torch.cat(totals).mean()),
-        covariance / count,
+        scalar(total.mean()),
+        covariance / len(mean),
         moment,
         scalar(torch.cat(errors).mean()) if errors and None not in errors else None,
     )

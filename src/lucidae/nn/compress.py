@@ -532,13 +532,14 @@ def _allocated(found: Calibration, settings: dict[str, Any]) -> CompressionPlan:
     factorised = [(s, at + 1) for s, at in chosen if at < s.left.shape[1]]
     # 3) Their factors and errors.
     ranks = {name: min(shape) for name, shape in found.shapes.items()}
-    missed, factors = dict.fromkeys(ranks, 0.0), {}
+    missed = dict.fromkeys(ranks, 0.0)
+    factors: dict[str, LowRankFactors] = {}
     for spectrum, rank in factorised:
+        ranks |= dict.fromkeys(spectrum.names, rank)
         every = spectrum.errors(strength)[:, rank - 1].tolist()
-        for at, (name, error) in enumerate(zip(spectrum.names, every, strict=True)):
-            ranks[name], missed[name] = rank, error
-            if not settings["sequential"]:
-                factors[name] = spectrum.factors(at, rank, strength)
+        missed |= dict(zip(spectrum.names, every, strict=True))
+        if not settings["sequential"]:
+            factors |= spectrum.factors(rank, strength)
     if settings["sequential"]:
         factors, regressed = _regress(found.source, factorised, settings["dropout"])
         missed |= regressed
@@ -577,9 +578,7 @@ def _regress(
     strength = strength_of(dropout)
     for spectrum, rank in sorted(factorised, key=lambda pair: pair[0].first_call):
         if not factors:  # the first layer gets its original inputs
-            ats = range(len(spectrum.names))
-            found = [spectrum.factors(at, rank, strength) for at in ats]
-            factors |= dict(zip(spectrum.names, found, strict=True))
+            factors |= spectrum.factors(rank, strength)
             continue
         parts = {name: source.model.get_submodule(name) for name in spectrum.names}
         small = with_factors(source.model, factors, dropout, share=True)
@@ -594,8 +593,8 @@ def _regress(
         moments = [moment.merged() for moment in joint.values()]  # of [x̃ | y]
         weight = matrix_of(parts[spectrum.names[0]])
         found, missed = reduced_rank_regression(spectrum, weight, moments, rank, strength)
-        factors |= dict(zip(spectrum.names, found, strict=True))
-        errors |= dict(zip(spectrum.names, missed, strict=True))
+        factors |= found
+        errors |= missed
     return factors, errors
 
 

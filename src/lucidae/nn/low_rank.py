@@ -110,11 +110,10 @@ def call(model: Any, batch: Any, forward: Callable[[Any, Any], Any] | None = Non
 def samples_of(batch: Any) -> int:
     """Return the length of the first tensor of a batch; 1 if it has none."""
     parts = batch.values() if isinstance(batch, Mapping) else batch
-    if isinstance(batch, torch.Tensor):
-        return len(batch) if batch.ndim else 1
-    if isinstance(batch, Mapping | list | tuple):
-        return next((samples_of(p) for p in parts if isinstance(p, torch.Tensor)), 1)
-    return 1
+    if not isinstance(batch, Mapping | list | tuple):
+        parts = [batch]
+    first = next((part for part in parts if isinstance(part, torch.Tensor)), None)
+    return 1 if first is None or not first.ndim else len(first)
 
 
 def unwrapped(model: Any) -> Any:
@@ -124,13 +123,10 @@ def unwrapped(model: Any) -> Any:
     """
     if not isinstance(model, nn.Module):
         raise ValueError(f"model is of type {type(model).__name__}, expected an nn.Module.")
-    while True:
-        if isinstance(model, nn.parallel.DistributedDataParallel | nn.DataParallel):
-            model = model.module
-        elif hasattr(model, "_orig_mod"):
-            model = model._orig_mod
-        else:
-            return model
+    wrappers = nn.parallel.DistributedDataParallel, nn.DataParallel
+    while isinstance(model, wrappers) or hasattr(model, "_orig_mod"):
+        model = model.module if isinstance(model, wrappers) else model._orig_mod
+    return model
 
 
 Observer = Callable[[tuple[Any, ...], dict[str, Any], Any], Any]
@@ -358,20 +354,25 @@ class OutputSpectrum:
             found[:, : min(k, tails.shape[1])] = tails[:, :k]
         return found
 
-    def factors(self, layer: int, rank: int, strength: float) -> LowRankFactors:
-        """Return the best factors of one of the layers."""
+    def factors(self, rank: int, strength: float) -> dict[str, LowRankFactors]:
+        """Return the best factors of each layer."""
         B, A = self.left[:, :rank], self.right[:rank]
-        mean, hidden = self.means[layer], self.hidden_means[layer][:rank]
+        means = zip(self.names, self.means, self.hidden_means, strict=True)
         if not strength:
-            return LowRankFactors(B, A, mean - B @ hidden)
+            return {
+                name: LowRankFactors(B, A, mean - B @ hidden[:rank]) for name, mean, hidden in means
+            }
         # B = U√ŝ T and A = Tᵀ√ŝ s⁻¹ UᵀW, with the rotation T that equalizes the hidden units
         # in the metric of the inputs: AR = Tᵀ√ŝ Qᵀ for WR = U diag(s) Qᵀ.
         s = np.sqrt(self.variances[0])
         root = np.sqrt(shrink(s, strength, rank).values[:rank])
         turn = B.new_tensor(equalize(np.diag(root)))
         gain = B.new_tensor(np.divide(root, s[:rank], out=np.zeros(rank), where=root > 0))
-        B = B * B.new_tensor(root) @ turn
-        return LowRankFactors(B, turn.mT @ (gain[:, None] * A), mean, -(turn.mT @ (gain * hidden)))
+        B, A = B * B.new_tensor(root) @ turn, turn.mT @ (gain[:, None] * A)
+        return {
+            name: LowRankFactors(B, A, mean, -(turn.mT @ (gain * hidden[:rank])))
+            for name, mean, hidden in means
+        }
 
     def _ranks(self) -> Vector:
         return np.arange(1.0, self.left.shape[1] + 1)
@@ -427,7 +428,7 @@ def spectrum_of(
 
 def reduced_rank_regression(
     spectrum: OutputSpectrum, weight: Tensor, moments: Sequence[Moment], rank: int, strength: float
-) -> tuple[list[LowRankFactors], list[float]]:
+) -> tuple[dict[str, LowRankFactors], dict[str, float]]:
     """Return factors and errors of layers that get other inputs x̃, from moments of [x̃ | y].
 
     The regression of y on x̃ is Θ = W + cov(y − Wx̃, x̃) C̃⁺: where the inputs do not vary, the
@@ -454,14 +455,13 @@ def reduced_rank_regression(
         means=[moment.mean[m:].to(dtype) for moment in moments],
         hidden_means=[(right @ moment.mean[:m]).to(dtype) for moment in moments],
     )
-    factors = [regressed.factors(at, rank, strength) for at in range(len(moments))]
-    errors = []
-    for (B, A, _, _), (_, _, covariance) in zip(factors, moments, strict=True):
-        B, A = B.to(weight), A.to(weight)
+    factors, errors = regressed.factors(rank, strength), {}
+    for name, (_, _, covariance) in zip(spectrum.names, moments, strict=True):
+        B, A = (part.to(weight) for part in factors[name][:2])
         codes = A @ covariance[:m, :m] @ A.mT
         explained = 2 * torch.sum((covariance[m:, :m] @ A.mT) * B) - torch.sum((B @ codes) * B)
         masks = strength * torch.sum(B.square().sum(0) * torch.diagonal(codes))
-        errors.append(float(torch.diagonal(covariance)[m:].sum() - explained + masks))
+        errors[name] = float(torch.diagonal(covariance)[m:].sum() - explained + masks)
     return factors, errors
 
 

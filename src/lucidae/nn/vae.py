@@ -480,11 +480,11 @@ class DictionaryVAE(nn.Module):
         decoder = self.linear_decoder()
         z = posterior.rsample() if self.sampled else posterior.mean
         squared_error = torch.sum(torch.square(full_precision(x) - z @ decoder.mT), 1)
-        if not self.sampled and isinstance(posterior, DiagonalGaussian):
+        if not self.sampled and isinstance(posterior, FullGaussian):
+            squared_error = squared_error + torch.sum(torch.square(decoder @ posterior.factor))
+        elif not self.sampled:
             lengths = torch.sum(torch.square(decoder), 0)
             squared_error = squared_error + posterior.variance @ lengths
-        elif not self.sampled:
-            squared_error = squared_error + torch.sum(torch.square(decoder @ posterior.factor))
         kl = posterior.kl()
         fit = negative_log_likelihood(squared_error, x.shape[1], self.noise_variance)
         return Evidence(torch.mean(fit + kl), squared_error, kl, self.noise_variance)
