@@ -94,13 +94,12 @@ class TrainingSettings:
 
 @dataclass(eq=False)
 class Training:
-    """State of a training: the model, its optimizer, the steps taken and the values per epoch."""
+    """State of a training: the model, its optimizer, and the values after each epoch."""
 
     model: Any  # A model whose forward pass returns an `Evidence`, such as `VAE`
     images: Tensor  # (n, …): training data, on the model's device
     held_out: Tensor  # (n', …): data for the evaluation after each epoch
     settings: TrainingSettings  # settings of the training
-    n_steps: int = 0  # number of steps taken so far
     # measured values after each epoch, by name
     records: list[dict[str, float]] = field(default_factory=list)
 
@@ -114,57 +113,39 @@ class Training:
         on_gpu = self.images.device.type == "cuda"
         self.optimizer = torch.optim.Adam(self.model.parameters(), fused=on_gpu)
         self.heads = [part for part in self.model.modules() if isinstance(part, GaussianHead)]
-        self.order: Tensor = None
-        self.sums: Tensor = torch.zeros(3, device=self.images.device)
 
-    @property
-    def total_steps(self) -> int:
-        """Number of steps of the whole training."""
-        return self.per_epoch * self.settings.epochs
+    def epoch(self) -> Training:
+        """Take the steps of one epoch and evaluate the model; the state is changed and returned.
 
-    def step(self) -> Training:
-        """Take one step of Adam on the next batch; the state is changed in place and returned."""
-        position = self.n_steps % self.per_epoch
-        if position == 0 or self.order is None:
-            self._begin_epoch()
-        self.model.train()
-        size = self.settings.batch_size
-        batch = self.images[self.order[position * size : (position + 1) * size]]
-        for group in self.optimizer.param_groups:
-            group["lr"] = self.settings.rate(self.n_steps, self.total_steps)
-        for head in self.heads:
-            head.coupling.fill_(self.settings.coupling(self.n_steps, self.total_steps))
-        self.optimizer.zero_grad(set_to_none=True)
-        evidence = self.model(batch)
-        evidence.loss.backward()
-        self.optimizer.step()
-        # The sums stay on the device: reading a number would wait for it after every step.
-        entries = math.prod(batch.shape[1:])
-        figures = (evidence.loss, evidence.squared_error.mean() / entries, evidence.kl.mean())
-        self.sums += torch.stack([figure.detach() for figure in figures])
-        self.n_steps += 1
-        if self.n_steps % self.per_epoch == 0:
-            self._end_epoch()
-        return self
-
-    def _begin_epoch(self) -> None:
-        """Draw the order of the samples for one epoch, and seed torch for the noise of the VAE.
-
-        Both depend on the seed and the number of the epoch alone, so that a run that is resumed
-        at the start of an epoch continues with the same numbers.
+        The order of the samples and the noise of the VAE depend on the seed and the number of the
+        epoch alone, so that a run that is resumed continues with the same numbers.
         """
-        number = self.n_steps // self.per_epoch
-        seeds = np.random.SeedSequence([self.settings.seed, number]).generate_state(2)
+        settings, size, number = self.settings, self.settings.batch_size, len(self.records)
+        seeds = np.random.SeedSequence([settings.seed, number]).generate_state(2)
         rng = torch.Generator().manual_seed(int(seeds[0]))
-        self.order = torch.randperm(len(self.images), generator=rng).to(self.images.device)
+        order = torch.randperm(len(self.images), generator=rng).to(self.images.device)
         torch.manual_seed(int(seeds[1]))
-        self.sums = torch.zeros_like(self.sums)
-
-    def _end_epoch(self) -> None:
-        loss, error, kl = (self.sums / self.per_epoch).tolist()
-        figures = {"train_loss": loss, "train_mse": error, "train_kl": kl}
-        measured = evaluate(self.model, self.held_out, seed=self.settings.seed)
-        self.records.append(figures | measured)
+        sums: Tensor = torch.zeros(3, device=self.images.device)
+        total = self.per_epoch * settings.epochs
+        self.model.train()
+        for step, chosen in enumerate(order.split(size)[: self.per_epoch], number * self.per_epoch):
+            batch = self.images[chosen]
+            for group in self.optimizer.param_groups:
+                group["lr"] = settings.rate(step, total)
+            for head in self.heads:
+                head.coupling.fill_(settings.coupling(step, total))
+            self.optimizer.zero_grad(set_to_none=True)
+            evidence = self.model(batch)
+            evidence.loss.backward()
+            self.optimizer.step()
+            # The sums stay on the device: reading a number would wait for it after every step.
+            entries = math.prod(batch.shape[1:])
+            figures = (evidence.loss, evidence.squared_error.mean() / entries, evidence.kl.mean())
+            sums += torch.stack([figure.detach() for figure in figures])
+        loss, error, kl = (sums / self.per_epoch).tolist()
+        trained = {"train_loss": loss, "train_mse": error, "train_kl": kl}
+        self.records.append(trained | evaluate(self.model, self.held_out, seed=settings.seed))
+        return self
 
     def health(self) -> float:
         """Return 1.0 if the last loss is finite, otherwise NaN, so that `iterate` stops."""
@@ -193,17 +174,17 @@ def train(
         restore(state, checkpoint)
     with torch.random.fork_rng(devices=_cuda(images)):
         solution = iterate(
-            Training.step,
+            Training.epoch,
             state,
             stop=Below(Training.health, 0.0),
-            limit=state.total_steps,
-            check_every=state.per_epoch,
+            limit=settings.epochs,
             callbacks=[*filter(None, [writer]), *callbacks],
-            first=state.n_steps,
+            first=len(state.records),
         )
     if writer is not None and solution.status is not Status.DIVERGED:
         writer.save(state)
-    return replace(solution, history=state.history())
+    n_iter = solution.n_iter * state.per_epoch
+    return replace(solution, n_iter=n_iter, history=state.history())
 
 
 def _cuda(images: Tensor) -> list[Any]:
@@ -236,7 +217,8 @@ class CheckpointWriter:
             for name, value in values.items()
         }
         history = {RECORD + name: values for name, values in state.history().values.items()}
-        progress = {"n_steps": state.n_steps, "settings": _described(state)}
+        n_steps = len(state.records) * state.per_epoch
+        progress = {"n_steps": n_steps, "settings": _described(state)}
         save_arrays(self.path, progress | model | moments | history)
         self._written = time.monotonic()
 
@@ -273,7 +255,6 @@ def restore(state: Training, path: str | os.PathLike[str]) -> None:
         moments.setdefault(int(index), {})[key] = torch.as_tensor(values)
     groups = state.optimizer.state_dict()["param_groups"]
     state.optimizer.load_state_dict({"state": moments, "param_groups": groups})
-    state.n_steps = int(arrays["n_steps"])
     records = {name: values.tolist() for name, values in _under(RECORD, arrays).items()}
     rows = zip(*records.values(), strict=True)
     state.records = [dict(zip(records, row, strict=True)) for row in rows]
@@ -412,6 +393,8 @@ def fit_vae(
         seed=random_state,
     )
     bars = progress_bars("fit_vae", check_verbose(verbose))
+    for bar in bars:
+        bar.unit = "epochs"
     ended = train(model, samples, shown, settings, checkpoint=checkpoint, callbacks=bars)
     if ended.status is Status.DIVERGED:
         warn_user(
