@@ -644,14 +644,9 @@ def _gram_reverse(decode: Callable[[Tensor], Tensor], z: Tensor) -> Tensor:
 
     One product with a cotangent is computed for each entry of the output.
     """
-    decoded, pull_back = torch.func.vjp(decode, z)
-    gram = z.new_zeros((len(z), z.shape[1], z.shape[1]), dtype=torch.float64)
-    for index in range(decoded[0].numel()):
-        cotangent = torch.zeros_like(decoded)
-        cotangent.view(len(z), -1)[:, index] = 1.0
-        row = pull_back(cotangent)[0].double()
-        gram += row[:, :, None] * row[:, None, :]
-    return gram
+    # Rows are decoded independently, so that the sum over rows has the Jacobians of all of them.
+    outputs = torch.func.jacrev(lambda z: decode(z).flatten(1).sum(0), chunk_size=1)(z).double()
+    return torch.einsum("dni,dnj->nij", outputs, outputs)
 
 
 _GRAMS: dict[str, Callable[..., Tensor]] = {"forward": _gram_forward, "reverse": _gram_reverse}

@@ -280,25 +280,20 @@ class PrefixLoss(nn.Module):
         tensors = []
         for key, value in given:
             name = key if isinstance(key, str) else f"argument {key + 1} of the loss"
-            parts = value if isinstance(value, list | tuple) else [value]
-            tensors += [self._check(part, name) for part in parts]
+            for part in value if isinstance(value, list | tuple) else [value]:
+                tensors.append(check_tensor(part, name, (..., "k")))
+                fits = -part.ndim <= self.axis < part.ndim
+                if not fits or part.shape[self.axis] < self.longest:
+                    raise ValueError(
+                        f"{name} has shape {tuple(part.shape)}, expected at least {self.longest} "
+                        f"dimensions on axis {self.axis}, the length of the longest prefix."
+                    )
         if len({part.shape[self.axis] for part in tensors}) != 1:
             raise ValueError(
                 f"the embeddings have {[part.shape[self.axis] for part in tensors]} dimensions, "
                 "expected equal numbers: name in `embeddings` only those that are to be truncated."
             )
         return tensors
-
-    def _check(self, embedding: Any, name: str) -> Tensor:
-        """Return an embedding if it is a tensor with enough dimensions; else raise an error."""
-        check_tensor(embedding, name, (..., "k"))
-        fits = -embedding.ndim <= self.axis < embedding.ndim
-        if not fits or embedding.shape[self.axis] < self.longest:
-            raise ValueError(
-                f"{name} has shape {tuple(embedding.shape)}, expected at least {self.longest} "
-                f"dimensions on axis {self.axis}, the length of the longest prefix."
-            )
-        return embedding
 
 
 def _lengths(dims: Any, prior: Any) -> list[int]:
@@ -424,7 +419,12 @@ class NestedDropout(nn.Module):
         The length of the prefix is `prefix` if given. Otherwise it is random in training mode, and
         the attribute `prefix` in evaluation mode (all latents if that is None).
         """
-        self._check(codes)
+        check_tensor(codes, "codes", (...,), self.prior)
+        if not -codes.ndim <= self.axis < codes.ndim or codes.shape[self.axis] != self.dim:
+            raise ValueError(
+                f"codes have shape {tuple(codes.shape)}, expected {self.dim} latents "
+                f"on axis {self.axis}."
+            )
         if prefix is None and self.training:
             return _masked(codes, self.draw_lengths(codes), self.axis)
         length = self.prefix if prefix is None else prefix
@@ -447,15 +447,6 @@ class NestedDropout(nn.Module):
     def extra_repr(self) -> str:
         """Return the settings that are shown when the module is printed."""
         return f"dim={self.dim}, draw={self.draw!r}, axis={self.axis}, prefix={self.prefix}"
-
-    def _check(self, codes: Tensor) -> None:
-        """Raise an error unless `codes` is a tensor with `dim` latents on the axis `axis`."""
-        check_tensor(codes, "codes", (...,), self.prior)
-        if not -codes.ndim <= self.axis < codes.ndim or codes.shape[self.axis] != self.dim:
-            raise ValueError(
-                f"codes have shape {tuple(codes.shape)}, expected {self.dim} latents "
-                f"on axis {self.axis}."
-            )
 
 
 def _masked(codes: Tensor, lengths: Any, axis: int) -> Tensor:
