@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from ast import literal_eval
 from collections.abc import Callable, Sequence
 from importlib.metadata import entry_points
 from pathlib import Path
@@ -29,15 +30,14 @@ __all__ = ["run"]
 app = typer.Typer(add_completion=False, pretty_exceptions_enable=False, rich_markup_mode="rich")
 
 
-CELL = re.compile(r"'([^']*)'")  # the cells in the list that an error names
 GAPS = "Give --missing em, --missing drop or --missing mean."
 OPTIONS: dict[str, str | Callable[[re.Match[str]], str]] = {
     re.escape(f"Remove or impute such rows first. {IN_BLOCKS}"): GAPS,
     re.escape("Remove or impute such rows first."): GAPS,
     re.escape(IN_MEMORY): GAPS,
-    r"by lucidae\.datasets\.read_table\(path, missing_values=\[(.*?)\]\), or --missing-values on "
-    r"the command line": lambda found: (
-        f"by --missing-values {quote(joined(CELL.findall(found[1])))}"
+    r"by lucidae\.datasets\.read_table\(path, missing_values=\[(.*?)(?:, …)?\]\), or "
+    r"--missing-values on the command line": lambda found: (
+        f"by --missing-values {quote(joined(literal_eval(f'[{found[1]}]')))}"
     ),
     r"by lucidae\.datasets\.read_table\(path, header=True\) or header=False, or by": "by",
     "or leave the column out": "or choose other columns with --columns",

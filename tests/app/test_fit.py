@@ -1,6 +1,7 @@
 """`lucidae fit`: what it prints, the files that it writes, and its errors."""
 
 import csv
+import shlex
 import subprocess
 import sys
 import threading
@@ -537,6 +538,18 @@ def test_cells_that_mean_no_value_are_named_and_read_as_missing(run, samples):
     )
     assert code == 0, err
     assert "3 of 40 rows" in err
+
+
+@pytest.mark.parametrize("cell", ["'12.5'", "1\u00a0234.5", "[kg])", "it's 5", "1,5"])
+def test_the_option_that_an_error_advises_works(run, cell):
+    cells = np.arange(40.0).astype(object)
+    cells[7] = cell
+    pandas.DataFrame({"a": cells, "b": np.sin(np.arange(40.0))}).to_csv("cell.csv", index=False)
+    _, _, err = run("fit", "linear", "cell.csv")
+    advised = shlex.split(err.partition(" by ")[2].partition(", or choose")[0])
+    code, _, err = run("fit", "linear", "cell.csv", "--missing", "drop", *advised)
+    assert code == 0, err
+    assert "1 of 40 rows" in err
 
 
 def test_only_the_rows_that_were_looked_at_are_counted(run):
