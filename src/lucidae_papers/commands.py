@@ -266,7 +266,8 @@ def _methods() -> Iterator[Entry]:
 def _experiments() -> Iterator[Entry]:
     """Yield the experiments that ``lucidae reproduce`` can run."""
     for experiment in experiments(NAMES):
-        yield Entry("experiment", experiment.name, experiment.shows)
+        summary = f"{experiment.title} ({experiment.reference})"
+        yield Entry("experiment", experiment.name, summary)
 
 
 def _first_sentence(subject: object) -> str:

@@ -201,7 +201,6 @@ EXPERIMENT = Experiment(
     name="layers-compression",
     title="Networks with low-rank layers, by seven methods",
     reference="Wang et al. 2024 (SVD-LLM); Yuan et al. 2023 (ASVD); Mianjy et al. 2018",
-    shows="loss against the number of parameters of compressed networks",
     about=(
         "Two classifiers of images and a language model are trained, and the layers between input "
         "and last layer are replaced by pairs of smaller ones. Three recipes and the best factors "

@@ -482,8 +482,6 @@ class Experiment:
         Title of the chapter on the page; names the subject, not the result.
     reference : str
         Paper and figure, such as "Bao et al. 2020, Figure 2".
-    shows : str
-        Description in one line, for lists of experiments.
     about : str
         What is measured, in one or two sentences, without its result.
     statements : mapping of str to Statement
@@ -497,7 +495,6 @@ class Experiment:
     name: str
     title: str
     reference: str
-    shows: str
     about: str
     statements: Mapping[str, Statement]
     scales: Mapping[str, Scale]

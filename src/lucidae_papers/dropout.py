@@ -164,7 +164,6 @@ LANDSCAPE = Experiment(
     name="dropout-landscape",
     title="Loss surface of dropout",
     reference="Mianjy et al. 2018, Figure 1",
-    shows="loss surface of a network with two hidden units for three strengths of dropout",
     about="The expected dropout loss of a linear autoencoder with one input, one output and two "
     "hidden units with weights u₁ and u₂, for three strengths λ = dropout/(1 − dropout), and the "
     "minima at which descents from random points end.",
@@ -293,7 +292,6 @@ PATHS = Experiment(
     name="dropout-paths",
     title="Paths of dropout SGD",
     reference="Mianjy et al. 2018, Figure 2",
-    shows="paths of dropout SGD for three strengths of dropout",
     about="Stochastic gradient descent with dropout on a linear network with one input, one output "
     "and two hidden units, from two starts, for three strengths λ = dropout/(1 − dropout).",
     statements={
@@ -508,7 +506,6 @@ CONVERGENCE = Experiment(
     name="dropout-convergence",
     title="Dropout training and the closed form",
     reference="Mianjy et al. 2018, Figure 3",
-    shows="loss, its optimum, and variance of the hidden units' importance, during dropout SGD",
     about="Linear networks with r hidden units, trained by stochastic gradient descent with "
     "dropout of strength λ = dropout/(1 − dropout). The importance score of a hidden unit is the "
     "product of the norms of its incoming and outgoing weights.",

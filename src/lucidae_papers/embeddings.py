@@ -205,7 +205,6 @@ EXPERIMENT = Experiment(
     name="embeddings-truncation",
     title="Truncated embeddings: trained for it, or rotated afterwards",
     reference="Kusupati et al. 2022; Rippel et al. 2014; Bao et al. 2020, Section 4",
-    shows="accuracy and retrieval with the first dimensions of embeddings",
     about=(
         "Classifiers of images are trained with the loss at full width, with nested dropout, with "
         "the losses of all prefixes of the embedding, and with one random prefix per step. After "

@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
-from dataclasses import dataclass
-from html import escape
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from lucidae.certificates.claims import Claim
 from lucidae.io import atomic_path
-from lucidae_app.report.page import Block, Card, Chapter, Facts, Grid, Note, Plot, Prose, fill_page
+from lucidae_app.report.page import Block, Chapter, Facts, Grid, Note, Plot, Prose, fill_page
 from lucidae_app.report.style import LIGHT
 from lucidae_papers.declaration import VerdictKind
 from lucidae_papers.engine import count, duration
-from lucidae_papers.verdicts import MARKS, Counts, Judgement, Outcome, measured, verdict_words
+from lucidae_papers.verdicts import MARKS, Counts, Outcome, measured, verdict_words
 
 __all__ = ["write_notes", "write_page"]
 
@@ -28,72 +25,24 @@ LEGEND = (
     "reported without a verdict, or that a statement is not judged. Claims of the "
     "papers, our own findings and identities are counted separately."
 )
-COLOURS = {True: "green", False: "orange", None: "muted"}
 REFUTED = {
     VerdictKind.PAPER: "Claims of the papers that our runs do not confirm at this scale",
     VerdictKind.OWN: "Findings of our own that do not hold at this scale",
     VerdictKind.IDENTITY: "Identities that the code violates",
 }
-HEADINGS = {
-    VerdictKind.PAPER: "What the paper claims",
-    VerdictKind.OWN: "What we found beyond the paper",
-    VerdictKind.IDENTITY: "What follows from the formulas, and tests the code alone",
-}
 
 
-@dataclass(frozen=True, slots=True)
-class VerdictTable:
-    """HTML table of the verdicts of one experiment: each statement with its measured values."""
-
-    outcome: Outcome
-
-    def __str__(self) -> str:
-        return str(self.outcome.counts)
-
-    def _repr_html_(self) -> str:
-        rows = [row for kind in HEADINGS for row in self._of_kind(kind)]
-        if self.outcome.reported:
-            rows.append(_heading("Reported without a verdict"))
-            rows += [
-                _html_row(None, VerdictKind.REPORTED.value, claim.statement, measured(claim))
-                for claim in self.outcome.reported
-            ]
-        names = ("", "verdict", "statement", "measured")
-        head = "".join(f'<th scope="col">{name}</th>' for name in names)
-        return (
-            '<div class="scroll" tabindex="0"><table class="numbers">'
-            f"<thead><tr>{head}</tr></thead><tbody>{''.join(rows)}</tbody></table></div>"
-        )
-
-    def _of_kind(self, kind: VerdictKind) -> list[str]:
-        """Return the rows on all statements of a kind: claims of the paper, or own findings."""
-        judgements = self.outcome.of_kind(kind)
-        rows = [_heading(HEADINGS[kind])] if judgements else []
-        for one in judgements:
-            rows.append(
-                _html_row(one.holds, one.verdict, one.statement.words, one.why, strong=True)
-            )
-            rows += [
-                _html_row(claim.holds, "", claim.statement, measured(claim)) for claim in one.claims
-            ]
-        return rows
-
-
-def _heading(words: str) -> str:
-    return f'<tr><th colspan="4" scope="rowgroup" style="text-align:left">{words}</th></tr>'
-
-
-def _html_row(
-    holds: bool | None, verdict: str, statement: str, measured: str, strong: bool = False
-) -> str:
-    """Return one row of the HTML table of verdicts; `strong` makes the statement bold."""
-    text = escape(statement)
-    wrap = 'style="white-space:normal"'
-    return (
-        f'<tr><td style="color:var(--{COLOURS[holds]})">{MARKS[holds]}</td><td>{verdict}</td>'
-        f"<td {wrap}>{f'<strong>{text}</strong>' if strong else text}</td>"
-        f"<td {wrap}>{escape(measured)}</td></tr>"
-    )
+def rows_of(outcome: Outcome) -> Iterator[tuple[str, str, str, str]]:
+    """Yield the rows of the table of verdicts: mark, statement, measured value and verdict."""
+    for one in outcome.judgements:
+        kind = one.statement.kind
+        if not one.claims:
+            yield MARKS[None], one.statement.words, "", f"{kind.value}: {one.verdict}"
+        for claim in one.claims:
+            words = f"{kind.value}: {verdict_words(kind, claim.holds)}"
+            yield MARKS[claim.holds], claim.statement, measured(claim), words
+    for claim in outcome.reported:
+        yield MARKS[None], claim.statement, measured(claim), VerdictKind.REPORTED.value
 
 
 def write_page(outcomes: Sequence[Outcome], target: Path, seconds: float, note: str = "") -> Path:
@@ -175,7 +124,7 @@ def chapter(outcome: Outcome) -> Chapter:
         Prose(f"{experiment.reference}. {experiment.about}"),
         *(Prose(one.prose) for one in outcome.judgements),
         *experiment.draw(outcome),
-        Card("Verdicts", VerdictTable(outcome)),
+        Grid(("", "statement", "measured", "verdict"), tuple(rows_of(outcome))),
         Grid(("setting", ""), tuple(outcome.setting.facts().items())),
         Prose(
             f"{count(len(outcome.results.cells))}, {duration(outcome.results.seconds)} of work on "
@@ -253,8 +202,7 @@ def _note(outcome: Outcome, figures: Sequence[tuple[str, str]]) -> str:
             "",
             *images,
             "| statement | measured | verdict |\n|---|---|---|",
-            *(row for one in outcome.judgements for row in _markdown_rows(one)),
-            *(_markdown_row(claim, VerdictKind.REPORTED.value) for claim in outcome.reported),
+            *(_markdown_row(*row) for row in rows_of(outcome)),
             "\n| setting | |\n|---|---|",
             *(f"| {name} | {value} |" for name, value in outcome.setting.facts().items()),
             f"| machine | {'; '.join(outcome.machines)} |",
@@ -272,23 +220,13 @@ def _dates(outcome: Outcome) -> str:
     return " to ".join(dict.fromkeys([days[0], days[-1]])) if days else "not known"
 
 
-def _markdown_rows(judgement: Judgement) -> list[str]:
-    """Return the rows of a Markdown table on one statement: one for each measured value."""
-    kind = judgement.statement.kind.value
-    if not judgement.claims:
-        return [f"| {judgement.statement.words} | | {kind}: {judgement.verdict} |"]
-    return [
-        _markdown_row(claim, f"{kind}: {_verdict(judgement, claim)}") for claim in judgement.claims
-    ]
-
-
-def _verdict(judgement: Judgement, claim: Claim) -> str:
-    words = verdict_words(judgement.statement.kind, claim.holds)
-    return words if claim.holds else f"**{words}**"
-
-
-def _markdown_row(claim: Claim, verdict: str) -> str:
-    return f"| {claim.statement} | {measured(claim)} | {verdict} |"
+def _markdown_row(mark: str, statement: str, value: str, verdict: str) -> str:
+    """Return a row of the Markdown table of verdicts; what does not hold is bold."""
+    kind, _, words = verdict.partition(": ")
+    bold = value and words and mark != MARKS[True]
+    shown = f"{kind}: **{words}**" if bold else verdict
+    cells = (statement, value, shown)
+    return "|".join(["", *(f" {cell} " if cell else " " for cell in cells), ""])
 
 
 def _title(path: Path) -> str:

@@ -155,7 +155,7 @@ def networks(setting):
 DRAWN = {
     "lae-dynamics": (training.dynamics, lambda _: [f"{p}/rag/adam" for p in training.PANELS]),
     "lae-minibatch": (
-        training.minibatch,
+        training.dynamics,
         lambda s: [f"{p}/rag/nesterov/{size}" for p in training.PANELS for size in sizes(s)],
     ),
     "lae-penalties": (

@@ -85,7 +85,6 @@ def experiment(log, bound):
         name="toy",
         title="A toy",
         reference="nobody",
-        shows="nothing",
         about="A number is compared with another.",
         statements={
             "small": Statement("One is small."),

@@ -255,58 +255,43 @@ WORDS = {
 }
 
 
+COST = (
+    "Cost of a diagonal posterior covariance (−ELBO of the diagonal-covariance VAE minus −ELBO of "
+    "the full-covariance VAE), with its standard error over the seeds, against the dimension r of "
+    "the data. The grey band extends from the Hadamard gap of the decoder that was trained with a "
+    "diagonal covariance to that of the decoder that was trained with a full covariance."
+)
+ERRORS = (
+    "Left: reconstruction error (from posterior means) of the diagonal-covariance VAE, divided by "
+    "that of the full-covariance VAE; bars are standard errors. Right: number of active directions "
+    "of the latent space; the grey line is the dimension r of the data. All values are means over "
+    "the seeds."
+)
+GENERATED = "Images that the generators make from random latents, a row for each dimension r."
+PARTS_CAPTION = (
+    "Training of VAEs whose full posterior covariance is parametrised or trained otherwise than in "
+    "GaussianHead. Left: −ELBO on the training data minus that of the VAE with GaussianHead, over "
+    "the steps. The latents of GaussianHead are independent up to the first vertical line and "
+    "fully coupled from the second one on. Right: the same difference after the last step, on new "
+    "posterior samples."
+)
+
+
 def costs(outcome: Outcome) -> Sequence[Block]:
     """Return plots of the cost of a diagonal posterior covariance, of errors, and of ablations."""
-    name = outcome.experiment.name
-    curves = outcome.curves
+    on_images = f"{COST} The data are images from generators that were trained on digits."
+    name, curves = outcome.experiment.name, outcome.curves
     with drawing():
+        figures = (
+            ("", _costs(outcome, "random"), COST, ("difference", "gap_")),
+            ("-errors", _errors(outcome), ERRORS, ("mse_ratio", "active_directions")),
+            ("-images", _costs(outcome, "images"), on_images, ("difference/images", "gap_")),
+            ("-generators", _generated(outcome), GENERATED, ("gap_full/images",)),
+            ("-parts", _parts(outcome), PARTS_CAPTION, ("course", "worse", "directions")),
+        )
         return [
-            Plot.of(
-                name,
-                _costs(outcome, "random"),
-                "Cost of a diagonal posterior covariance (−ELBO of the diagonal-covariance VAE "
-                "minus −ELBO of the full-covariance VAE), with its standard error over the seeds, "
-                "against the dimension r of the data. The grey band extends from the Hadamard gap "
-                "of the decoder that was trained with a diagonal covariance to the Hadamard gap "
-                "of the decoder that was trained with a full covariance.",
-                numbers(curves, ("difference", "gap_")),
-            ),
-            Plot.of(
-                f"{name}-errors",
-                _errors(outcome),
-                "Left: reconstruction error (from posterior means) of the diagonal-covariance "
-                "VAE, divided by that of the full-covariance VAE; bars are standard errors. "
-                "Right: number of active directions of the latent space; the grey line is the "
-                "dimension r of the data. All values are means over the seeds.",
-                numbers(curves, ("mse_ratio", "active_directions")),
-            ),
-            Plot.of(
-                f"{name}-images",
-                _costs(outcome, "images"),
-                "Cost of a diagonal posterior covariance (−ELBO of the diagonal-covariance VAE "
-                "minus −ELBO of the full-covariance VAE), on images from generators that were "
-                "trained on images of digits. The grey band extends from the Hadamard gap of the "
-                "decoder that was trained with a diagonal covariance to that of the decoder "
-                "trained with a full covariance.",
-                numbers(curves, ("difference/images", "gap_")),
-            ),
-            Plot.of(
-                f"{name}-generators",
-                _generated(outcome),
-                "Images that the generators make from random latents; one row of images for each "
-                "dimension r of the data.",
-                numbers(curves, ("gap_full/images",)),
-            ),
-            Plot.of(
-                f"{name}-parts",
-                _parts(outcome),
-                "Training of VAEs whose full posterior covariance is parametrised or trained "
-                "otherwise than in GaussianHead. Left: −ELBO on the training data minus that of "
-                "the VAE with GaussianHead, over the steps. The latents of GaussianHead are "
-                "independent up to the first vertical line and fully coupled from the second one "
-                "on. Right: the same difference after the last step, on new posterior samples.",
-                numbers(curves, ("course", "worse", "directions")),
-            ),
+            Plot.of(name + end, figure, caption, numbers(curves, kinds))
+            for end, figure, caption, kinds in figures
         ]
 
 

@@ -92,54 +92,33 @@ RULE_LOOKS = {
 
 
 def dynamics(outcome: Outcome) -> Sequence[Block]:
-    """Return a plot of the decoders' distances to principal axes and subspace, a line per run.
+    """Return a plot of the decoders' distances to principal axes and subspace against the epochs.
 
-    The distances are drawn against the epochs.
-    """
-    with drawing():
-        figure, panels = new_figure(1, 2, figsize=(8.6, 4.1))
-        _distances(outcome, panels)
-        shared_legend(figure, panels[0], 3)
-        caption = (
-            "Solid: Nesterov, momentum 0.9; dashed: Adam. Zero in the left panel means that every "
-            "principal direction is a column of the decoder; zero in the right panel, "
-            "that the columns span the principal subspace."
-        )
-        return [Plot.of("lae-dynamics", figure, caption, numbers(outcome.curves, PANELS))]
-
-
-def minibatch(outcome: Outcome) -> Sequence[Block]:
-    """Return a plot of the distances to principal axes and subspace against the epochs.
-
-    There is a row of panels per batch size.
+    There is a row of panels per batch size, and a line per model and optimizer.
     """
     sizes = list(dict.fromkeys(trial.batch_size for trial in outcome.setting.trials))
     with drawing():
-        figure, rows = new_figure(len(sizes), 2, figsize=(8.6, 3.0 * len(sizes) + 1.0))
+        figure, rows = new_figure(
+            len(sizes), 2, figsize=(8.6, 3.0 * len(sizes) + 1.1), squeeze=False
+        )
         for line, size in zip(rows, sizes, strict=True):
-            _distances(outcome, line, f"/{size}")
-            line[0].set_title(f"Distance to principal axes, batches of {size}")
+            for axes, (measure, title) in zip(line, PANELS.items(), strict=True):
+                for name, curve in outcome.curves.items():
+                    kind, *run = name.split("/")
+                    if kind == measure and run[2:] == ([] if size is None else [str(size)]):
+                        style = {"label": label(*run[:2]), **look(*run[:2])}
+                        axes.plot(*positive(curve), markersize=3.5, **style)
+                axes.set(title=title, xlabel="epoch", xscale="log", ylim=(-0.03, 1.0))
+            if size is not None:
+                line[0].set_title(f"{PANELS['alignment']}, batches of {size}")
         shared_legend(figure, rows[0][0], 3)
         caption = (
-            "Distances of the decoder's columns to the principal axes and to the principal "
-            "subspace, with mini-batches; solid: Nesterov, dashed: Adam."
+            "Solid: Nesterov, momentum 0.9; dashed: Adam. Zero on the left means that every "
+            "principal direction is a column of the decoder; zero on the right, that the columns "
+            "span the principal subspace."
         )
-        return [Plot.of("lae-minibatch", figure, caption, numbers(outcome.curves, PANELS))]
-
-
-def _distances(outcome: Outcome, panels: Any, suffix: str = "") -> None:
-    """Draw the distances of all runs to the principal axes and subspace, a panel for each.
-
-    Only curves whose names end with `suffix` are drawn.
-    """
-    for axes, (measure, title) in zip(panels, PANELS.items(), strict=True):
-        for name, curve in outcome.curves.items():
-            if not name.startswith(f"{measure}/") or not name.endswith(suffix):
-                continue
-            method, optimizer = name.split("/")[1:3]
-            style = {"label": label(method, optimizer), **look(method, optimizer)}
-            axes.plot(*positive(curve), markersize=3.5, **style)
-        axes.set(title=title, xlabel="epoch", xscale="log", ylim=(-0.03, 1.0))
+        name = outcome.experiment.name
+        return [Plot.of(name, figure, caption, numbers(outcome.curves, PANELS))]
 
 
 def weights(outcome: Outcome) -> Sequence[Block]:

@@ -312,8 +312,6 @@ EXPERIMENT = Experiment(
     name="component-counts",
     title="Number of principal components by different criteria",
     reference="Minka 2000, Horn 1965, Dobriban & Owen 2019, Gavish & Donoho 2014, Baik et al. 2005",
-    shows="how often criteria for the number of components are right, against strength of the "
-    "signals, number of rows and kind of the noise",
     about="Data sets with a known number of signals in noise are drawn. Minka's evidence, parallel "
     "analysis, the hard threshold (with the noise variance estimated or known), Horn's own "
     "procedure and a share of 95 % of the variance choose the number of components from the "

@@ -133,7 +133,6 @@ EXPERIMENT = Experiment(
     name="lae-dynamics",
     title="Learning dynamics of six models",
     reference="Bao et al. 2020, Figure 2",
-    shows="distances of six models to principal axes and subspace over the epochs, two optimizers",
     about="Six linear autoencoders are trained with two optimizers. The distance to the "
     "principal axes is the axis-alignment distance of Bao et al. 2020, Definition 7.1. The "
     "distance to the principal subspace is that of Definition 7.2. Both lie between 0 and 1.",
@@ -232,7 +231,6 @@ MINIBATCH = Experiment(
     name="lae-minibatch",
     title="Learning dynamics with mini-batches",
     reference="Bao et al. 2020, Figures 7 and 8",
-    shows="distances to the principal axes and subspace over the epochs, two batch sizes",
     about="Six linear autoencoders are trained as in the experiment lae-dynamics, but with "
     "mini-batches of two sizes instead of the full batch. Bao et al. 2020 report results "
     "similar to those of the full batch, with additional noise.",
@@ -270,7 +268,7 @@ MINIBATCH = Experiment(
             expect_minibatch(PAPER_SIZES, 0.1, 0.1),
         ),
     },
-    draw=Drawing("training", "minibatch"),
+    draw=Drawing("training", "dynamics"),
 )
 
 
@@ -365,7 +363,6 @@ LEARNING_RATES = Experiment(
     name="lae-learning-rates",
     title="Search over learning rates",
     reference="Bao et al. 2020, Table 2",
-    shows="the search over learning rates that the other experiments rely on",
     about="The distance to the principal axes after the last epoch of the experiment "
     "lae-dynamics, for several learning rates of each model and optimizer.",
     statements={
@@ -520,7 +517,6 @@ WEIGHTS = Experiment(
     name="lae-weights",
     title="Alignment of the decoder with the principal directions",
     reference="Bao et al. 2020, Figure 3",
-    shows="cosines of principal directions and decoder columns at four epochs; decoders as images",
     about="The cosines UᵀW₂ between the principal directions (the columns of U) and the columns "
     "of the decoder W₂, at four epochs of the training of six models.",
     statements=WEIGHTS_STATEMENTS,

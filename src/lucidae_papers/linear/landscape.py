@@ -238,7 +238,6 @@ EXPERIMENT = Experiment(
     name="lae-landscape",
     title="Loss surface of the non-uniform ℓ₂ penalty",
     reference="Bao et al. 2020, Figure 1",
-    shows="loss surface of the non-uniform ℓ₂ penalty, and the path of a gradient descent on it",
     about="The loss of a linear autoencoder with two latents and non-uniform ℓ₂ penalties, over "
     "the scale α and the angle θ of the latents, and one path of gradient descent on it.",
     statements={

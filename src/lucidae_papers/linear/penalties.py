@@ -337,7 +337,6 @@ EXPERIMENT = Experiment(
     name="lae-penalties",
     title="Choice of the ℓ₂ penalties",
     reference="Bao et al. 2020, Figures 5 and 6",
-    shows="penalties that condition the loss well at its minimum, and their effect on training",
     about="Three choices of non-uniform ℓ₂ penalties: square roots that are equally spaced, the "
     "minimiser of the bound in Bao et al. 2020, eq. 16, and the penalties with the smallest "
     "condition number of the Hessian. Linear autoencoders are trained with each of them.",
@@ -462,8 +461,6 @@ CONDITIONING = Experiment(
     name="lae-conditioning",
     title="Condition numbers against the number of latents",
     reference="Bao et al. 2020, Sections 4.3 and 5",
-    shows="condition number of the Hessian at the minimum, and its lower bound (Bao et al. 2020), "
-    "by the number of latents",
     about="The condition number of the Hessian at the global minimum, computed exactly: for the "
     "non-uniform ℓ₂ penalty with the penalties that make it smallest, and for expected nested "
     "dropout, inside the principal subspace, with two priors of the number of latents that are "

@@ -258,7 +258,6 @@ EXPERIMENT = Experiment(
     name="lae-scaling",
     title="Epochs against the number of latents",
     reference="Bao et al. 2020, Figure 4",
-    shows="epochs until the decoder is nearly aligned with principal axes, by number of latents",
     about="The number of epochs until the axis-alignment distance (Bao et al. 2020, Definition "
     "7.1) is 0.3, against the number k of latents, for five models and two optimizers.",
     statements=STATEMENTS,

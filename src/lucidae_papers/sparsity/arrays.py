@@ -293,7 +293,6 @@ EXPERIMENT = Experiment(
     name="sparse-arrays",
     title="Directions of two close sources from an array of sensors",
     reference="Gerstoft et al. 2016, Shan et al. 1985, Van Trees 2002, Wipf & Rao 2007",
-    shows="resolution of two close sources against noise, coherence and number of snapshots",
     about="An array of sensors receives plane waves of two sources that are closer than the width "
     "of its beam. The complex snapshots are the responses, and the dictionary consists of steering "
     "vectors. The full-covariance VAE (sparse Bayesian learning) is compared with a complex group "

@@ -414,7 +414,6 @@ UNIT_ROWS = Experiment(
     name="sparse-unit",
     title="Recovery of the relevant columns: rows of unit norm",
     reference="Wipf 2023, Figure 2(a)",
-    shows="recovery of sparse codes against the number of nonzero rows, all of unit norm",
     about=f"{ABOUT} The nonzero rows have unit norm, which is the case for which the theory "
     "of Wipf 2023 guarantees least.",
     statements={
@@ -483,7 +482,6 @@ SCALED_ROWS = Experiment(
     name="sparse-scaled",
     title="Recovery of the relevant columns: rows of very different norms",
     reference="Wipf 2023, Figure 2(b)",
-    shows="recovery of sparse codes against the number of nonzero rows, norms from Jeffreys' prior",
     about=f"{ABOUT} The norms of the nonzero rows differ widely, as Wipf 2023, Theorem 4.1 "
     "assumes.",
     statements={
@@ -539,7 +537,6 @@ LEADFIELD = Experiment(
     name="sparse-leadfield",
     title="Recovery of brain sources: correlated columns",
     reference="Wipf 2023, Figure 2(c)",
-    shows="recovery of brain sources against their number, MEG lead field as dictionary",
     about=f"{ABOUT} The dictionary is a lead field of magnetoencephalography (MEG), whose columns "
     "are strongly correlated.",
     statements={
@@ -570,7 +567,6 @@ NOISY = Experiment(
     name="sparse-noise",
     title="Recovery of the relevant columns from noisy responses",
     reference="Wipf 2023, Figure 2(d)",
-    shows="recovery of the set of nonzero rows against their number, signal-to-noise ratio 20 dB",
     about=f"{ABOUT} Noise is added to the responses, with a signal-to-noise ratio of 20 dB, and "
     "recovery of the support, the set of nonzero rows, counts as success.",
     statements={

@@ -221,7 +221,6 @@ EXPERIMENT = Experiment(
     name="sparse-slices",
     title="Minima along one coordinate, with and without marginalisation",
     reference="Wipf 2023, Theorem 4.4, Corollaries 4.5 and 4.6",
-    shows="losses along one coordinate: VAEs of full and diagonal covariance, and an autoencoder",
     about="Slices of the energies of three sparse models: VAEs with a full and with a diagonal "
     "posterior covariance, and an autoencoder. The energy of a model is its training loss after "
     "its encoder has been optimised. A slice is the energy along one coordinate, with all other "

@@ -528,8 +528,6 @@ EXPERIMENT = Experiment(
     name="vae-manifold",
     title="Full against diagonal covariance on manifolds of known dimension",
     reference="Wipf 2023, Section 5.2",
-    shows="increase of −ELBO by a diagonal posterior covariance, and its bounds, by dimension of "
-    "the data",
     about="Pairs of variational autoencoders (VAE), one with a full and one with a diagonal "
     "posterior covariance, are trained alike on data without noise from generators of r "
     "dimensions. The cost of a diagonal covariance is −ELBO of the diagonal-covariance VAE "

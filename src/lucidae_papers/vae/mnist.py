@@ -153,7 +153,6 @@ def _experiment(
         name=name,
         title=title,
         reference="Wipf 2023, Section 5.2",
-        shows=f"error and number of used latents of deep VAEs, full or diagonal covariance {how}",
         about="Variational autoencoders (VAE) with residual networks of equal capacity, which "
         f"differ in the posterior covariance only: full or diagonal, {how}. The paper does not "
         "give its settings; these are those of the code that it refers to.",
