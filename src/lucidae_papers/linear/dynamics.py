@@ -101,18 +101,22 @@ STATEMENTS = {
 
 
 def expect(
-    end: int, levels: tuple[float, float], slow: float, aligned: float, nested: tuple[float, int]
+    late: tuple[int, ...], levels: tuple[float, float], slow: float, aligned: float, nested: float
 ) -> dict[str, Any]:
-    """Return, for each statement of the experiment, the comparisons by which it is judged."""
-    coarse, fine = levels
+    """Return, for each statement of the experiment, the comparisons by which it is judged.
+
+    What a model does not reach, or keeps, is judged at the epochs `late`, the last of which ends
+    the training.
+    """
+    (coarse, fine), end = levels, late[-1]
     everywhere = (coarse, coarse / 2, coarse / 8)
     adam = [
         sooner((method, "adam"), (method, "nesterov"), coarse)
         for method in ("nonuniform_l2", "expected_nested_dropout")
     ]
     return {
-        "uniform": (AtLeast(**axes("uniform_l2"), bound=0.5, at=end),),
-        "slow": (AtLeast(**axes("nonuniform_l2"), bound=slow, at=end),),
+        "uniform": tuple(AtLeast(**axes("uniform_l2"), bound=0.5, at=epoch) for epoch in late),
+        "slow": tuple(AtLeast(**axes("nonuniform_l2"), bound=slow, at=epoch) for epoch in late),
         "rag": (AtMost(**axes("rag"), bound=aligned, at=end), sooner(RAG, NON_UNIFORM, fine)),
         "rag_nested": tuple(sooner(RAG, NESTED, level) for level in everywhere),
         "adam": tuple(adam),
@@ -121,7 +125,7 @@ def expect(
             AtMost(**subspace("rag"), bound=1e-3, at=end),
             AtMost(**subspace("uniform_l2"), bound=1e-3, at=end),
         ),
-        "nested": (AtMost(**axes(*NESTED), bound=nested[0], at=nested[1]),),
+        "nested": tuple(AtMost(**axes(*NESTED), bound=nested, at=epoch) for epoch in late),
     }
 
 
@@ -145,14 +149,14 @@ EXPERIMENT = Experiment(
             ),
             {
                 name: found
-                for name, found in expect(3000, (0.3, 0.2), 0.15, 0.1, (0.1, 3000)).items()
+                for name, found in expect((3000,), (0.3, 0.2), 0.15, 0.1, 0.1).items()
                 if name not in SMOKE_UNJUDGED
             },
             unjudged=SMOKE_UNJUDGED,
         ),
         "paper": Scale(
             every_run(MNIST, "Bao et al. 2020, Table 2"),
-            expect(30_000, (0.4, 0.3), 0.3, 0.01, (0.2, 5000)),
+            expect((5000, 10_000, 30_000), (0.4, 0.3), 0.3, 0.01, 0.2),
             reported=(
                 Reported(
                     "subspace/nonuniform_l2/adam",
