@@ -33,16 +33,16 @@ REFUTED = {
 
 
 def rows_of(outcome: Outcome) -> Iterator[tuple[str, str, str, str]]:
-    """Yield the rows of the table of verdicts: mark, statement, measured value and verdict."""
+    """Yield the rows of the table of verdicts: mark, verdict, measured value and statement."""
     for one in outcome.judgements:
         kind = one.statement.kind
         if not one.claims:
-            yield MARKS[None], one.statement.words, "", f"{kind.value}: {one.verdict}"
+            yield MARKS[None], f"{kind.value}: {one.verdict}", "", one.statement.words
         for claim in one.claims:
             words = f"{kind.value}: {verdict_words(kind, claim.holds)}"
-            yield MARKS[claim.holds], claim.statement, measured(claim), words
+            yield MARKS[claim.holds], words, measured(claim), claim.statement
     for claim in outcome.reported:
-        yield MARKS[None], claim.statement, measured(claim), VerdictKind.REPORTED.value
+        yield MARKS[None], VerdictKind.REPORTED.value, measured(claim), claim.statement
 
 
 def write_page(outcomes: Sequence[Outcome], target: Path, seconds: float, note: str = "") -> Path:
@@ -124,7 +124,7 @@ def chapter(outcome: Outcome) -> Chapter:
         Prose(f"{experiment.reference}. {experiment.about}"),
         *(Prose(one.prose) for one in outcome.judgements),
         *experiment.draw(outcome),
-        Grid(("", "statement", "measured", "verdict"), tuple(rows_of(outcome))),
+        Grid(("", "verdict", "measured", "statement"), tuple(rows_of(outcome))),
         Grid(("setting", ""), tuple(outcome.setting.facts().items())),
         Prose(
             f"{count(len(outcome.results.cells))}, {duration(outcome.results.seconds)} of work on "
@@ -220,7 +220,7 @@ def _dates(outcome: Outcome) -> str:
     return " to ".join(dict.fromkeys([days[0], days[-1]])) if days else "not known"
 
 
-def _markdown_row(mark: str, statement: str, value: str, verdict: str) -> str:
+def _markdown_row(mark: str, verdict: str, value: str, statement: str) -> str:
     """Return a row of the Markdown table of verdicts; what does not hold is bold."""
     kind, _, words = verdict.partition(": ")
     bold = value and words and mark != MARKS[True]
