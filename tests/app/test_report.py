@@ -241,7 +241,7 @@ def test_a_number_that_rests_on_equal_noise_is_doubted():
     assert "there may be fewer components" not in page
 
 
-def test_with_gaps_the_page_names_one_number_of_components():
+def test_with_gaps_the_page_names_one_number_and_one_share_of_components():
     rng = np.random.default_rng(32)
     values = 0.5 * rng.normal(size=(60, 3)) @ rng.normal(size=(3, 8))
     values += rng.normal(size=(60, 8)) * rng.uniform(0.3, 1.2, 8)
@@ -252,6 +252,10 @@ def test_with_gaps_the_page_names_one_number_of_components():
     (headline,) = re.findall(r"(\d) components of noise.csv stand out", page)
     assert set(re.findall(r"dashed lines mark the (\d) components", page)) == {headline}
     assert set(re.findall(r"--components (\d)", page)) == {headline}
+    shares = re.findall(r"explain (\d+%)", page) + re.findall(r"k = \d: (\d+%)", page)
+    assert len(shares) >= 2
+    assert len(set(shares)) == 1
+    assert "Missing values are filled in here" in page
 
 
 def test_only_observed_values_are_called_far_from_the_median():

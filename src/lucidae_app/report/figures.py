@@ -17,8 +17,11 @@ Series = np.ndarray[Any, np.dtype[Any]]
 DIVERGING = "RdBu_r"
 
 
-def spectrum(variances: Series, shares: Series, chosen: int) -> Figure:
-    """Draw the variance of each component, and the share that the first k explain, for all k."""
+def spectrum(variances: Series, shares: Series, chosen: int, explained: float) -> Figure:
+    """Draw the variance of each component, and the share that the first k explain, for all k.
+
+    The share that the chosen ones explain, as the page says it, is written beside its place.
+    """
     with drawing():
         figure, (left, right) = new_figure(1, 2, figsize=(8.2, 2.7))
         order = np.arange(len(variances))
@@ -30,10 +33,9 @@ def spectrum(variances: Series, shares: Series, chosen: int) -> Figure:
         for axes, place in ((left, chosen - 0.5), (right, chosen)):
             axes.axvline(place, color=LIGHT["orange"], linestyle="--", linewidth=1.3)
             axes.xaxis.set_major_locator(MaxNLocator(integer=True))
-        explained = float(np.sum(shares[:chosen]))
         right.annotate(
             f"k = {chosen}: {explained:.0%}",
-            (chosen, explained),
+            (chosen, float(np.sum(shares[:chosen]))),
             xytext=(8, -16),
             textcoords="offset points",
             color=LIGHT["orange"],

@@ -352,7 +352,9 @@ def _spectrum(study: Study) -> Plot:
         f"numbered from 0 as in components_. The dashed lines mark the {count(chosen, 'component')}"
         " of the answer."
     )
-    drawn = figures.spectrum(variances[:rank], shares, chosen)
+    if study.prepared.has_gaps:
+        caption += " Missing values are filled in here, which changes the variances a little."
+    drawn = figures.spectrum(variances[:rank], shares, chosen, study.explained)
     return Plot.of("spectrum", drawn, caption, numbers)
 
 
