@@ -131,7 +131,13 @@ CALLS = {
     "directions, mean": (lambda x: active_directions(torch.eye(4), x), NO_TENSORS | NON_FINITE),
     "nested, dim": (NestedDropout, NO_SIZES),
     "nested, axis": (lambda x: NestedDropout(4, axis=x), without("negative", NO_SIZES)),
-    "nested, prior": (lambda x: NestedDropout(4, x), OBJECTS | without("no data", TENSORS)),
+    "nested, prior": (
+        lambda x: NestedDropout(4, x),
+        OBJECTS
+        | without("no data", TENSORS)
+        | {"name": "gaussian", "three": [0.2, 0.3, 0.5]}
+        | {"negative": [1.5, -0.5, 0.0, 0.0], "sum": [0.5, 0.6, 0.0, 0.0]},
+    ),
     "nested, codes": (lambda x: NestedDropout(4)(x), NO_TENSORS),
     "prefixes, codes": (lambda x: prefix_losses(x, linear(4, 6), torch.ones(5, 6)), NO_TENSORS),
     "prefixes, decoder": (
@@ -153,7 +159,9 @@ CALLS = {
     ),
     "prefix loss, lengths": (
         lambda x: PrefixLoss(torch.sum, x),
-        without("list", OBJECTS) | without("tensor", NO_SIZES) | {"too small": [0], "empty": []},
+        without("list", OBJECTS)
+        | without("tensor", NO_SIZES)
+        | {"too small": [0, 2], "empty": [], "twice": [2, 2], "longest": "8"},
     ),
     "prefix loss, prior": (
         lambda x: PrefixLoss(torch.sum, 4, prior=x),
@@ -161,7 +169,9 @@ CALLS = {
     ),
     "prefix loss, weights": (
         lambda x: PrefixLoss(torch.sum, 4, weights=x),
-        OBJECTS | without("no data", TENSORS) | {"NaN": [1.0, 1.0, 1.0, float("nan")]},
+        OBJECTS
+        | without("no data", TENSORS)
+        | {"NaN": [1.0, 1.0, 1.0, float("nan")], "negative": [1.0, -1.0, 1.0, 1.0]},
     ),
     "linear, layer": (lambda x: certify_linear(x, pair()[1], rows()), NO_LAYERS),
     "linear, data": (lambda x: certify_linear(*pair(), x), NO_TENSORS | NON_FINITE),
@@ -178,7 +188,7 @@ CALLS = {
         lambda x: vae(decoder=x)(rows()),
         {"one output": linear(2, 1), "three outputs": linear(2, 3)},
     ),
-    "noise variance": (NoiseVariance, NO_NUMBERS),
+    "noise variance": (NoiseVariance, NO_NUMBERS | {"rule": "guess", "zero": 0.0}),
     "image shape": (lambda x: VAE.resnet(x, 2), NO_SIZES | {"two sizes": (8, 8)}),
     "width": (lambda x: VAE.resnet((1, 8, 8), 2, width=x), NO_SIZES | {"zero": 0}),
     "stages": (lambda x: VAE.resnet((1, 8, 8), 2, width=4, stages=x), NO_SIZES),
@@ -205,20 +215,8 @@ CALLS = {
     "head, rank": (lambda x: GaussianHead(3, 3, "low_rank", rank=x), {"too large": 4, "zero": 0}),
     "head, floor": (lambda x: GaussianHead(3, 3, floor=x), NO_NUMBERS | {"zero": 0.0}),
     "nested, draw": (lambda x: NestedDropout(3, draw=x), {"text": "pixel", "none": None}),
-    "nested, prior of two": (
-        lambda x: NestedDropout(2, x),
-        {"text": "gaussian", "three": [0.2, 0.3, 0.5], "negative": [1.5, -0.5], "sum": [0.5, 0.6]},
-    ),
     "nested, prefix": (lambda x: NestedDropout(3)(torch.ones(2, 3), prefix=x), {"too long": 4}),
     "prefix loss, loss": (lambda x: PrefixLoss(x, 4), {"text": "sum"}),
-    "prefix loss, other lengths": (
-        lambda x: PrefixLoss(torch.sum, x),
-        {"zero": [0, 2], "twice": [2, 2], "longest": "8"},
-    ),
-    "prefix loss, other weights": (
-        lambda x: PrefixLoss(torch.sum, [1, 2], weights=x),
-        {"one": [1.0], "negative": [1.0, -1.0], "text": "ab"},
-    ),
     "prefix loss, samples": (
         lambda x: PrefixLoss(torch.sum, 4, prior="uniform", samples=x),
         NO_SIZES | {"zero": 0},
@@ -233,7 +231,6 @@ CALLS = {
     ),
     "prefix loss, truncate": (lambda x: PrefixLoss(torch.sum, 4, truncate=x), {"text": "cut"}),
     "prefix loss, seed": (lambda x: PrefixLoss(torch.sum, 4, seed=x), {"negative": -1}),
-    "noise, rule": (NoiseVariance, {"text": "guess", "zero": 0.0}),
     "schedule, start": (lambda x: GeometricSchedule(x, 1.0, 3), NO_NUMBERS | {"zero": 0.0}),
     "schedule, steps": (lambda x: GeometricSchedule(1.0, 1.0, x), NO_SIZES | {"zero": 0}),
     "penalty, dropout": (DropoutPenalty, NO_NUMBERS | {"one": 1.0}),

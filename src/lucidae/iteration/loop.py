@@ -245,7 +245,10 @@ def iterate_batch(
             if ledger.running.size and _stop_requested(
                 callbacks, Progress(n_iter, limit, float(distances.max()), stop.tolerance, state)
             ):
-                ledger.close_all(n_iter, state, distances, Status.STOPPED)
+                left = np.ones(ledger.running.size, dtype=bool)
+                stopped = np.full(left.shape, Status.STOPPED, dtype=object)
+                ledger.close(left, n_iter, state, distances, stopped)
+                break
             previous = state if copy is None else copy(state)
             steps = schedule.after(n_iter) - n_iter
     return ledger.solution(start, stop.tolerance)
@@ -400,14 +403,6 @@ class Ledger:
         self.n_iter[problems] = n_iter
         self.distance[problems] = distances[mask]
         self.status[problems] = verdicts[mask]
-
-    def close_all(self, n_iter: int, state: Any, distances: Array, verdict: Status) -> None:
-        """Store the results of all running problems, which ended as `verdict`."""
-        everything = np.ones(self.running.size, dtype=bool)
-        self.close(
-            everything, n_iter, state, distances, np.full(everything.shape, verdict, dtype=object)
-        )
-        self.drop(everything)
 
     def drop(self, finished: Array) -> None:
         """Remove the problems where the mask `finished` is true from the running problems."""

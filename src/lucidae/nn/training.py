@@ -49,9 +49,6 @@ WARM_UP = 100
 CHUNK = 2500
 """Number of samples that `evaluate` passes through the model at a time."""
 
-MODEL, OPTIMIZER, RECORD = "model/", "optimizer/", "record/"
-"""Prefixes of the names of arrays in a checkpoint: parameters, Adam's moments, measured values."""
-
 
 @dataclass(frozen=True, slots=True)
 class TrainingSettings:
@@ -210,16 +207,20 @@ class CheckpointWriter:
 
     def save(self, state: Training) -> None:
         """Write the parameters of the model, the moments of Adam and the values measured so far."""
-        model = {MODEL + name: to_numpy(part) for name, part in state.model.state_dict().items()}
-        moments = {
-            f"{OPTIMIZER}{index}/{name}": to_numpy(value)
-            for index, values in state.optimizer.state_dict()["state"].items()
+        moments = state.optimizer.state_dict()["state"]
+        groups: dict[str, Mapping[str, Any]] = {
+            "model": state.model.state_dict(),
+            "record": state.history().values,
+            **{f"optimizer/{index}": values for index, values in moments.items()},
+        }
+        arrays = {
+            f"{group}/{name}": to_numpy(value)
+            for group, values in groups.items()
             for name, value in values.items()
         }
-        history = {RECORD + name: values for name, values in state.history().values.items()}
         n_steps = len(state.records) * state.per_epoch
         progress = {"n_steps": n_steps, "settings": _described(state)}
-        save_arrays(self.path, progress | model | moments | history)
+        save_arrays(self.path, progress | arrays)
         self._written = time.monotonic()
 
 
@@ -241,32 +242,23 @@ def restore(state: Training, path: str | os.PathLike[str]) -> None:
             f"{arrays.get('settings')}, expected {_described(state)}: remove the file, or choose "
             "another name."
         )
-    parameters = {name: torch.as_tensor(value) for name, value in _under(MODEL, arrays).items()}
+    groups: dict[str, dict[str, Any]] = {}
+    for name, values in arrays.items():
+        group, _, key = name.rpartition("/")
+        groups.setdefault(group, {})[key] = torch.as_tensor(values) if group else values
+    records = groups.pop("record", {})
     try:
-        state.model.load_state_dict(parameters)
+        state.model.load_state_dict(groups.pop("model"))
     except RuntimeError as error:
         raise ValueError(
             f"{os.fspath(path)!r} belongs to another model: {error}. Remove the file, or choose "
             "another name."
         ) from error
-    moments: dict[int, dict[str, Any]] = {}
-    for name, values in _under(OPTIMIZER, arrays).items():
-        index, _, key = name.partition("/")
-        moments.setdefault(int(index), {})[key] = torch.as_tensor(values)
-    groups = state.optimizer.state_dict()["param_groups"]
-    state.optimizer.load_state_dict({"state": moments, "param_groups": groups})
-    records = {name: values.tolist() for name, values in _under(RECORD, arrays).items()}
-    rows = zip(*records.values(), strict=True)
+    moments = {int(group.rpartition("/")[2]): found for group, found in groups.items() if group}
+    settings = state.optimizer.state_dict()["param_groups"]
+    state.optimizer.load_state_dict({"state": moments, "param_groups": settings})
+    rows = zip(*(values.tolist() for values in records.values()), strict=True)
     state.records = [dict(zip(records, row, strict=True)) for row in rows]
-
-
-def _under(prefix: str, arrays: dict[str, Any]) -> dict[str, Any]:
-    """Return the arrays whose names start with `prefix`, under their names without the prefix."""
-    return {
-        name.removeprefix(prefix): values
-        for name, values in arrays.items()
-        if name.startswith(prefix)
-    }
 
 
 @contextmanager
