@@ -1,4 +1,4 @@
-"""Run all benchmarks, or those that are named: ``python -m benchmarks [moments linear …]``.
+"""Run all benchmarks, or those that are named: ``python -m benchmarks [linear sparsity …]``.
 
 Options after the names are passed on: ``python -m benchmarks shapes --small``. Without names, those
 benchmarks are left out that another one includes, and those that take hours.
