@@ -23,7 +23,7 @@ from lucidae.dropout.solvers import (
     equalized_factors,
     level_diagonal,
 )
-from lucidae.dropout.verify import FittedArrays, GivenMatrix, Judged
+from lucidae.dropout.verify import FittedArrays, Judged
 from mutants import broken, calls_of, is_among, mutants
 
 RNG = np.random.default_rng(12)
@@ -88,7 +88,7 @@ class TiedFit:
         self.singular_values_ = found.singular_values
         attributes = FittedArrays(found.value, found.rank, found.threshold, found.singular_values)
         self.certificate_ = certificate_of(
-            GivenMatrix(matrix),
+            matrix,
             Judged(*found.weights, strength, tied=True),
             title="tied",
             fitted=attributes,
@@ -194,11 +194,9 @@ FUNCTIONS = {
         solvers.assemble,
         solvers.solve,
         solvers.leading_svd,
-        solvers._gram_svd,
-        solvers.value_after,
     ),
     "tied solver": (solvers.solve_tied,),
-    "reduced rank": (solvers.solve_reduced_rank, problem.ridged),
+    "reduced rank": (solvers.assemble, problem.ridged),
     "whitening": (problem.whiten,),
     "factorised rows": (
         problem.rows_problem,

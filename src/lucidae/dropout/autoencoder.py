@@ -26,11 +26,11 @@ from lucidae.dropout.network import (
     Matrix,
     NetworkMixin,
     NetworkState,
-    SgdSettings,
     allowed_gap,
     beside_rows,
     finite_output,
     merges_moments,
+    sgd_settings,
 )
 from lucidae.dropout.problem import RowMean, host, read_passed
 from lucidae.dropout.solvers import hidden_width
@@ -178,7 +178,7 @@ class DropoutAutoencoder(
         self
             The fitted estimator itself.
         """
-        trains, settings = self._trains, SgdSettings.of(self)
+        trains, settings = self._trains, sgd_settings(self)
         if not (in_memory(X, rows_drawn=trains) and in_memory(sample_weight)):
             return self.fit_batches(X, sample_weight)
         X = validated_rows(self, X, reset=True)
@@ -190,12 +190,13 @@ class DropoutAutoencoder(
         moment = rows.scatter() if stored else RowMean(rows.weight, rows.mean, 0.0 * rows.mean)
         state = self._unsolved(moment, reference_array(X))
         if trains:
-            state.train(X, X, weights, settings, state.problem)
+            state.train(self, settings, (X, X, weights), state.problem)
         else:
             state.solve(rows)
             state.refined = stored and rows.factor is not None
         state.refer(X, None, weights, type(self).__name__)
-        self._keep(state)
+        _ = state.attributes
+        self._state = state
         return self
 
     @restored_on_failure
@@ -227,10 +228,12 @@ class DropoutAutoencoder(
             The fitted estimator itself.
         """
         if batches is None:
-            SgdSettings.of(self)  # refuses wrong settings, which this solver does not use
+            sgd_settings(self)  # refuses wrong settings, which this solver does not use
             check_start(start)
             moment = given_moment(self, start)
-            self._keep(self._unsolved(moment, moment.center[:0]))
+            state = self._unsolved(moment, moment.center[:0])
+            _ = state.attributes
+            self._state = state
             return self
         return self._fit_blocks(batches, None, sample_weight, start)
 
@@ -263,7 +266,7 @@ class DropoutAutoencoder(
         self
             The fitted estimator itself.
         """
-        SgdSettings.of(self)  # refuses wrong settings, which this solver does not use
+        sgd_settings(self)  # refuses wrong settings, which this solver does not use
         check_batch(X)
         X = validated_rows(self, X, reset=not self.__sklearn_is_fitted__())
         weights = check_weights(sample_weight, X)
@@ -381,10 +384,13 @@ class DropoutAutoencoder(
 
         The fitted attributes are computed when they are first read.
         """
-        width = hidden_width(self.n_components, moment.n_features)
-        strength = strength_of(self.dropout)
-        tolerance = allowed_gap(self.tol, self._trains)
-        return NetworkState(moment, strength, width, ref, tolerance)
+        return NetworkState(
+            moment=moment,
+            strength=strength_of(self.dropout),
+            width=hidden_width(self.n_components, moment.n_features),
+            ref=ref,
+            tolerance=allowed_gap(self.tol, self._trains),
+        )
 
     def _certify_on(self, X: Any, _y: Any, sample_weight: Any = None) -> Certificate:
         """Return the certificate of the fitted weights on given rows, for `lucidae.certify`."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -34,7 +34,6 @@ from lucidae.dropout.verify import (
     UNKNOWN,
     DropoutFigures,
     FittedArrays,
-    GivenMatrix,
     Judged,
     JudgedRows,
     Matrix,
@@ -110,126 +109,95 @@ _LOW_RANK = "Eckart & Young 1936; Izenman 1975"
 _LANDSCAPE = "Baldi & Hornik 1989"
 
 STATEMENTS = {
-    "gap": ("the expected dropout loss equals its global minimum", _THEOREM),
-    "product": (
-        "the weights' product U Vᵀ is optimal: least squares with reduced singular values",
-        _THEOREM,
-    ),
+    "gap": ("the expected loss of the weights equals its global minimum", _THEOREM, _LOW_RANK),
+    "product": ("the weights' product U Vᵀ is that of the global minimum", _THEOREM, _LOW_RANK),
     "equalized": (
         "all hidden units have equal importance scores: their relative variance is zero",
         "Mianjy et al. 2018, Theorem 3.4",
+        "",
     ),
     "path_norm": (
         "no weights with the same product U Vᵀ have a smaller path norm",
         "Mianjy et al. 2018, Theorems 3.3 and 3.4",
+        "",
     ),
-    "rank": (
-        "the weights' product U Vᵀ has the rank of the optimum with {width} hidden units",
-        _THEOREM,
-    ),
-    "stationarity": (
-        "the gradient of the expected dropout loss is zero",
-        "Mianjy et al. 2018, eq. 2",
-    ),
+    "rank": ("the product U Vᵀ has the rank of the optimum, at most {width}", _THEOREM, _LOW_RANK),
+    "stationarity": ("the gradient of the loss is zero", "Mianjy et al. 2018, eq. 2", _LANDSCAPE),
     "curvature": (
         "the Hessian of the loss has no negative eigenvalue, so this is not a strict saddle",
         "Mianjy et al. 2018, Definition 4.2",
+        _LANDSCAPE,
     ),
-    "attributes": ("the fitted attributes agree with the weights and the data", _THEOREM),
+    "attributes": (
+        "the fitted attributes agree with the weights and the data", _THEOREM, "Izenman 1975"
+    ),
     "conditioning": (
         "rounding errors of the loss minus its minimum are below the tolerance",
+        "Higham 2002, sections 10.3 and 19.4",
         "Higham 2002, sections 10.3 and 19.4",
     ),
     "sampling": (
         "number of leading singular directions of the data that exceed sampling noise",
-        "Bunea, She & Wegkamp 2011 (regression); Johnstone 2001 (autoencoder)",
+        *2 * ("Bunea, She & Wegkamp 2011 (regression); Johnstone 2001 (autoencoder)",),
     ),
     "leverage": (
         "largest share of the squared deviations of all rows that one row has",
-        "Cook 1977; Huber 1981",
+        *2 * ("Cook 1977; Huber 1981",),
     ),
-}
-"""Statement and reference of the claims about a network with dropout."""
-
-REDUCED_RANK = STATEMENTS | {
-    "gap": ("no coefficients of rank at most {width} have a smaller squared error", _LOW_RANK),
-    "product": (
-        "for white inputs, the fit has the {width} leading singular triples of least squares",
-        _LOW_RANK,
-    ),
-    "rank": ("the coefficients have the rank of the optimum, at most {width}", _LOW_RANK),
-    "stationarity": (
-        "the gradient of the squared error is zero for both factors of the coefficients",
-        _LANDSCAPE,
-    ),
-    "curvature": (
-        "the Hessian of the squared error has no negative eigenvalue: no strict saddle",
-        _LANDSCAPE,
-    ),
-    "attributes": (STATEMENTS["attributes"][0], "Izenman 1975"),
-}
-"""Statement and reference of the claims without dropout, in words of Eckart and Young."""
+}  # fmt: skip
+"""Statement of each claim about a network, its reference, and that without dropout."""
 
 
-@dataclass(frozen=True)
-class Context:
-    """What the words of claims depend on, beside the measured values."""
+def claims(figures: DropoutFigures, tolerance: float, *, exact: bool = False) -> tuple[Claim, ...]:
+    """Return the claims that the measured values support, most important first.
 
-    exact: bool = False  # whether the weights are those of an exact solver, not trained
-    shrink: bool = True  # whether they are those of dropout, not of reduced-rank regression
-    alpha: float = 0.0  # ridge penalty
+    `exact` says that the weights are those of an exact solver, not trained.
+    """
+    judged, white, level = figures.judged, figures.white, math.sqrt(tolerance)
+    texts = {
+        name: Claim(name, statement.format(width=judged.width), references[not judged.shrink])
+        for name, (statement, *references) in STATEMENTS.items()
+    }
+    gap = texts["gap"]
+    if judged.alpha:
+        statement = f"{gap.statement}, with the ridge penalty alpha={judged.alpha:g} included"
+        gap = replace(gap, statement=statement, reference=f"{gap.reference}; Mukherjee & Zhu 2011")
+    if white.tied is not None:
+        known = "Mianjy et al. 2018, Theorem 2.4"
+        known = known if white.known else f"{_THEOREM}, as a bound for tied layers"
+        gap = replace(gap, reference=known)
+        texts["curvature"] = replace(
+            texts["curvature"], reference="Mianjy et al. 2018, Theorem 4.3"
+        )
+    advice = _advice(figures, level, exact)
+    gap = _gap(figures, tolerance, gap, advice)
 
-    def texts(self, figures: DropoutFigures) -> dict[str, Claim]:
-        """Return the claims by name, as yet without verdicts."""
-        changed = {}
-        if self.alpha:
-            statement, reference = (STATEMENTS if self.shrink else REDUCED_RANK)["gap"]
-            statement += f", with the ridge penalty alpha={self.alpha:g} included"
-            changed["gap"] = statement, f"{reference}; Mukherjee & Zhu 2011"
-        if figures.white.tied is not None:
-            known = "Mianjy et al. 2018, Theorem 2.4"
-            reference = known if figures.white.known else f"{_THEOREM}, as a bound for tied layers"
-            changed["gap"] = STATEMENTS["gap"][0], reference
-            changed["curvature"] = STATEMENTS["curvature"][0], "Mianjy et al. 2018, Theorem 4.3"
-        found = (STATEMENTS if self.shrink else REDUCED_RANK) | changed
-        width = figures.judged.width
-        return {
-            name: Claim(name, statement.format(width=width), reference)
-            for name, (statement, reference) in found.items()
-        }
-
-
-def claims(
-    figures: DropoutFigures, tolerance: float, context: Context = Context()
-) -> tuple[Claim, ...]:
-    """Return the claims that the measured values support, most important first."""
-    level, texts = math.sqrt(tolerance), context.texts(figures)
-    advice, known = _advice(figures, level, context), figures.white.known
-    gap = _gap(figures, tolerance, texts["gap"], advice)
-
-    def compare(name: str, found: tuple[Ball, float], advice: str, why: str = "") -> Claim:
-        return replace(texts[name], advice=why) if why else texts[name].judged(*found, advice)
-
-    tie = "" if figures.product[1] < 1.0 else _NOT_UNIQUE if known else _NOT_KNOWN
-    compared = [compare("product", figures.product, advice, tie)]
-    if context.shrink:
-        why = _WEAK if figures.equalized[1] >= 1.0 else ""
-        if figures.judged.strength == 0:
-            why = _NO_DROPOUT
-        elif not known:
-            why = _CORRELATED
-        compared += [
-            compare("equalized", figures.equalized, _EQUALIZE, why),
-            compare("path_norm", figures.path_norm, _EQUALIZE, why),
-        ]
-    compared += [
-        _rank(figures, level, texts["rank"], advice),
-        compare("stationarity", figures.stationarity, advice),
-        _curvature(figures, level, texts["curvature"], advice, decided=gap.holds is not None),
-    ]
+    # 1) Claims that compare a figure with the largest one that an allowed gap implies.
+    compared = []
+    for name, found in figures.implied.items():
+        why = ""
+        if name in ("equalized", "path_norm"):
+            if not judged.shrink:
+                continue
+            if judged.strength == 0:
+                why = _NO_DROPOUT
+            elif not white.known:
+                why = _CORRELATED
+            elif found[1] >= 1.0:
+                why = _WEAK
+        elif name == "product" and found[1] >= 1.0:
+            why = _NOT_UNIQUE if white.known else _NOT_KNOWN
+        remedy = _EQUALIZE if name in ("equalized", "path_norm") else advice
+        text = texts[name]
+        compared.append(replace(text, advice=why) if why else text.judged(*found, remedy))
+    compared.insert(-1, _rank(figures, level, texts["rank"], advice))
+    compared.append(
+        _curvature(figures, level, texts["curvature"], advice, decided=gap.holds is not None)
+    )
     if figures.attributes is not None:
         compared.append(_attributes(figures, figures.attributes, texts["attributes"]))
-    if figures.missed + figures.lost > tolerance or (known and gap.holds is None):
+    # 2) What the gap implies for them.
+    if figures.uncounted > tolerance or (white.known and gap.holds is None):
         # Neither the optimum nor the distance to it is known, so nothing can be compared with it.
         compared = [
             claim
@@ -246,9 +214,13 @@ def claims(
             else claim
             for claim in compared
         ]
-    found = [gap, *compared, _conditioning(figures, tolerance, texts["conditioning"])]
-    sampling = _sampling(figures, texts["sampling"], context.alpha)
-    return (*found, sampling, _leverage(figures, texts["leverage"]))
+    # 3) What the data allow to say.
+    text = replace(texts["conditioning"], value=figures.gap.error, threshold=tolerance)
+    coarse = figures.gap.error > tolerance
+    why = _lost(figures) if coarse else _constant(white.dropped)
+    conditioning = replace(text, holds=None if coarse else True, undecided=coarse, advice=why)
+    sampling = _sampling(figures, texts["sampling"])
+    return gap, *compared, conditioning, sampling, _leverage(figures, texts["leverage"])
 
 
 _NO_DROPOUT = (
@@ -281,7 +253,7 @@ def _gap(figures: DropoutFigures, tolerance: float, text: Claim, advice: str) ->
     """
     ball, holds, why = figures.gap, None, ""
     # Singular values that were not computed can only make the minimum smaller.
-    low = ball.low + figures.missed + figures.lost
+    low = ball.low + figures.uncounted
     if ball.high < -tolerance:
         holds, why = False, "The loss is below its lower bound: one of them was computed wrongly."
     elif abs(ball.value) <= tolerance and max(ball.high, ball.error) <= tolerance:
@@ -301,16 +273,16 @@ def _gap(figures: DropoutFigures, tolerance: float, text: Claim, advice: str) ->
     return replace(text, **found, **verdict, advice=why)
 
 
-def _advice(figures: DropoutFigures, level: float, context: Context) -> str:
+def _advice(figures: DropoutFigures, level: float, exact: bool) -> str:
     """Return the advice for weights that are not optimal."""
-    if not context.shrink:
+    if not figures.judged.shrink:
         return _OTHER_WEIGHTS.format(weights="coefficients of reduced rank")
     if figures.curvature is not None and figures.curvature < -level:
         return f"The weights are at a strict saddle. {figures.reason}"
     rounded = figures.precision > SINGLE
     hint = " The weights are rounded to float32: give the rows as float64." if rounded else ""
     longer = f"Train longer with a decreasing learning rate; {_EXACT}"
-    return (_OTHER_WEIGHTS.format(weights="weights") if context.exact else longer) + hint
+    return (_OTHER_WEIGHTS.format(weights="weights") if exact else longer) + hint
 
 
 def _lost(figures: DropoutFigures) -> str:
@@ -321,10 +293,10 @@ def _lost(figures: DropoutFigures) -> str:
             "The second moment that fit computed could not be confirmed by the sketch of the rows "
             f"that passed, so that nothing is known about the minimum. {_REMEDY}"
         )
-    if figures.missed > error / 2:
+    if white.upper is not None and figures.uncounted > error / 2:
         return (
             "Only the leading singular values of the data were computed, and the bounds on the "
-            f"others leave open whether the minimum is smaller by {figures.missed:.1g} times "
+            f"others leave open whether the minimum is smaller by {figures.uncounted:.1g} times "
             f"{_PART}: the singular values near the last one that {figures.judged.width} hidden "
             "units can represent are too close to each other. More dropout, or another number of "
             "hidden units, separates them."
@@ -376,7 +348,7 @@ def _curvature(
     """
     if figures.curvature is None:
         return replace(text, advice=figures.reason, undecided=not decided)
-    steepness, _ = figures.stationarity
+    steepness, _ = figures.implied["stationarity"]
     error = UNCERTAIN_CURVATURE * steepness.value + steepness.error
     return text.judged(Ball(figures.curvature, error), -level, advice, least=True)
 
@@ -394,44 +366,32 @@ def _attributes(figures: DropoutFigures, found: Ball, text: Claim) -> Claim:
     return text.judged(found, ATTRIBUTES, why)
 
 
-def _conditioning(figures: DropoutFigures, tolerance: float, text: Claim) -> Claim:
-    """Return the claim that rounding errors change the gap by less than the tolerance."""
-    text = replace(text, value=figures.gap.error, threshold=tolerance)
-    if figures.gap.error > tolerance:
-        return replace(text, advice=_lost(figures), undecided=True)
-    return replace(text, holds=True, advice=_constant(figures.white.dropped))
-
-
-def _sampling(figures: DropoutFigures, text: Claim, alpha: float) -> Claim:
+def _sampling(figures: DropoutFigures, text: Claim) -> Claim:
     """Return a claim that reports how many singular values of the data exceed sampling noise."""
     white, spectrum = figures.white, figures.best.values
     n_rows, n_inputs = white.rows.n_rows if white.rows else None, len(white.inner)
     # With a ridge penalty the level of the noise is that without.
     fewer = " With a ridge penalty the number of components above the noise may be larger."
-    fewer = fewer if alpha else ""
-    why = ""
+    fewer = fewer if figures.judged.alpha else ""
     if n_rows is None:
         why = "A matrix is given, not rows that were drawn from a population."
-    elif white.rest > 0:
+        return replace(text, advice=why + fewer)
+    if white.rest > 0:
         why = "Only the leading singular values of the data were computed."
-    elif white.residual is not None and n_rows <= n_inputs:
+        return replace(text, advice=why + fewer)
+    if white.residual is not None and n_rows <= n_inputs:
         why = (
             f"The number of rows (less one, if the mean was estimated) is {n_rows:g}, too few to "
             f"estimate the effects of {n_inputs} inputs and the variance of the noise."
         )
-    if why or n_rows is None:
         return replace(text, advice=why + fewer)
-    judged = min(figures.judged.width, len(spectrum))
+    width = min(figures.judged.width, len(spectrum))
     if white.residual is None:
-        count = int(separated_components(spectrum**2, n_rows, judged).sum())
+        count = int(separated_components(spectrum**2, n_rows, width).sum())
     else:
-        level = noise_level(white.residual, n_inputs, n_rows)
-        count = int((spectrum[:judged] > level).sum())
-    sentence = (
-        f"{count} of the {judged} leading components exceed the sampling noise of {n_rows:g} rows."
-    )
-    headline = f"sampling: {count} of {judged}"
-    return replace(text, value=count, advice=sentence + fewer, headline=headline)
+        count = int((spectrum[:width] > noise_level(white.residual, n_inputs, n_rows)).sum())
+    why = f"{count} of the {width} leading components exceed the sampling noise of {n_rows:g} rows."
+    return replace(text, value=count, advice=why + fewer, headline=f"sampling: {count} of {width}")
 
 
 def noise_level(residual: Matrix, n_inputs: int, n_rows: float) -> float:
@@ -475,14 +435,17 @@ def certificate_of(
     title: str,
     tolerance: float = CERTIFIED,
     fitted: FittedArrays | None = None,
-    context: Context = Context(),
 ) -> Certificate:
     """Return the certificate of weights on data; None if nothing is known of the rows."""
+    if subject is not None:
+        check_shapes(subject, judged)
     why = "Nothing is known of the training rows that fit itself did not compute."
     try:
         if subject is not None:
             figures = measure(subject, judged, tolerance, fitted)
-            return Certificate(title, claims(figures, tolerance, context), figures.evidence)
+            exact = fitted is not None and tolerance <= CERTIFIED
+            found = claims(figures, tolerance, exact=exact)
+            return Certificate(title, found, figures.evidence)
     except UnprojectedError as error:
         why = f"The weights were not compared with the optimum: {error}"
     why = f"{why} Call lucidae.certify with the rows."
@@ -568,16 +531,10 @@ def certify_weights(
     data = (
         given_rows(X, Y, sample_weight, centered=fit_intercept)
         if matrix is None
-        else given_matrix(matrix)
+        else host(check_rows(matrix, accept_sparse=False, name="matrix"))
     )
     judged = Judged(left, right, strength, tied=tied)
-    check_shapes(data, judged)
     return certificate_of(data, judged, title="dropout weights", tolerance=tolerance)
-
-
-def given_matrix(matrix: Any) -> GivenMatrix:
-    """Return a matrix that is factorised, checked and in double precision."""
-    return GivenMatrix(host(check_rows(matrix, accept_sparse=False, name="matrix")))
 
 
 def given_rows(X: Any, Y: Any, sample_weight: Any, *, centered: bool) -> JudgedRows:
@@ -634,10 +591,10 @@ def tested_rows(passed: Passed, rows: Any, n_inputs: int | None, centered: bool)
     return JudgedRows(Data.of_moment(*known, sketch, rows, unit=scales), n_inputs, centered)
 
 
-def check_shapes(data: JudgedRows | GivenMatrix, judged: Judged) -> None:
+def check_shapes(data: Subject, judged: Judged) -> None:
     """Raise an error unless the weights fit the numbers of outputs and inputs of the data."""
-    if isinstance(data, GivenMatrix):
-        outputs, inputs = data.matrix.shape
+    if not isinstance(data, JudgedRows):
+        outputs, inputs = data.shape
     else:
         total = data.data.n_features
         inputs = data.n_inputs or total
@@ -651,18 +608,12 @@ def check_shapes(data: JudgedRows | GivenMatrix, judged: Judged) -> None:
         )
 
 
-_DUALITY = "Rockafellar 1970, Theorem 31.1 (Fenchel duality)"
-
 _AGAIN = "The iteration has not converged, or the factors belong to other data. Call fit again."
-
-_ATTRIBUTES = (
-    "An attribute belongs to other factors or data, or was assigned later. Call fit again."
-)
 
 COMPLETION = {
     "gap": (
         "the loss exceeds its smallest value over all matrices by at most the tolerance",
-        _DUALITY,
+        "Rockafellar 1970, Theorem 31.1 (Fenchel duality)",
     ),
     "equalized": (
         "of all factors with the same product U Vᵀ, these have the smallest penalty Σ‖uᵢ‖²‖vᵢ‖²",
@@ -672,17 +623,11 @@ COMPLETION = {
         "the gradient of the loss on the observed entries is zero",
         "derivatives of the loss with respect to U and V",
     ),
-    "rank": ("rank of the completed matrix, which is at most {width}", "singular values of U Vᵀ"),
-    "observed_share": (
-        "share of the entries of the matrix that are observed",
-        "number of observed entries divided by the number of all entries",
-    ),
-    "attributes": (
-        "the fitted attributes agree with the factors and the data",
-        "definition of the attributes",
-    ),
+    "rank": ("rank of the completed matrix", "singular values of U Vᵀ"),
+    "observed_share": ("share of the entries of the matrix that are observed", "their number"),
+    "attributes": ("the fitted attributes agree with the factors and the data", "their definition"),
 }
-"""Statement and reference of the claims about a completed matrix, with the strength λ."""
+"""Statement and reference of the claims about a completed matrix."""
 
 
 def completion_claims(figures: CompletionFigures, tolerance: float) -> tuple[Claim, ...]:
@@ -692,38 +637,27 @@ def completion_claims(figures: CompletionFigures, tolerance: float) -> tuple[Cla
     """
     tolerance = max(tolerance, 64 * figures.precision)
     level, width = math.sqrt(tolerance), figures.width
-    texts = {
-        name: Claim(name, statement.format(width=width), reference)
-        for name, (statement, reference) in COMPLETION.items()
-    }
+    texts = {name: Claim(name, *words) for name, words in COMPLETION.items()}
+
+    def judged(name: str, value: float, limit: float, advice: str) -> Claim:
+        return texts[name].judged(Ball(value, figures.error), limit, advice)
+
+    gap = judged("gap", figures.gap, tolerance, _AGAIN)
     # The lower bound on the loss holds for matrices of any rank, so that factors with a limited
     # number of columns may be optimal without attaining it. If a column were zero, the loss could
     # be decreased by this column, unless the bound is attained.
-    full = figures.rank >= width
-    limited = full and figures.stationarity <= level
+    full, why = figures.rank >= width, ""
     used = f"All {width} columns of the factors are used; matrices of a larger rank are excluded."
-    coarse = "Only a bound on the spectral norm of the residual is known: it is too large."
-    gained = (
-        f"At most {figures.gap:.2g} times ‖P_Ω M‖², the sum of squares of the observed entries, "
-        "could be gained: increase n_components or dropout."
-    )
-    balls = {
-        "gap": Ball(figures.gap, figures.error),
-        "equalized": Ball(figures.excess_penalty, figures.error),
-        "stationarity": Ball(figures.stationarity, figures.error),
-    }
-    found = {
-        name: texts[name].judged(
-            ball,
-            tolerance if name == "gap" else level,
-            _EQUALIZE if name == "equalized" else _AGAIN,
+    if figures.smallest_gap <= tolerance:
+        why = "Only a bound on the spectral norm of the residual is known: it is too large."
+    elif full and figures.stationarity <= level:
+        why = used
+    if figures.gap > tolerance and why:
+        why += (
+            f" At most {figures.gap:.2g} times ‖P_Ω M‖², the sum of squares of the observed "
+            "entries, could be gained: increase n_components or dropout."
         )
-        for name, ball in balls.items()
-    }
-    if figures.gap > tolerance and (limited or figures.smallest_gap <= tolerance):
-        why = f"{coarse if figures.smallest_gap <= tolerance else used} {gained}"
-        unknown: Any = {"value": figures.gap, "threshold": tolerance, "undecided": True}
-        found["gap"] = replace(texts["gap"], **unknown, advice=why)
+        gap = replace(gap, holds=None, error=0.0, advice=why, undecided=True)
     empty = (
         f"{figures.empty_rows} rows and {figures.empty_columns} columns have no observed entry: "
         "the completed matrix is zero there."
@@ -731,8 +665,12 @@ def completion_claims(figures: CompletionFigures, tolerance: float) -> tuple[Cla
     empty = empty if figures.empty_rows or figures.empty_columns else ""
     limit = max(ATTRIBUTES, 64 * figures.precision)
     return (
-        *found.values(),
+        gap,
+        judged("equalized", figures.excess_penalty, level, _EQUALIZE),
+        judged("stationarity", figures.stationarity, level, _AGAIN),
         replace(texts["rank"], value=figures.rank, advice=used if full else ""),
         replace(texts["observed_share"], value=figures.share, advice=empty),
-        texts["attributes"].judged(figures.attributes, limit, _ATTRIBUTES),
+        texts["attributes"].judged(
+            figures.attributes, limit, _OTHER_WEIGHTS.format(weights="factors")
+        ),
     )

@@ -27,12 +27,12 @@ gap, an upper bound on what could be gained. It is zero if and only if ‖G‖�
 theorems of Mianjy et al. 2018 hold for it only if nothing is missing.
 
 *Solver.* X = ABᵀ is stored as balanced factors A = P diag(s)^½ and B = Q diag(s)^½ of its singular
-value decomposition, for which ‖X‖* = (‖A‖² + ‖B‖²)/2. For a fixed number of columns this is a
-smooth problem, on which damped Newton steps are made (conjugate gradients, preconditioned by the
-diagonal; exact line search, since the loss along a line is a polynomial of degree four). Columns
-are added along the singular vectors of G whose singular values exceed μ‖X‖*, and removed when their
-singular value vanishes. All products are those of a sparse matrix with few columns: nothing of size
-n × m is formed unless many entries are observed.
+value decomposition, for which ‖X‖* = (‖A‖² + ‖B‖²)/2; both are the rows of one matrix Z = [A; B].
+For a fixed number of columns this is a smooth problem, on which damped Newton steps are made
+(conjugate gradients, preconditioned by the diagonal; exact line search, since the loss along a line
+is a polynomial of degree four). Columns are added along the singular vectors of G whose singular
+values exceed μ‖X‖*, and removed when their singular value vanishes. All products are those of a
+sparse matrix with few columns: nothing of size n × m is formed unless many entries are observed.
 """
 
 from __future__ import annotations
@@ -260,30 +260,11 @@ def observed_codes(entries: ObservedEntries, right: Matrix, strength: float) -> 
     return codes
 
 
-class Factors(NamedTuple):
-    """Factors A (n × ρ) and B (m × ρ) of a matrix X = ABᵀ."""
-
-    left: Matrix
-    right: Matrix
-
-    def dot(self, other: Factors) -> float:
-        """Return the inner product with other factors."""
-        return float(np.vdot(self.left, other.left) + np.vdot(self.right, other.right))
-
-    def plus(self, other: Factors, scale: float) -> Factors:
-        """Return these factors plus `scale` times others."""
-        return Factors(self.left + scale * other.left, self.right + scale * other.right)
-
-    def times(self, scale: float) -> Factors:
-        """Return the factors, each multiplied by `scale`."""
-        return Factors(scale * self.left, scale * self.right)
-
-    def balanced(self) -> tuple[Factors, Matrix]:
-        """Return balanced factors of the product ABᵀ, and its singular values without zeros."""
-        P, values, Q = product_svd(*self)
-        kept = values > VANISHED * values.max(initial=0.0)
-        roots = np.sqrt(values[kept])
-        return Factors(P[:, kept] * roots, Q[:, kept] * roots), values[kept]
+def balanced(left: Matrix, right: Matrix) -> tuple[Matrix, Matrix]:
+    """Return balanced factors Z of a product, and its singular values without zeros."""
+    P, values, Q = product_svd(left, right)
+    kept = values > VANISHED * values.max(initial=0.0)
+    return np.vstack([P[:, kept], Q[:, kept]]) * np.sqrt(values[kept]), values[kept]
 
 
 DENSE_SPECTRUM = 2**18
@@ -317,12 +298,11 @@ class _Triples(NamedTuple):
     right: Matrix
 
 
-def _outside(residual: Any, span: Factors, count: int) -> _Triples:
+def _outside(residual: Any, P: Matrix, Q: Matrix, count: int) -> _Triples:
     """Return leading singular triples of (I − PPᵀ)G(I − QQᵀ), with the singular vectors P, Q of X.
 
     At the optimum PPᵀGQQᵀ = μ‖X‖* PQᵀ: all singular values of that part of G are equal.
     """
-    P, Q = span
     n, m = residual.shape
     if n * m <= DENSE_SPECTRUM:
         dense = residual if isinstance(residual, np.ndarray) else residual.toarray()
@@ -350,12 +330,11 @@ def _outside(residual: Any, span: Factors, count: int) -> _Triples:
     return _Triples(left[:, ::-1], values[::-1], right[::-1].T)
 
 
-def _spectral_norm(residual: Any, span: Factors, outside: float) -> float:
+def _spectral_norm(residual: Any, P: Matrix, Q: Matrix, outside: float) -> float:
     """Return an upper bound on ‖G‖₂: the norm of the 2 × 2 matrix of the norms of its blocks.
 
     PPᵀ and QQᵀ divide G into four blocks; `outside` is the norm of (I − PPᵀ)G(I − QQᵀ).
     """
-    P, Q = span
     right, left = residual @ Q, residual.T @ P
     inner = P.T @ right
     blocks = np.array(
@@ -369,11 +348,12 @@ def _spectral_norm(residual: Any, span: Factors, outside: float) -> float:
 
 @dataclass(frozen=True)
 class _Iterate:
-    """State of the iteration: balanced factors A and B of X, their loss, and a lower bound."""
+    """State of the iteration: balanced factors Z = [A; B] of X, their loss, and a lower bound."""
 
-    factors: Factors
+    factors: Matrix  # (n + m, ρ)
     values: Matrix  # singular values of X
     residual: Matrix  # observed entries of M − X
+    gradient: Matrix  # half of the gradient
     value: float  # F(X)
     slope: float  # norm of the gradient, relative to μ‖X‖*‖(A, B)‖
     excess: float  # the last measured ‖G‖₂/(μ‖X‖*) − 1
@@ -384,17 +364,11 @@ class _Iterate:
     def rank(self) -> int:
         return len(self.values)
 
-    @property
-    def span(self) -> Factors:
-        """Orthonormal left and right singular vectors of the current matrix X."""
-        roots = np.sqrt(self.values)
-        return Factors(self.factors.left / roots, self.factors.right / roots)
-
 
 class _Solver:
     """Newton steps for factors A and B, whose number of columns may change.
 
-    The loss is ‖P_Ω(M − ABᵀ)‖² + μ((‖A‖² + ‖B‖²)/2)², which is F(ABᵀ) for balanced factors.
+    The loss is ‖P_Ω(M − ABᵀ)‖² + μ(‖Z‖²/2)², which is F(ABᵀ) for balanced factors.
     """
 
     def __init__(self, entries: ObservedEntries, penalty: float, width: int) -> None:
@@ -402,59 +376,35 @@ class _Solver:
         self.width = min(width, *entries.shape)
         self.energy = entries.energy
 
-    def gradient(self, factors: Factors, residual: Any, norm: float) -> Factors:
-        """Return half of the gradient; `norm` is (‖A‖² + ‖B‖²)/2."""
-        level = self.penalty * norm
-        return Factors(
-            level * factors.left - residual @ factors.right,
-            level * factors.right - residual.T @ factors.left,
+    def parts(self, factors: Matrix) -> tuple[Matrix, Matrix]:
+        """Return A and B of Z = [A; B]."""
+        n = self.entries.shape[0]
+        return factors[:n], factors[n:]
+
+    def exchange(self, matrix: Any, factors: Matrix) -> Matrix:
+        """Return [RB; RᵀA] for a matrix R."""
+        left, right = self.parts(factors)
+        return np.vstack([matrix @ right, matrix.T @ left])
+
+    def moved(self, factors: Matrix, direction: Matrix) -> tuple[Matrix, Matrix]:
+        """Return factors of A'Bᵀ + AB'ᵀ, by which the product changes in a direction [A'; B']."""
+        (A, B), (A1, B1) = self.parts(factors), self.parts(direction)
+        return np.hstack([A1, A]), np.hstack([B, B1])
+
+    def measured(self, left: Matrix, right: Matrix, before: _Iterate | None = None) -> _Iterate:
+        """Return the state of factors A and B, with `bound` and `excess` of the state `before`."""
+        factors, values = balanced(left, right)
+        norm = float(values.sum())
+        residual = self.entries.values - self.entries.product(*self.parts(factors))
+        pull = self.exchange(self.entries.matrix(residual), factors)
+        gradient, size = (
+            self.penalty * norm * factors - pull,
+            self.penalty * norm * math.sqrt(2 * norm),
         )
-
-    def hessian(self, factors: Factors, residual: Any, norm: float) -> Callable[[Factors], Factors]:
-        """Return a function that multiplies a direction (A', B') by half of the Hessian.
-
-        The residual changes by −P_Ω(A'Bᵀ + AB'ᵀ), and the nuclear norm by ⟨A, A'⟩ + ⟨B, B'⟩.
-        """
-        level = self.penalty * norm
-
-        def apply(direction: Factors) -> Factors:
-            moved = self.entries.projected(
-                np.hstack([direction.left, factors.left]),
-                np.hstack([factors.right, direction.right]),
-            )
-            turned = self.penalty * factors.dot(direction)
-            return Factors(
-                level * direction.left
-                + turned * factors.left
-                + moved @ factors.right
-                - residual @ direction.right,
-                level * direction.right
-                + turned * factors.right
-                + moved.T @ factors.left
-                - residual.T @ direction.left,
-            )
-
-        return apply
-
-    def curvatures(self, factors: Factors, norm: float) -> Factors:
-        """Return a positive approximation to the diagonal of half of the Hessian."""
-        mask = self.entries.matrix(np.ones(self.entries.count))
-        level = self.penalty * norm
-        return Factors(
-            mask @ (factors.right * factors.right) + level,
-            mask.T @ (factors.left * factors.left) + level,
-        )
-
-    def measured(self, factors: Factors, before: _Iterate | None = None) -> _Iterate:
-        """Return the state of `factors`, with `bound` and `excess` of the state `before`."""
-        factors, values = factors.balanced()
-        norm, residual = float(values.sum()), self.entries.values - self.entries.product(*factors)
-        gradient = self.gradient(factors, self.entries.matrix(residual), norm)
-        size = self.penalty * norm * math.sqrt(2 * norm)
-        slope = math.sqrt(gradient.dot(gradient)) / size if size > 0 else math.inf
+        slope = float(np.linalg.norm(gradient)) / size if size > 0 else math.inf
         value = float(residual @ residual) + self.penalty * norm * norm
         excess, bound = (math.inf, 0.0) if before is None else (before.excess, before.bound)
-        return _Iterate(factors, values, residual, value, slope, excess, bound)
+        return _Iterate(factors, values, residual, gradient, value, slope, excess, bound)
 
     def gap(self, state: _Iterate) -> float:
         """Return the duality gap, relative to the sum of squares of the observed entries."""
@@ -462,38 +412,46 @@ class _Solver:
 
     def step(self, state: _Iterate, tolerance: float) -> _Iterate:
         """Return the state after a Newton step and, if the gradient is small, with new columns."""
-        state = self.measured(self.newton(state), state)
+        state = self.newton(state)
         due = min(LOOSE * max(state.excess, math.sqrt(tolerance)), 0.1)
         if state.rank >= self.width and state.excess > tolerance:
             due = min(due, math.sqrt(tolerance) / 10)  # the limit of the rank may be final
         return self.searched(state) if state.slope <= due else state
 
-    def newton(self, state: _Iterate) -> Factors:
-        """Return factors after one damped Newton step; their number of columns stays."""
-        factors, norm = state.factors, float(state.values.sum())
+    def newton(self, state: _Iterate) -> _Iterate:
+        """Return the state after one damped Newton step; its number of columns stays."""
+        Z, level = state.factors, self.penalty * float(state.values.sum())
         residual = self.entries.matrix(state.residual)
-        gradient = self.gradient(factors, residual, norm)
-        forcing = min(NEWTON_FORCING, math.sqrt(state.slope))
-        direction = conjugate_gradients(
-            self.hessian(factors, residual, norm),
-            gradient,
-            self.curvatures(factors, norm),
-            forcing,
-        )
-        return factors.plus(direction, self.best_length(state, direction))
 
-    def best_length(self, state: _Iterate, direction: Factors) -> float:
-        """Return the step t with the smallest loss along a direction (A', B'), by a cubic equation.
+        def hessian(direction: Matrix) -> Matrix:
+            """Return half of the Hessian times a direction.
+
+            The residual changes by −P_Ω(A'Bᵀ + AB'ᵀ), and the nuclear norm by ⟨Z, Z'⟩.
+            """
+            moved = self.entries.projected(*self.moved(Z, direction))
+            turned = self.penalty * float(np.vdot(Z, direction)) * Z
+            return np.asarray(
+                level * direction + turned + self.exchange(moved, Z)
+                - self.exchange(residual, direction)
+            )  # fmt: skip
+
+        # a positive approximation to the diagonal of half of the Hessian
+        diagonal = self.exchange(self.entries.matrix(np.ones(self.entries.count)), Z * Z) + level
+        forcing = min(NEWTON_FORCING, math.sqrt(state.slope))
+        direction = conjugate_gradients(hessian, state.gradient, diagonal, forcing)
+        moved = Z + self.best_length(state, direction) * direction
+        return self.measured(*self.parts(moved), state)
+
+    def best_length(self, state: _Iterate, direction: Matrix) -> float:
+        """Return the step t with the smallest loss along a direction [A'; B'], by a cubic equation.
 
         The residual R becomes R − tE − t²E' with E = P_Ω(A'Bᵀ + AB'ᵀ) and E' = P_Ω(A'B'ᵀ), the
-        nuclear norm N at most N + tS + t²S' with S = ⟨A, A'⟩ + ⟨B, B'⟩ and S' = (‖A'‖² + ‖B'‖²)/2.
+        nuclear norm N at most N + tS + t²S' with S = ⟨Z, Z'⟩ and S' = ‖Z'‖²/2.
         """
-        factors, entries, R = state.factors, self.entries, state.residual
-        E = entries.product(
-            np.hstack([direction.left, factors.left]), np.hstack([factors.right, direction.right])
-        )
-        E2 = entries.product(*direction)
-        N, S, S2 = state.values.sum(), factors.dot(direction), direction.dot(direction) / 2
+        Z, R = state.factors, state.residual
+        E = self.entries.product(*self.moved(Z, direction))
+        E2 = self.entries.product(*self.parts(direction))
+        N, S, S2 = state.values.sum(), np.vdot(Z, direction), np.vdot(direction, direction) / 2
         loss = np.array([E2 @ E2, 2 * E @ E2, E @ E - 2 * R @ E2, -2 * R @ E, 0.0])
         norms = np.array([S2 * S2, 2 * S * S2, S * S + 2 * N * S2, 2 * N * S, 0.0])
         polynomial = loss + self.penalty * norms
@@ -503,12 +461,13 @@ class _Solver:
 
     def searched(self, state: _Iterate) -> _Iterate:
         """Return the state with a new lower bound, and with new columns if they reduce the loss."""
-        residual, span = self.entries.matrix(state.residual), state.span
+        residual = self.entries.matrix(state.residual)
+        span = self.parts(state.factors / np.sqrt(state.values))
         level = self.penalty * float(state.values.sum())
         count = max(NEW_COLUMNS, state.rank)
-        found = _outside(residual, span, min(count, min(self.entries.shape)))
+        found = _outside(residual, *span, min(count, min(self.entries.shape)))
         outside = float(found.values.max(initial=0.0))
-        spectral = _spectral_norm(residual, span, outside)
+        spectral = _spectral_norm(residual, *span, outside)
         # D(tG) for the best t
         along = max(float(state.residual @ self.entries.values), 0.0)
         curvature = float(state.residual @ state.residual) + spectral * spectral / self.penalty
@@ -518,71 +477,60 @@ class _Solver:
         if not new:
             return state
         if state.rank < self.width:
-            new = min(new, self.width - state.rank)
-            return self.measured(self.extended(state, found, new), state)
-        return self.exchanged(state, found, new)
+            return self.extended(state, found, min(new, self.width - state.rank))
+        # The rank is the largest allowed one: columns are added and optimised, and the smallest
+        # singular values removed. If that does not reduce the loss, the state is `limited`.
+        wider = self.extended(state, found, min(new, NEW_COLUMNS))
+        for _ in range(5):
+            wider = self.newton(wider)
+        cut = self.measured(*self.parts(wider.factors[:, : self.width]), state)
+        for _ in range(10):
+            if cut.value < state.value - GAIN * self.energy:
+                return cut
+            cut = self.newton(cut)
+        return replace(state, limited=True)
 
-    def extended(self, state: _Iterate, found: _Triples, new: int) -> Factors:
-        """Return factors with `new` further columns along singular vectors of the residual.
+    def extended(self, state: _Iterate, found: _Triples, new: int) -> _Iterate:
+        """Return the state with `new` further columns along singular vectors of the residual.
 
         With its singular triples σᵢ, pᵢ, qᵢ and α = μ‖X‖* the matrix X changes by t Σᵢ (σᵢ − α)
         pᵢqᵢᵀ. The nuclear norm is at most ‖X‖* + t Σᵢ (σᵢ − α), so that the loss has a bound
         quadratic in t.
         """
         P, values, Q = found.left[:, :new], found.values[:new], found.right[:, :new]
-        level = self.penalty * float(state.values.sum())
-        sizes = values - level
-        total = float(sizes.sum())
-        moved = self.entries.product(P * sizes, Q)
+        sizes = values - self.penalty * float(state.values.sum())
+        total, moved = float(sizes.sum()), self.entries.product(P * sizes, Q)
         curvature = float(moved @ moved) + self.penalty * total * total
-        length = float(sizes @ sizes) / curvature
-        roots = np.sqrt(length * sizes)
-        return Factors(
-            np.hstack([state.factors.left, P * roots]), np.hstack([state.factors.right, Q * roots])
-        )
-
-    def exchanged(self, state: _Iterate, found: _Triples, new: int) -> _Iterate:
-        """Return a state of the largest allowed rank with a smaller loss, or one that is `limited`.
-
-        New columns are added and optimised; then the smallest singular values are removed.
-        """
-        wider = self.measured(self.extended(state, found, min(new, NEW_COLUMNS)), state)
-        for _ in range(5):
-            wider = self.measured(self.newton(wider), state)
-        cut = self.measured(Factors(*(part[:, : self.width] for part in wider.factors)), state)
-        for _ in range(10):
-            if cut.value < state.value - GAIN * self.energy:
-                return cut
-            cut = self.measured(self.newton(cut), state)
-        return replace(state, limited=True)
+        roots = np.sqrt(float(sizes @ sizes) / curvature * sizes)
+        A, B = self.parts(state.factors)
+        return self.measured(np.hstack([A, P * roots]), np.hstack([B, Q * roots]), state)
 
 
 def conjugate_gradients(
-    hessian: Callable[[Factors], Factors], gradient: Factors, diagonal: Factors, forcing: float
-) -> Factors:
+    hessian: Callable[[Matrix], Matrix], gradient: Matrix, diagonal: Matrix, forcing: float
+) -> Matrix:
     """Return an approximate solution of H d = −g, a direction of descent.
 
     The iteration, preconditioned by a positive diagonal, ends when the residual is at most
     `forcing` times that of d = 0, or at a direction of negative curvature.
     """
-    residual = gradient.times(-1.0)
-    scaled = Factors(residual.left / diagonal.left, residual.right / diagonal.right)
-    direction, search = scaled.times(0.0), scaled
-    product = residual.dot(scaled)
+    residual, direction = -gradient, 0.0 * gradient
+    search = residual / diagonal
+    product = float(np.vdot(residual, search))
     target = forcing * forcing * product
     for number in range(CONJUGATE_STEPS):
         image = hessian(search)
-        curvature = search.dot(image)
+        curvature = float(np.vdot(search, image))
         if curvature <= 0.0:
             return search if number == 0 else direction
         length = product / curvature
-        direction = direction.plus(search, length)
-        residual = residual.plus(image, -length)
-        scaled = Factors(residual.left / diagonal.left, residual.right / diagonal.right)
-        before, product = product, residual.dot(scaled)
+        direction = direction + length * search
+        residual = residual - length * image
+        scaled = residual / diagonal
+        before, product = product, float(np.vdot(residual, scaled))
         if product <= target:
             break
-        search = scaled.plus(search, product / before)
+        search = scaled + (product / before) * search
     return direction
 
 
@@ -631,11 +579,12 @@ def complete(
         limit=limit,
     )
     state = solution.value
-    turn = column_signs(state.span.right)
+    left, right = solver.parts(state.factors / np.sqrt(state.values))
+    turn = column_signs(right)
     found = Completion(
-        state.span.left * turn,
+        left * turn,
         state.values * unit,
-        state.span.right * turn,
+        right * turn,
         state.value * unit * unit,
         max(solver.gap(state), 0.0),
     )
@@ -647,15 +596,15 @@ def _started(solver: _Solver, start: Completion | None, unit: float) -> _Iterate
     if start is not None and start.rank:
         count = min(start.rank, solver.width)
         roots = np.sqrt(start.values[:count] / unit)
-        given = Factors(start.left[:, :count] * roots, start.right[:, :count] * roots)
-        return solver.searched(solver.measured(given))
+        return solver.searched(
+            solver.measured(start.left[:, :count] * roots, start.right[:, :count] * roots)
+        )
     n, m = solver.entries.shape
-    none = Factors(np.zeros((n, 0)), np.zeros((m, 0)))
-    residual = solver.entries.values
-    empty = _Iterate(none, np.zeros(0), residual, solver.energy, math.inf, math.inf, 0.0)
-    found = _outside(solver.entries.matrix(residual), none, min(NEW_COLUMNS, n, m))
+    none, residual = np.zeros((n + m, 0)), solver.entries.values
+    empty = _Iterate(none, np.zeros(0), residual, none, solver.energy, math.inf, math.inf, 0.0)
+    found = _outside(solver.entries.matrix(residual), none[:n], none[n:], min(NEW_COLUMNS, n, m))
     new = min(solver.width, int(np.count_nonzero(found.values > 0.1 * found.values[0])))
-    return solver.measured(solver.extended(empty, found, new))
+    return solver.extended(empty, found, new)
 
 
 Vector = np.ndarray[Any, Any]

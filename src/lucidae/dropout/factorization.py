@@ -16,20 +16,15 @@ from sklearn.utils.validation import check_is_fitted
 from lucidae.arrays import Array, as_double, beside, like, machine_epsilon, namespace, to_numpy
 from lucidae.base import (
     Fitted,
-    FittedState,
     checked_codes,
     reference_array,
     restored_on_failure,
     validated_rows,
 )
-from lucidae.certificates.claims import Certificate, undecided
+from lucidae.certificates.claims import Certificate
 from lucidae.dropout.claims import (
-    CERTIFIED,
-    Context,
     certificate_of,
-    check_shapes,
     completion_claims,
-    given_matrix,
 )
 from lucidae.dropout.completion import (
     ABSENT,
@@ -43,24 +38,25 @@ from lucidae.dropout.completion import (
 )
 from lucidae.dropout.network import (
     NetworkMixin,
-    SgdSettings,
+    WeightsState,
     allowed_gap,
     finite_output,
     fitted_numbers,
     representable,
-    shown,
+    sgd_settings,
+    train,
     weights_of,
 )
-from lucidae.dropout.path import SELECTIONS, CrossValidation
+from lucidae.dropout.path import SELECTIONS
 from lucidae.dropout.problem import DropoutObjective, LinearProblem, Weights, Whitened, host
 from lucidae.dropout.sgd import GaussianSource
 from lucidae.dropout.solvers import equalized_factors, hidden_width, product_svd, solve
 from lucidae.dropout.theory import checked_dropout, code_map, dropout_of, is_auto, strength_of
-from lucidae.dropout.verify import GivenMatrix, Judged
+from lucidae.dropout.verify import Judged
 from lucidae.dropout.verify_completion import ZERO, measure_completion
 from lucidae.iteration import History, Status
 from lucidae.iteration.progress import timed_fit
-from lucidae.rows.operator import CHANGED_ROWS, TrainingRows
+from lucidae.rows.operator import TrainingRows
 from lucidae.validation import (
     check_choice,
     check_integer,
@@ -71,8 +67,8 @@ from lucidae.validation import (
 )
 
 
-@dataclass(eq=False)
-class FactorsState(FittedState):
+@dataclass(eq=False, kw_only=True)
+class FactorsState(WeightsState):
     """Fitted state of `DropoutFactorization`: the factors, but not the matrix."""
 
     weights: Weights  # the factors U and V, rounded to the dtype of the matrix
@@ -80,32 +76,22 @@ class FactorsState(FittedState):
     threshold: float
     singular_values: Array
     value: float
-    strength: float  # strength λ = dropout / (1 − dropout) of dropout
-    ref: Array  # an empty array of the library, dtype and device in which attributes are returned
     completed: bool  # whether entries of the matrix were missing
-    # largest loss minus its minimum that the certificate allows, relative to the sum of squares of
-    # the (observed) entries
-    tolerance: float = CERTIFIED
     dropout: float | None = None  # probability of dropping a column; None in files of 0.1
-    cv: CrossValidation | None = None  # errors on held-out entries by which it was chosen
     n_iter: int = 1  # number of steps
     status: Status = Status.CONVERGED
     history: History = field(default_factory=lambda: History(np.empty(0, dtype=int)))
-    rows: TrainingRows | None = None  # the matrix, until the certificate was computed; not saved
-
-    @property
-    def keeps_certificate(self) -> bool:
-        """Whether the certificate is saved: always, because the matrix is not stored."""
-        return True
 
     def compute_attributes(self) -> dict[str, Any]:
         """Return the fitted attributes (such as ``left_`` and ``rank_``) by name."""
         return {
-            "left_": shown(self.weights.left, self.ref),
-            "right_": shown(self.weights.right, self.ref),
+            "left_": representable(self.weights.left, self.ref, "left_", factor=False),
+            "right_": representable(self.weights.right, self.ref, "right_", factor=False),
             "rank_": self.rank,
             "threshold_": self.threshold,
-            "singular_values_": shown(self.singular_values, self.ref),
+            "singular_values_": representable(
+                self.singular_values, self.ref, "singular_values_", factor=False
+            ),
             "objective_": self.value,
             "n_components_": int(self.weights.right.shape[1]),
             "dropout_": dropout_of(self.strength) if self.dropout is None else self.dropout,
@@ -115,32 +101,11 @@ class FactorsState(FittedState):
             "history_": self.history,
         }
 
-    def compute_certificate(self, title: str) -> Certificate:
-        """Return the certificate of the factors; `title` is its heading."""
-        rows, found = self.rows, self._certificate
-        if found is not None:  # by another thread
-            return found
-        if rows is None:
-            raise ValueError(
-                "no certificate was computed by fit: call lucidae.certify(estimator, X)."
-            )
-        if rows.unchanged:
-            found = self.judged(rows.rows, rows.weights, self.compute_attributes(), title)
-        else:
-            claim = undecided("optimum", "the fitted factors are optimal", "", CHANGED_ROWS)
-            found = Certificate(title, (claim,))
-        self._certificate, self.rows = found, None
-        return found
-
-    def __getstate__(self) -> dict[str, Any]:
-        if self.rows is not None:
-            self.certificate(self.rows.title)
-        return super().__getstate__()
-
-    def judged(
-        self, X: Any, weights: Any, attributes: Mapping[str, Any], title: str
+    def judged_on(
+        self, data: tuple[Any, Any], attributes: Mapping[str, Any], title: str
     ) -> Certificate:
-        """Return the certificate of the factors among attributes for a matrix X."""
+        """Return the certificate of the factors among attributes for a matrix X and weights."""
+        X, weights = data
         left, right = weights_of(attributes)
         settings = {"n_components_": len(right.T), "dropout_": dropout_of(self.strength)}
         fitted = fitted_numbers(attributes, self.ref, **settings)
@@ -155,19 +120,16 @@ class FactorsState(FittedState):
                 X, left, right, self.strength, sample_weight=weights, fitted=fitted
             )
             return Certificate(title, completion_claims(figures, self.tolerance), figures.evidence)
-        matrix, factors = given_matrix(X), Judged(left, right, self.strength)
-        check_shapes(matrix, factors)
-        if weights is not None:
-            roots = np.sqrt(np.asarray(to_numpy(weights), dtype=float))[:, None]
-            matrix = GivenMatrix(matrix.matrix * roots)
-            factors = factors._replace(left=left * roots)
+        matrix = host(check_rows(X, accept_sparse=False, name="matrix"))
+        if weights is not None and len(left) == len(matrix):
+            roots = np.sqrt(host(weights))[:, None]
+            matrix, left = matrix * roots, left * roots
         return certificate_of(
             matrix,
-            factors,
+            Judged(left, right, self.strength),
             title=title,
             tolerance=self.tolerance,
             fitted=fitted,
-            context=Context(exact=self.tolerance <= CERTIFIED),
         )
 
 
@@ -364,12 +326,13 @@ class DropoutFactorization(
             X = rows  # judged at once, because its copy would be as large as the factors
         state.cv = cv
         if state.rows is None:
-            state._certificate = state.judged(X, weights, state.attributes, type(self).__name__)
+            title = type(self).__name__
+            state._certificate = state.judged_on((X, weights), state.attributes, title)
         self._state = state
         return self
 
     def _factored(
-        self, X: Array, weights: Array | None, width: int, dropout: float, settings: SgdSettings
+        self, X: Array, weights: Array | None, width: int, dropout: float, settings: dict[str, Any]
     ) -> FactorsState:
         """Return the fitted state for a matrix without missing entries.
 
@@ -381,12 +344,11 @@ class DropoutFactorization(
         ended: dict[str, Any] = {}
         if self._trains:
             M = problem.cross
-            found, _ = settings.train(
-                GaussianSource(M), Whitened(M, None, 0.0), strength, width, None
-            )
+            white = Whitened(M, None, 0.0)
+            found, _ = train(self, settings, GaussianSource(M), white, strength, width)
             optimum, right = found.optimum, found.weights.right
             ended = {"n_iter": found.n_iter, "status": found.status, "history": found.history}
-            ended["tolerance"] = allowed_gap(settings.tol, True)
+            ended["tolerance"] = allowed_gap(settings["tolerance"], True)
         else:
             # Of the transposed matrix, so that the signs depend on V, which weights do not scale.
             optimum = solve(replace(problem, cross=problem.cross.mT), strength, width)
@@ -399,13 +361,13 @@ class DropoutFactorization(
         scaled = Weights(left if roots is None else left * roots[:, None], right)
         value = float(DropoutObjective(problem, strength).value(scaled))
         return FactorsState(
-            Weights(left, right),
-            optimum.rank,
-            optimum.threshold,
-            optimum.singular_values,
-            value,
-            strength,
-            ref,
+            weights=Weights(left, right),
+            rank=optimum.rank,
+            threshold=optimum.threshold,
+            singular_values=optimum.singular_values,
+            value=value,
+            strength=strength,
+            ref=ref,
             completed=False,
             dropout=dropout,
             **ended,
@@ -417,7 +379,7 @@ class DropoutFactorization(
         roots: Any,
         width: int,
         dropout: float,
-        settings: SgdSettings,
+        settings: dict[str, Any],
         ref: Array,
         start: Completion | None,
     ) -> FactorsState:
@@ -439,7 +401,7 @@ class DropoutFactorization(
                 "penalty, and the completed matrix is not determined. Give a positive dropout."
             )
         weighted = observed if roots is None else observed.weighted(roots)
-        tol, limit = settings.tol, settings.max_iter
+        tol, limit = settings["tolerance"], settings["limit"]
         solution = complete(weighted, strength, width, start=start, tolerance=tol, limit=limit)
         if not solution.status.ok:
             warn_user(solution.advice, ConvergenceWarning)
@@ -456,13 +418,13 @@ class DropoutFactorization(
         penalty = float(np.sum(scaled * scaled, axis=0) @ np.sum(V * V, axis=0))
         threshold = strength / width * float(values.sum())
         return FactorsState(
-            Weights(U, V),
-            rank,
-            threshold,
-            representable(values[:rank] + threshold, ref, "singular_values_"),
-            float(missed @ missed) + strength * penalty,
-            strength,
-            ref,
+            weights=Weights(U, V),
+            rank=rank,
+            threshold=threshold,
+            singular_values=representable(values[:rank] + threshold, ref, "singular_values_"),
+            value=float(missed @ missed) + strength * penalty,
+            strength=strength,
+            ref=ref,
             completed=True,
             tolerance=allowed_gap(tol, True),
             dropout=dropout,
@@ -471,7 +433,7 @@ class DropoutFactorization(
             history=solution.history,
         )
 
-    def _checked_settings(self) -> tuple[Any, SgdSettings]:
+    def _checked_settings(self) -> tuple[Any, dict[str, Any]]:
         """Return the rule that chooses `dropout`, if it is no number, and the other settings."""
         check_choice(self.handle_missing, "handle_missing", HANDLE_MISSING)
         check_missing_values(self.missing_values)
@@ -481,7 +443,7 @@ class DropoutFactorization(
             tol = check_number(self.tol, "tol", low=0.0, open_low=True, others=others)
         if not is_auto(self.max_iter):
             max_iter = check_integer(self.max_iter, "max_iter", low=1, others=" or 'auto'")
-        settings = SgdSettings.of(self, tol=tol, max_iter=max_iter)
+        settings = sgd_settings(self, tol=tol, max_iter=max_iter)
         if isinstance(self.dropout, str) and self.dropout in SELECTIONS:
             return SELECTIONS[self.dropout], settings
         checked_dropout(self.dropout, ", 'cv' or 'cv_1se'")
@@ -597,13 +559,11 @@ class DropoutFactorization(
     def _certify_on(self, X: Any, _y: Any, sample_weight: Any = None) -> Certificate:
         """Return the certificate of the factors on a given matrix, for `lucidae.certify`."""
         check_is_fitted(self)
-        state, attributes, title = self._state, self._attributes_now(), type(self).__name__
-        if state.completed:
+        if self._state.completed:
             X = marked(check_rows(X, finite=False), self.missing_values)
         else:
             X = check_rows(X, accept_sparse=False, name="matrix")
-        found: Certificate = state.judged(X, check_weights(sample_weight, X), attributes, title)
-        return found
+        return self._certificate_on((X, check_weights(sample_weight, X)))
 
     def __sklearn_tags__(self) -> Tags:
         tags = super().__sklearn_tags__()

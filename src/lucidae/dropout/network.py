@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from abc import abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from threading import RLock
@@ -34,9 +35,7 @@ from lucidae.certificates.sketch import Sketch, column_scales, sketch_pairs
 from lucidae.dropout.claims import (
     CERTIFIED,
     LARGEST_GAP,
-    Context,
     certificate_of,
-    check_shapes,
     given_rows,
     judged_rows,
     tested_rows,
@@ -58,9 +57,7 @@ from lucidae.dropout.solvers import (
     ExactSolution,
     assemble,
     leading_svd,
-    solve,
     solve_autoencoder,
-    solve_reduced_rank,
 )
 from lucidae.dropout.theory import checked_rate, dropout_of
 from lucidae.dropout.verify import FittedArrays, Judged, JudgedRows
@@ -107,15 +104,8 @@ def representable(values: Array, ref: Array, name: str, *, factor: bool = True) 
             "Divide X or y by a constant, so that both have entries of similar size"
             f"{', or give X as float64' if machine_epsilon(ref) > 1e-10 else ''}."
         )
-    return shown(values, ref)
-
-
-def shown(values: Array, ref: Array) -> Array:
-    """Return a copy of `values` in the library, dtype and on the device of `ref`.
-
-    Because it is a copy, a user who writes into an attribute does not change the fitted state.
-    """
     converted = like(values, ref)
+    # A copy, so that a user who writes into an attribute does not change the fitted state.
     return namespace(converted).asarray(converted, copy=True)
 
 
@@ -179,92 +169,71 @@ class TrainedNetwork(NamedTuple):
     history: History
 
 
-@dataclass(frozen=True, slots=True)
-class SgdSettings:
-    """Settings of stochastic gradient descent (SGD), after they have been checked."""
+def sgd_settings(estimator: Any, **given: Any) -> dict[str, Any]:
+    """Return the SGD settings of an estimator, as arguments of `descend`; a wrong one is an error.
 
-    learning_rate: float | str  # as in `DropoutRegressor`
-    schedule: str
-    batch_size: int
-    max_iter: int
-    tol: float
-    random_state: Any
-    verbose: bool | str
-    # weights from which the training starts, for the original inputs; None for random weights
-    start: Weights | None
+    `given` are values of `tol` and `max_iter` in place of those of the estimator.
+    """
+    checked_rate(estimator.learning_rate)
+    check_flag(estimator.warm_start, "warm_start")
+    check_verbose(estimator.verbose)
+    return {
+        "learning_rate": estimator.learning_rate,
+        "schedule": check_choice(estimator.schedule, "schedule", SCHEDULES),
+        "batch_size": check_integer(estimator.batch_size, "batch_size", low=1),
+        "limit": check_integer(given.get("max_iter", estimator.max_iter), "max_iter", low=1),
+        "tolerance": check_number(given.get("tol", estimator.tol), "tol", low=0.0),
+        "rng": check_seed(estimator.random_state),
+    }
 
-    @classmethod
-    def of(cls, estimator: Any, **given: Any) -> SgdSettings:
-        """Return the SGD settings of an estimator; an invalid setting is an error.
 
-        `given` are values of `tol` and `max_iter` in place of those of the estimator.
-        """
-        checked_rate(estimator.learning_rate)
-        warm = check_flag(estimator.warm_start, "warm_start") and estimator._trains
-        warm = warm and estimator.__sklearn_is_fitted__()
-        return cls(
-            estimator.learning_rate,
-            check_choice(estimator.schedule, "schedule", SCHEDULES),
-            check_integer(estimator.batch_size, "batch_size", low=1),
-            check_integer(given.get("max_iter", estimator.max_iter), "max_iter", low=1),
-            check_number(given.get("tol", estimator.tol), "tol", low=0.0),
-            check_seed(estimator.random_state),
-            check_verbose(estimator.verbose),
-            estimator._state.network.weights if warm else None,
-        )
+def train(
+    estimator: Any, settings: dict[str, Any], source: Any, white: Whitened, strength: float,
+    width: int,
+) -> tuple[TrainedNetwork, float]:  # fmt: skip
+    """Return a network trained on white examples of `source`, and its dropout loss.
 
-    def start_for(self, shape: tuple[int, int], width: int) -> Weights | None:
-        """Return the weights from which the training starts, None for random weights.
-
-        If the shapes of those of the last fit do not fit, a warning is given.
-        """
-        if self.start is None:
-            return None
-        expected = ((shape[0], width), (shape[1], width))
-        given = tuple(tuple(part.shape) for part in self.start)
-        if given == expected:
-            return self.start
-        warn_user(
-            f"warm_start=True was given, but the weights of the last fit have shapes {given[0]} "
-            f"and {given[1]}, while this fit needs {expected[0]} and {expected[1]}. Training "
-            "starts from random weights."
-        )
-        return None
-
-    def train(
-        self, source: Any, white: Whitened, strength: float, width: int, start: Weights | None
-    ) -> tuple[TrainedNetwork, float]:
-        """Return a network trained on white examples of `source`, and its dropout loss.
-
-        `start` are weights for white inputs, or None for random ones.
-        """
-        solution = descend(
-            source,
-            white.matrix,
-            [dropout_of(strength)],
-            width,
-            rng=check_random_state(self.random_state),
-            noise=white.floor**0.5,
-            learning_rate=self.learning_rate,
-            schedule=self.schedule,
-            start=None if start is None else Weights(*(part[None, :, :] for part in start)),
-            batch_size=self.batch_size,
-            limit=self.max_iter,
-            tolerance=self.tol,
-            callbacks=progress_bars("dropout SGD", self.verbose),
-        )
-        if not solution.status.ok:
-            given = self.learning_rate != "auto"
-            hint = " Use learning_rate='auto', or a smaller learning rate." if given else ""
-            warn_user(solution.advice + hint, ConvergenceWarning)
-        runs, M = solution.value, white.matrix
-        weights = Weights(runs.left[0, :, :], runs.right[0, :, :])
-        problem = LinearProblem(M, None, white.floor + scalar(squared_norm(M)))
-        value = float(DropoutObjective(problem, strength).value(weights))
-        optimum = assemble(white, leading_svd(M, width + 1, strength), strength, width)
-        # scikit-learn requires n_iter_ ≥ 1, also if the start was optimal.
-        ended = max(solution.n_iter, 1), solution.status, solution.history
-        return TrainedNetwork(white.raise_weights(weights), optimum, *ended), value
+    With ``warm_start`` it starts from the weights of the last fit. If their shapes do not fit, a
+    warning is given, and training starts from random weights.
+    """
+    M, start = white.matrix, None
+    if estimator.warm_start and estimator.__sklearn_is_fitted__():
+        left, right = estimator._state.network.weights
+        lift: Any = white.lift
+        size = M.shape[1] if lift is None else lift.shape[0]
+        given, expected = (left.shape, right.shape), ((M.shape[0], width), (size, width))
+        if given == expected:  # in white coordinates V = BV', with the whitening matrix B
+            if lift is not None:
+                right = np.linalg.lstsq(host(lift), host(right))[0]
+            start = Weights(*(like(part, M)[None, :, :] for part in (left, right)))
+        else:
+            warn_user(
+                f"warm_start=True was given, but the weights of the last fit have shapes "
+                f"{tuple(given[0])} and {tuple(given[1])}, while this fit needs {expected[0]} and "
+                f"{expected[1]}. Training starts from random weights."
+            )
+    solution = descend(
+        source,
+        M,
+        [dropout_of(strength)],
+        width,
+        noise=white.floor**0.5,
+        start=start,
+        callbacks=progress_bars("dropout SGD", estimator.verbose),
+        **settings | {"rng": check_random_state(settings["rng"])},
+    )
+    if not solution.status.ok:
+        given_rate = settings["learning_rate"] != "auto"
+        hint = " Use learning_rate='auto', or a smaller learning rate." if given_rate else ""
+        warn_user(solution.advice + hint, ConvergenceWarning)
+    runs = solution.value
+    weights = Weights(runs.left[0, :, :], runs.right[0, :, :])
+    problem = LinearProblem(M, None, white.floor + scalar(squared_norm(M)))
+    value = float(DropoutObjective(problem, strength).value(weights))
+    optimum = assemble(white, leading_svd(M, width + 1, strength), strength, width)
+    # scikit-learn requires n_iter_ ≥ 1, also if the start was optimal.
+    ended = max(solution.n_iter, 1), solution.status, solution.history
+    return TrainedNetwork(white.raise_weights(weights), optimum, *ended), value
 
 
 def allowed_gap(tol: float, iterates: bool) -> float:
@@ -276,26 +245,86 @@ def allowed_gap(tol: float, iterates: bool) -> float:
     return min(max(float(tol), CERTIFIED), LARGEST_GAP) if iterates else CERTIFIED
 
 
-@dataclass(eq=False)
-class NetworkState(FittedState):
+@dataclass(eq=False, kw_only=True)
+class WeightsState(FittedState):
+    """Fitted weights, and the training rows until their certificate was computed."""
+
+    strength: float  # strength λ = dropout / (1 − dropout) of dropout
+    ref: Array  # an empty array of the library, dtype and device in which attributes are returned
+    # largest loss minus its minimum that the certificate allows, divided by the part of E‖y‖² that
+    # least squares explains, or by the sum of squares of the (observed) entries of a matrix
+    tolerance: float = CERTIFIED
+    # errors on held-out rows or entries by which a setting was chosen; None if all were given
+    cv: CrossValidation | None = None
+    # the training rows and their targets, until the certificate was computed; not saved
+    rows: TrainingRows | None = None
+    targets: TrainingRows | None = None
+
+    @property
+    def keeps_certificate(self) -> bool:
+        """Whether the certificate is saved: if only the rows, which are not saved, suffice for it.
+
+        Rows that were seen by a sketch alone are judged again from it.
+        """
+        return True
+
+    @property
+    def rows_unchanged(self) -> bool:
+        """Whether the rows that are referred to are those that were given to `fit`."""
+        return all(part is None or part.unchanged for part in (self.rows, self.targets))
+
+    def settle(self) -> None:
+        """Make what the certificate needs of the training rows, which are not saved."""
+        if self.rows is not None and self.keeps_certificate:
+            self.certificate(self.rows.title)
+        self.rows = self.targets = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        self.settle()
+        return super().__getstate__()
+
+    def compute_certificate(self, title: str) -> Certificate:
+        """Return the certificate of the weights on the training rows; `title` is its heading.
+
+        If rows that it needs were changed in the meantime, its only claim is undecided.
+        """
+        with _READING:
+            if self._certificate is not None:  # by another thread
+                return self._certificate
+            if not self.rows_unchanged and not self.knows_without_rows:
+                claim = undecided("optimum", "the fitted weights are optimal", "", CHANGED_ROWS)
+                return Certificate(title, (claim,))
+            found = self.judged_on(self.judged_rows(), self.compute_attributes(), title)
+            self.rows = self.targets = None
+            return found
+
+    knows_without_rows = False
+
+    def judged_rows(self) -> Any:
+        """Return what the certificate needs of the rows that are referred to."""
+        if self.rows is None:
+            raise ValueError(
+                "no certificate was computed by fit: call lucidae.certify(estimator, X)."
+            )
+        return self.rows.given
+
+    @abstractmethod
+    def judged_on(self, data: Any, attributes: Mapping[str, Any], title: str) -> Certificate:
+        """Return the certificate of given attributes, judged on data."""
+
+
+@dataclass(eq=False, kw_only=True)
+class NetworkState(WeightsState):
     """Fitted state of a dropout estimator with a hidden layer."""
 
     moment: Any  # second moment, or mean, of the training rows; the targets follow the features
-    strength: float  # strength λ = dropout / (1 − dropout) of dropout
     width: int  # number r of hidden units
-    ref: Array  # an empty array of the library, dtype and device in which attributes are returned
-    # largest loss minus its minimum that the certificate allows, divided by the part of E‖y‖² that
-    # least squares explains
-    tolerance: float
     # the network that SGD found, or the exact optimum; None before it has been computed
     trained: TrainedNetwork | None = None
     n_features: int | None = None  # number of features of a regression; None if y is x itself
     centered: bool = True  # whether the means are subtracted, so that there is an intercept
     flat: bool = False  # whether y was one-dimensional
     dropout: float = 0.0  # probability of dropping a hidden unit
-    # errors on held-out rows by which that probability, or the number of hidden units, was chosen;
-    # None if both were given
-    cv: CrossValidation | None = None
     root: Array | None = None  # triangular factor of rows whose moment is ill-conditioned
     # whether the network is that of dropout; otherwise it is the least-squares map of rank at most
     # `width`, and `dropout` is zero
@@ -309,9 +338,6 @@ class NetworkState(FittedState):
     # None if the second moment is not stored or not all rows were seen
     sketch: Sketch | None = None
     scales: Any = None
-    # the training rows and their targets, until the certificate was computed; not saved
-    rows: TrainingRows | None = None
-    targets: TrainingRows | None = None
     # the dropout loss of weights that were trained by SGD; None for the optimum, which knows it
     objective: float | None = None
 
@@ -339,17 +365,14 @@ class NetworkState(FittedState):
             rows = MomentRows(self.moment) if problem is None else problem
             optimum = solve_autoencoder(rows, self.strength, self.width)
         else:
-            penalized = ridged(problem or self.problem, self.alpha / self.moment.weight)
-            optimum = (
-                solve(penalized, self.strength, self.width)
-                if self.shrink
-                else solve_reduced_rank(penalized, self.width)
-            )
+            white = whiten(ridged(problem or self.problem, self.alpha / self.moment.weight))
+            triple = leading_svd(white.matrix, self.width + 1, self.strength)
+            optimum = assemble(white, triple, self.strength, self.width, shrinks=self.shrink)
         history = History(np.empty(0, dtype=int))
         self.trained = TrainedNetwork(optimum.weights, optimum, 1, Status.CONVERGED, history)
 
     @property
-    def needs_rows(self) -> bool:
+    def keeps_certificate(self) -> bool:
         """Whether the certificate needs the rows, because their second moment does not suffice."""
         stored = isinstance(self.moment, SecondMoment)
         return not stored or self.refined or self.root is not None
@@ -393,24 +416,21 @@ class NetworkState(FittedState):
         return coef, np.where(fitted, output_center, intercept + through)
 
     def train(
-        self, X: Any, Y: Any, sample_weight: Array | None, settings: SgdSettings, problem: Any
+        self, estimator: Any, settings: dict[str, Any], rows: tuple[Any, Any, Any], problem: Any
     ) -> None:
-        """Train the network by SGD as in Mianjy et al. 2018, Algorithm 1.
+        """Train the network on rows (X, Y, weights) as in Mianjy et al. 2018, Algorithm 1.
 
         The inputs are whitened: transformed so that their second moment is the identity.
         """
+        X, Y, weights = rows
         penalty = self.alpha / self.moment.weight
         white = whiten(ridged(problem, penalty))
-        cumulative = None if sample_weight is None else np.cumsum(to_numpy(sample_weight))
+        cumulative = None if weights is None else np.cumsum(to_numpy(weights))
         center, output_center = self.centers()
-        lift = white.lift @ eye_like(white.matrix.shape[1], white.matrix)
-        source = SampleSource(X, Y, center, lift, output_center, cumulative, penalty**0.5)
-        start = settings.start_for(problem.shape, self.width)
-        if start is not None:  # in white coordinates V = BV', with the whitening matrix B
-            right = np.linalg.lstsq(host(lift), host(start.right))[0]
-            start = Weights(like(start.left, lift), like(right, lift))
-        self.trained, self.objective = settings.train(
-            source, white, self.strength, self.width, start
+        white = replace(white, lift=white.lift @ eye_like(white.matrix.shape[1], white.matrix))
+        source = SampleSource(X, Y, center, white.lift, output_center, cumulative, penalty**0.5)
+        self.trained, self.objective = train(
+            estimator, settings, source, white, self.strength, self.width
         )
 
     def compute_attributes(self) -> dict[str, Any]:
@@ -468,9 +488,9 @@ class NetworkState(FittedState):
             self.rows = None if self.targets is None else self.rows
         if self.rows is None:
             self.sketch_rows(X, Y, sample_weight)
-        if self.rows is None and self.needs_rows:
+        if self.rows is None and self.keeps_certificate:
             data = given_rows(X, Y, sample_weight, centered=self.centered)
-            self._certificate = self.certificate_on(data, title, self.compute_attributes())
+            self._certificate = self.judged_on(data, self.compute_attributes(), title)
 
     def sketch_rows(
         self, X: Any, Y: Any, sample_weight: Array | None, before: Sketch | None = None
@@ -494,82 +514,40 @@ class NetworkState(FittedState):
         if self.rows is not None and self.sketch is None and self.rows_unchanged:
             self.sketch_rows(self.rows.rows, self.targets and self.targets.rows, self.rows.weights)
 
+    def settle(self) -> None:
+        """Make what the certificate needs of the training rows, which are not saved."""
+        self.sketch_referred()
+        super().settle()
+
+    @property
+    def knows_without_rows(self) -> bool:  # type: ignore[override]
+        """Whether there is a sketch, by which the moment is judged if rows were changed."""
+        return self.sketch is not None
+
     def judged_rows(self) -> JudgedRows | None:
         """Return the moment with the sketch that tests it, and the rows if they are referred to."""
+        self.sketch_referred()
         passed = None
         if self.sketch is not None and isinstance(self.moment, SecondMoment):
             passed = Passed(self.moment, self.sketch, self.scales)
         if self.rows is not None and self.rows_unchanged:
             targets, weights = self.targets and self.targets.rows, self.rows.weights
-            known = None if self.needs_rows else passed
+            known = None if self.keeps_certificate else passed
             return judged_rows(self.rows.rows, targets, weights, self.centered, known)
-        if passed is None:
-            return None
-        return tested_rows(passed, None, self.n_features, self.centered)
+        return passed and tested_rows(passed, None, self.n_features, self.centered)
 
-    @property
-    def rows_unchanged(self) -> bool:
-        """Whether the rows that are referred to are those that were given to `fit`."""
-        return all(part is None or part.unchanged for part in (self.rows, self.targets))
-
-    @property
-    def keeps_certificate(self) -> bool:
-        """Whether the certificate is saved: if only the rows, which are not saved, suffice for it.
-
-        Rows that were seen by a sketch alone are judged again from it.
-        """
-        return self.needs_rows
-
-    def settle(self) -> None:
-        """Make what the certificate needs of the training rows, which are not saved."""
-        self.sketch_referred()
-        if self.rows is not None and self.needs_rows:
-            self.certificate(self.rows.title)
-        self.rows = self.targets = None
-
-    def __getstate__(self) -> dict[str, Any]:
-        self.settle()
-        return super().__getstate__()
-
-    def compute_certificate(self, title: str) -> Certificate:
-        """Return the certificate of the weights on the training rows; `title` is its heading.
-
-        If rows that it needs were changed in the meantime, its only claim is undecided.
-        """
-        with _READING:
-            if self._certificate is not None:  # by another thread
-                return self._certificate
-            if self.rows is not None and self.sketch is None and not self.rows_unchanged:
-                claim = undecided("optimum", "the fitted weights are optimal", "", CHANGED_ROWS)
-                return Certificate(title, (claim,))
-            self.sketch_referred()
-            found = self.certificate_on(self.judged_rows(), title, self.compute_attributes())
-            self.rows = self.targets = None
-            return found
-
-    def certificate_on(
-        self, data: JudgedRows | None, title: str, attributes: Mapping[str, Any]
+    def judged_on(
+        self, data: JudgedRows | None, attributes: Mapping[str, Any], title: str
     ) -> Certificate:
         """Return the certificate of given attributes, judged on data."""
-        return certificate_of(
-            data,
-            self.judged_weights(attributes),
-            title=title,
-            tolerance=self.tolerance,
-            fitted=self.fitted_arrays(attributes),
-            context=Context(
-                exact=self.tolerance <= CERTIFIED, shrink=self.shrink, alpha=self.alpha
-            ),
+        weights, precision = weights_of(attributes), machine_epsilon(self.ref)
+        judged = Judged(
+            *weights, self.strength, self.alpha, precision=precision, shrink=self.shrink
         )
-
-    def judged_weights(self, attributes: Mapping[str, Any]) -> Judged:
-        """Return the weights among attributes, and the settings of their loss."""
-        left, right = weights_of(attributes)
-        precision = machine_epsilon(self.ref)
-        return Judged(left, right, self.strength, self.alpha, precision=precision)
-
-    def fitted_arrays(self, attributes: Mapping[str, Any]) -> FittedArrays:
-        """Return the attributes that the certificate compares with data."""
+        settings: dict[str, float] = {"n_components_": self.width}
+        if self.n_features is not None:
+            settings["dropout_"] = self.dropout
+        fitted = fitted_numbers(attributes, self.ref, **settings)
         center, offset = (part[: self.n_features] for part in self.mean_parts)
         if self.n_features is None:
             mean = host(attributes["mean_"])
@@ -577,17 +555,14 @@ class NetworkState(FittedState):
                 raise ValueError(
                     f"mean_ has shape {mean.shape}, expected {center.shape}: one entry per feature."
                 )
-            found = fitted_numbers(attributes, self.ref, n_components_=self.width)
-            return replace(found, mean=mean)
-        coef, bias = self.function(attributes["coef_"], attributes["intercept_"])
-        settings = {"n_components_": self.width, "dropout_": self.dropout}
-        return replace(
-            fitted_numbers(attributes, self.ref, **settings),
-            coef=coef,
-            intercept=np.broadcast_to(host(attributes["intercept_"]).reshape(-1), bias.shape),
-            center=(center, offset),
-            bias=bias,
-        )
+            fitted = fitted._replace(mean=mean)
+        else:
+            coef, bias = self.function(attributes["coef_"], attributes["intercept_"])
+            intercept = np.broadcast_to(host(attributes["intercept_"]).reshape(-1), bias.shape)
+            fitted = fitted._replace(
+                coef=coef, intercept=intercept, center=(center, offset), bias=bias
+            )
+        return certificate_of(data, judged, title=title, tolerance=self.tolerance, fitted=fitted)
 
 
 class NetworkMixin(CertifiedMixin):
@@ -629,26 +604,17 @@ class NetworkMixin(CertifiedMixin):
         advice = "and the other claims are about the fit: call lucidae.certify(model, X), or fit."
         return with_changes(certificate, changed, advice)
 
-    def _attributes_now(self) -> dict[str, Any]:
-        """Return the present fitted attributes by name, including values assigned by a user."""
-        return {name: getattr(self, name) for name in self._state.attributes}
-
     @property
     def _trains(self) -> bool:
         """Whether the network is trained by SGD, which needs the rows themselves."""
         return check_choice(self.solver, "solver", SOLVERS) == "sgd"
 
-    def _certificate_on(self, data: JudgedRows) -> Certificate:
-        """Return the certificate of the present attributes on given rows."""
-        state, attributes = self._state, self._attributes_now()
-        check_shapes(data, state.judged_weights(attributes))
-        found: Certificate = state.certificate_on(data, type(self).__name__, attributes)
+    def _certificate_on(self, data: Any) -> Certificate:
+        """Return the certificate of the present attributes, also assigned ones, on given data."""
+        state = self._state
+        attributes = {name: getattr(self, name) for name in state.attributes}
+        found: Certificate = state.judged_on(data, attributes, type(self).__name__)
         return found
-
-    def _keep(self, state: NetworkState) -> None:
-        """Compute the fitted attributes of `state` and store it as the state of the fit."""
-        _ = state.attributes
-        self._state = state
 
     def _keep_batch(self, state: NetworkState, X: Any, Y: Any, weights: Array | None) -> None:
         """Add the state of a batch to that of the batches before it, for `partial_fit`.
@@ -685,19 +651,43 @@ class NetworkMixin(CertifiedMixin):
         self, batches: Any, y: Any, sample_weight: Any, start: Any, **kind: Any
     ) -> Self:
         """Fit to rows that are loaded if they fit into one block, else to their second moment."""
-        settings = SgdSettings.of(self)  # refuses wrong settings, which this solver does not use
+        sgd_settings(self)  # refuses wrong settings, which this solver does not use
         check_start(start)
         data = aligned_blocks(batches, y, sample_weight, **kind)
         small = None
         if start is None:
-            small = load_rows(data, self._block_moment, verbose=settings.verbose)
+            small = load_rows(data, self._block_moment, verbose=self.verbose)
         if small is not None:
             self.fit(small.rows, small.targets, small.weights)
             return self
-        _check_streamed(self, data, start)
+        why = needs_all_rows(self)
+        if why:
+            first, _, remedy = why.partition(": ")
+            raise ValueError(
+                f"{first}, but X is read in blocks: {remedy}, or give X as an array or a memory "
+                "map."
+            )
+        if start is not None and start.n_features < data.rows.n_features:
+            raise ValueError(
+                f"start has {start.n_features} features, but X has {data.rows.n_features}: start "
+                "must be the second moment of earlier rows of the same data."
+            )
         store_features(self, data)
-        self._keep(self._state_of_blocks(data, start, settings.verbose))
+        state = self._state_of_blocks(data, start, self.verbose)
+        _ = state.attributes
+        self._state = state
         return self
+
+
+def needs_all_rows(estimator: Any) -> str:
+    """Return why the settings of an estimator need all rows at once; an empty text if not."""
+    for name in ("dropout", "n_components"):
+        value = getattr(estimator, name)
+        if isinstance(value, str) and value in SELECTIONS:
+            return f"{name}={value!r} divides the rows into folds: give {name} as a number"
+    if isinstance(estimator.solver, str) and estimator.solver == "sgd":
+        return "solver='sgd' draws rows in random order: use solver='exact'"
+    return ""
 
 
 def merges_moments(estimator: Any) -> bool:
@@ -707,36 +697,7 @@ def merges_moments(estimator: Any) -> bool:
     is SGD, or if a setting is chosen by cross-validation. It does for an unknown solver, so that a
     call of `partial_fit` reports the wrong name.
     """
-    for name in ("dropout", "n_components"):
-        value = getattr(estimator, name)
-        if isinstance(value, str) and value in SELECTIONS:
-            raise AttributeError(
-                f"partial_fit is not available for {name}={value!r}: give {name} as a number."
-            )
-    if isinstance(estimator.solver, str) and estimator.solver == "sgd":
-        raise AttributeError(
-            f"partial_fit is not available for solver={estimator.solver!r}, which needs all rows "
-            "at once: use solver='exact'."
-        )
+    why = needs_all_rows(estimator)
+    if why:
+        raise AttributeError(f"partial_fit is not available: {why}.")
     return True
-
-
-def _check_streamed(estimator: Any, data: Any, start: SecondMoment | None) -> None:
-    """Raise an error for settings that need rows in random order or folds of rows."""
-    if estimator._trains:
-        raise ValueError(
-            f"solver={estimator.solver!r} draws rows in random order, but X is read in blocks: use "
-            "solver='exact', or give X as an array or a memory map."
-        )
-    for name in ("dropout", "n_components"):
-        value = getattr(estimator, name)
-        if isinstance(value, str):
-            raise ValueError(
-                f"{name}={value!r} divides the rows into folds, but X is read in blocks: give "
-                f"{name} as a number, or X as an array or a memory map."
-            )
-    if start is not None and start.n_features < data.rows.n_features:
-        raise ValueError(
-            f"start has {start.n_features} features, but X has {data.rows.n_features}: start must "
-            "be the second moment of earlier rows of the same data."
-        )

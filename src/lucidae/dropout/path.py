@@ -39,7 +39,7 @@ from lucidae.dropout.problem import (
     take,
     whiten,
 )
-from lucidae.dropout.solvers import leading_svd, solve_reduced_rank
+from lucidae.dropout.solvers import assemble, leading_svd
 from lucidae.dropout.theory import breakpoints, dropout_of, optimal_value, shrink, strength_of
 from lucidae.iteration import limited_blas, of_each
 from lucidae.iteration.progress import elapsed_on
@@ -386,7 +386,8 @@ def rank_path(
     with elapsed_on(X, "rank_path", verbose):
         problem, moment = rows_problem(X, Y, weights, centered=centered)
         penalty = alpha / moment.weight
-        found = solve_reduced_rank(ridged(problem, penalty), width)
+        white = whiten(ridged(problem, penalty))
+        found = assemble(white, leading_svd(white.matrix, width + 1), 0.0, width, shrinks=False)
         left, right = (host(part) for part in found.weights)
         if cv is not None:
             validated, _ = cross_validate(X, Y, weights, cv, width, **options)

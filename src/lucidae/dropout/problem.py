@@ -188,7 +188,13 @@ class LinearProblem:
         resolution = 0.0
         if precision > SINGLE:
             mean = moment.mean[:n_features] * float(centered)
-            resolution = rounding_deviation(diagonal(inputs), mean, precision)
+            # With the rounding unit ε, a standardised input of variance d² and mean square q has
+            # rounding errors of up to ε√q/(2d), so that no direction has more than ε/2 · √(Σ q/d²)
+            # by rounding alone; four times this is the resolution.
+            squares = diagonal(inputs)
+            ratios = 1.0 + mean**2 / where_set(squares, squares <= 0, 1.0)
+            total = scalar(namespace(ratios).sum(where_set(ratios, squares <= 0, 0.0)))
+            resolution = 2.0 * precision * math.sqrt(total)
         return cls(
             second[n_features:, :n_features],
             inputs,
@@ -434,18 +440,6 @@ GRAM_CONDITION = 1e4
 matrix of the rows is decomposed instead of the rows; the relative error is then about 1e-12."""
 
 
-def rounding_deviation(squares: Array, mean: Array, precision: float) -> float:
-    """Return the standard deviation that rounding gives to constant directions of inputs.
-
-    The inputs are standardised. With the rounding unit ε of their dtype (`precision`), an input of
-    variance d² (`squares`) and mean square q has rounding errors of up to ε√q/(2d), so that no
-    direction has more than ε/2 · √(Σ q/d²) by rounding alone; four times this is returned.
-    """
-    ratios = 1.0 + mean**2 / where_set(squares, squares <= 0, 1.0)
-    sizes = where_set(ratios, squares <= 0, 0.0)
-    return 2.0 * precision * math.sqrt(scalar(namespace(sizes).sum(sizes)))
-
-
 def ridged(problem: LinearProblem | WideRows, penalty: float) -> LinearProblem | WideRows:
     """Return second moments whose loss contains the ridge penalty ρ‖UVᵀ‖².
 
@@ -460,7 +454,7 @@ def ridged(problem: LinearProblem | WideRows, penalty: float) -> LinearProblem |
         return replace(problem, ridge=penalty)
     assert problem.inputs is not None, "rows were given"
     varies = namespace(problem.cross).astype(diagonal(problem.inputs) > 0, problem.cross.dtype)
-    root, size = problem.root, problem.shape[1]
+    root, size = problem.root, problem.inputs.shape[0]
     if root is not None:
         added = eye_like(root.shape[1], root)[:size, :] * (penalty**0.5 * varies)[:, None]
         root = triangle(namespace(root).concat([root, added], axis=0))
@@ -502,7 +496,7 @@ def whiten(problem: LinearProblem | WideRows) -> Whitened:
         return problem.whiten()
     if problem.inputs is None:
         return Whitened(problem.cross, None, 0.0)
-    squares, root, size = diagonal(problem.inputs), problem.root, problem.shape[1]
+    squares, root, size = diagonal(problem.inputs), problem.root, problem.inputs.shape[0]
     xp, varies = namespace(squares), squares > 0
     deviations = where_set(xp.sqrt(xp.clip(squares, 0.0, None)), ~varies, 1.0)
     noise = RANGE_FACTOR * size * machine_epsilon(squares)

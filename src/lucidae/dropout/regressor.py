@@ -35,11 +35,11 @@ from lucidae.dropout.claims import given_rows
 from lucidae.dropout.network import (
     NetworkMixin,
     NetworkState,
-    SgdSettings,
     allowed_gap,
     beside_rows,
     finite_output,
     merges_moments,
+    sgd_settings,
 )
 from lucidae.dropout.path import (
     SELECTIONS,
@@ -336,18 +336,18 @@ class DropoutRegressor(NetworkMixin, MultiOutputMixin, RegressorMixin, BaseEstim
         self
             The fitted estimator itself.
         """
-        trains, settings = self._trains, SgdSettings.of(self)
-        rule = self._checked_settings()
+        trains, settings, rule = self._trains, sgd_settings(self), self._checked_settings()
         drawn = trains or rule is not None
         if not (in_memory(X, rows_drawn=drawn) and in_memory(y) and in_memory(sample_weight)):
             return self.fit_batches(X, y, sample_weight)
         self._store_target_names(y)
-        X, y, weights = self._checked_data(X, y, sample_weight, reset=True)
+        X = validated_rows(self, X, reset=True)
+        y, weights = checked_targets(y, X), check_weights(sample_weight, X)
         centered, jobs = check_flag(self.fit_intercept, "fit_intercept"), check_jobs(self.n_jobs)
         columns, cv, total = as_columns(y), None, None
-        dropout, width = self._network(y, chosen=rule is not None)
+        dropout, width = self._network(columns.shape[1], chosen=rule is not None)
         if rule is not None:
-            bars = progress_bars("cross-validation", settings.verbose)
+            bars = progress_bars("cross-validation", self.verbose)
             cv, total = cross_validate(
                 X,
                 columns,
@@ -367,11 +367,12 @@ class DropoutRegressor(NetworkMixin, MultiOutputMixin, RegressorMixin, BaseEstim
         state = self._unsolved(moment, dropout, width, y.ndim == 1, reference_array(X), cv)
         state.root = getattr(problem, "root", None)
         if trains:
-            state.train(X, columns, weights, settings, problem)
+            state.train(self, settings, (X, columns, weights), problem)
         else:
             state.solve(problem)
         state.refer(X, columns, weights, type(self).__name__)
-        self._keep(state)
+        _ = state.attributes
+        self._state = state
         return self
 
     @restored_on_failure
@@ -416,7 +417,7 @@ class DropoutRegressor(NetworkMixin, MultiOutputMixin, RegressorMixin, BaseEstim
         centered = check_flag(self.fit_intercept, "fit_intercept")
         passed = read_passed(data, pairs=True, start=start, verbose=verbose)
         moment = passed.moment
-        network = self._network(moment.mean[None, self.n_features_in_ :])
+        network = self._network(moment.n_features - self.n_features_in_)
         state = self._unsolved(moment, *network, data.flat_targets, data.rows.reference)
         state.sketch, state.scales = passed.sketch, passed.scales
         # An iterator can be read once only, so that its moment alone is used.
@@ -445,13 +446,14 @@ class DropoutRegressor(NetworkMixin, MultiOutputMixin, RegressorMixin, BaseEstim
         self
             The fitted estimator itself.
         """
-        SgdSettings.of(self)  # refuses wrong settings, which this solver does not use
+        sgd_settings(self)  # refuses wrong settings, which this solver does not use
         self._checked_settings()
         check_batch(X)
         first = not self.__sklearn_is_fitted__()
-        X, y, weights = self._checked_data(X, y, sample_weight, reset=first)
+        X = validated_rows(self, X, reset=first)
+        y, weights = checked_targets(y, X), check_weights(sample_weight, X)
         columns = as_columns(y)
-        moment, network = joint_moment(X, columns, weights), self._network(y)
+        moment, network = joint_moment(X, columns, weights), self._network(columns.shape[1])
         state = self._unsolved(moment, *network, y.ndim == 1, reference_array(X))
         self._keep_batch(state, X, columns, weights)
         return self
@@ -572,16 +574,6 @@ class DropoutRegressor(NetworkMixin, MultiOutputMixin, RegressorMixin, BaseEstim
         else:
             self.__dict__.pop("_target_names", None)
 
-    def _checked_data(
-        self, X: Any, y: Any, sample_weight: Any, *, reset: bool
-    ) -> tuple[Any, Array, Array | None]:
-        """Return checked inputs, targets and weights of the rows.
-
-        The number and the names of the features are stored if `reset`, otherwise compared.
-        """
-        X = validated_rows(self, X, reset=reset)
-        return X, checked_targets(y, X), check_weights(sample_weight, X)
-
     def _checked_settings(self) -> Callable[[CrossValidation], float] | None:
         """Return the rule that chooses the dropout rate or the rank; None if both are given.
 
@@ -616,13 +608,13 @@ class DropoutRegressor(NetworkMixin, MultiOutputMixin, RegressorMixin, BaseEstim
             )
         return rate_rule or rank_rule
 
-    def _network(self, y: Array, *, chosen: bool = False) -> tuple[float, int]:
-        """Return the dropout rate, and the number of hidden units for targets y.
+    def _network(self, n_targets: int, *, chosen: bool = False) -> tuple[float, int]:
+        """Return the dropout rate, and the number of hidden units.
 
         If cross-validation chooses the rate or the rank (`chosen`), they are 0 and the largest
         rank.
         """
-        most = min(self.n_features_in_, 1 if y.ndim == 1 else y.shape[1])
+        most = min(self.n_features_in_, n_targets)
         if not self.shrink:
             others = ", 'cv', 'cv_1se' or None"
             return 0.0, most if chosen else hidden_width(self.n_components, most, others)
@@ -644,11 +636,11 @@ class DropoutRegressor(NetworkMixin, MultiOutputMixin, RegressorMixin, BaseEstim
         `flat` says whether y was one-dimensional, and `ref` has the dtype and device of X.
         """
         return NetworkState(
-            moment,
-            strength_of(dropout),
-            width,
-            ref,
-            allowed_gap(self.tol, self._trains),
+            moment=moment,
+            strength=strength_of(dropout),
+            width=width,
+            ref=ref,
+            tolerance=allowed_gap(self.tol, self._trains),
             n_features=self.n_features_in_,
             centered=check_flag(self.fit_intercept, "fit_intercept"),
             flat=flat,

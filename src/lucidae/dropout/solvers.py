@@ -158,55 +158,45 @@ def solve(problem: LinearProblem | WideRows, strength: float, width: int) -> Exa
     return assemble(white, leading_svd(white.matrix, width + 1, strength), strength, width)
 
 
-def solve_reduced_rank(problem: LinearProblem | WideRows, width: int) -> ExactSolution:
-    """Return the factors U and V of the least-squares coefficients of rank at most `width`.
-
-    The columns of U are orthonormal directions of the outputs, by descending singular values; those
-    of V are the least-squares coefficients along them, with uncorrelated values vᵢᵀx. Columns
-    beyond the rank of the least-squares map are zero.
-    """
-    width, white = check_width(width, "width", max(problem.shape)), whiten(problem)
-    P, values, Qt = leading_svd(white.matrix, width + 1)
-    xp, rank = namespace(values), optimal_rank(values, 0.0, width)
-    signs = column_signs(P[:, :rank])
-    left, right = P[:, :rank] * signs, Qt[:rank, :].mT * (signs * values[:rank])
-    # M − PₖPₖᵀM is formed, because the difference of squared norms would cancel digits.
-    rest = white.matrix - left @ (left.mT @ white.matrix)
-    padded = [
-        xp.concat([part, zeros_like_shape((part.shape[0], width - rank), part)], axis=1)
-        for part in (left, right)
-    ]
-    return ExactSolution(
-        white.raise_weights(Weights(*padded)),
-        rank,
-        0.0,
-        values[:width],
-        white.floor + scalar(xp.sum(rest * rest)),
-        value_after(values, width),
-    )
-
-
 def assemble(
-    white: Whitened, triple: Triple, strength: float, width: int, total: float | None = None
+    white: Whitened,
+    triple: Triple,
+    strength: float,
+    width: int,
+    total: float | None = None,
+    *,
+    shrinks: bool = True,
 ) -> ExactSolution:
-    """Return the optimum from leading singular triples P, s, Qᵀ of the least-squares map."""
+    """Return the optimum from leading singular triples P, s, Qᵀ of the least-squares map.
+
+    Without shrinkage the columns of U are P, orthonormal directions of the outputs by descending
+    singular values, and those of V are the least-squares coefficients along them, with uncorrelated
+    values vᵢᵀx; columns beyond the rank of the least-squares map are zero.
+    """
     P, values, Qt = triple
-    shrunk = shrink(values, strength, width)
-    rank = shrunk.rank
+    xp, (rank, threshold, shrunk) = namespace(values), shrink(values, strength, width)
     signs = column_signs(P[:, :rank])
-    factors = equalized_factors(
-        P[:, :rank] * signs, shrunk.values[:rank], Qt[:rank, :].mT * signs, width
-    )
-    complete = values.shape[0] == min(white.matrix.shape)
-    if total is None and not complete:
-        total = scalar(squared_norm(white.matrix))
+    left, right = P[:, :rank] * signs, Qt[:rank, :].mT * signs
+    if shrinks:
+        factors = equalized_factors(left, shrunk[:rank], right, width)
+        if total is None and values.shape[0] < min(white.matrix.shape):
+            total = scalar(squared_norm(white.matrix))
+        value = optimal_value(values, strength, width, total)
+    else:
+        # M − PPᵀM is formed, because the difference of squared norms would cancel digits.
+        value = scalar(squared_norm(white.matrix - left @ (left.mT @ white.matrix)))
+        padded = (
+            xp.concat([part, zeros_like_shape((part.shape[0], width - rank), part)], axis=1)
+            for part in (left, right * values[:rank])
+        )
+        factors = next(padded), next(padded)
     return ExactSolution(
         white.raise_weights(Weights(*factors)),
         rank,
-        shrunk.threshold,
+        threshold,
         values[:width],
-        white.floor + optimal_value(values, strength, width, total),
-        value_after(values, width),
+        white.floor + value,
+        scalar(values[width]) if values.shape[0] > width else 0.0,
     )
 
 
@@ -249,22 +239,9 @@ def solve_tied(matrix: Array, strength: float, width: int) -> ExactSolution:
     symmetric = (matrix + matrix.mT) / 2
     eigenvalues, vectors = eigh_descending(symmetric)
     positive = where_set(eigenvalues, eigenvalues < 0, 0.0)
-    shrunk = shrink(positive, strength, width)
-    rank = shrunk.rank
-    axes = vectors[:, :rank] * column_signs(vectors[:, :rank])
-    factor, _ = equalized_factors(axes, shrunk.values[:rank], axes, width)
-    unreachable = scalar(squared_norm(matrix)) - scalar(
-        namespace(positive).sum(positive * positive)
-    )
-    value = optimal_value(positive, strength, width) + max(unreachable, 0.0)
-    return ExactSolution(
-        Weights(factor, factor),
-        rank,
-        shrunk.threshold,
-        positive[:width],
-        value,
-        value_after(positive, width),
-    )
+    unreachable = scalar(squared_norm(matrix)) - scalar(positive @ positive)
+    white = Whitened(symmetric, None, max(unreachable, 0.0))
+    return assemble(white, (vectors, positive, vectors.mT), strength, width)
 
 
 def leading_svd(matrix: Array, width: int, strength: float = 0.0) -> Triple:
@@ -281,42 +258,23 @@ def leading_svd(matrix: Array, width: int, strength: float = 0.0) -> Triple:
     if matrix.shape[0] < matrix.shape[1]:
         P, values, Qt = leading_svd(matrix.mT, width, strength)
         return Qt.mT, values, P.mT
-    triple = _gram_svd(matrix, width)
-    values, rank = triple[1], optimal_rank(triple[1], strength, width)
-    faint = rank > 0 and scalar(values[rank - 1]) < FAINTEST * scalar(values[0])
-    return svd_thin(matrix) if faint else triple
-
-
-def _gram_svd(matrix: Array, count: int) -> Triple:
-    """Return the first `count` singular triples P, s, Qᵀ of a tall matrix A, from AᵀA.
-
-    The leading eigenvectors W of AᵀA span the space of the leading right singular vectors; AW = P
-    diag(s) Qᵀ gives A ≈ P diag(s) (WQ)ᵀ (one Rayleigh–Ritz step), whose singular values were never
-    squared.
-    """
-    directions = _krylov_directions(matrix, count)
+    # 1) The leading eigenvectors of AᵀA. The last one of the iteration is less accurate than the
+    # others, so it is left out.
+    directions, (n, m) = None, matrix.shape
+    cost = costs(n, m, width + 1)
+    if cost.iterates and smaller > SMALLEST_KRYLOV:
+        found = krylov_eigenpairs(
+            lambda rows: (rows @ matrix.mT) @ matrix, width + 1, matrix[0, :], passes=cost.passes
+        )
+        directions = None if found is None else found[1][:, :width]
     if directions is None:
-        _, directions = leading_eigenpairs(matrix.mT @ matrix, count)
+        _, directions = leading_eigenpairs(matrix.mT @ matrix, width)
+    # 2) They span the space W of the leading right singular vectors. AW = P diag(s) Qᵀ gives
+    # A ≈ P diag(s) (WQ)ᵀ (one Rayleigh–Ritz step), whose singular values were never squared.
     P, values, Qt = svd_thin(matrix @ directions)
-    return P, values, Qt @ directions.mT
-
-
-def _krylov_directions(matrix: Array, count: int) -> Array | None:
-    """Return leading eigenvectors of AᵀA from products with A; None if AᵀA costs less."""
-    # The last eigenvector of the iteration is less accurate than the others, so it is left out.
-    n, m = matrix.shape
-    cost = costs(n, m, count + 1)
-    if not cost.iterates or min(n, m) <= SMALLEST_KRYLOV:
-        return None
-    found = krylov_eigenpairs(
-        lambda rows: (rows @ matrix.mT) @ matrix, count + 1, matrix[0, :], passes=cost.passes
-    )
-    return None if found is None else found[1][:, :count]
-
-
-def value_after(values: Array, width: int) -> float:
-    """Return the singular value after the first `width` values; 0 if there are not more of them."""
-    return scalar(values[width]) if values.shape[0] > width else 0.0
+    rank = optimal_rank(values, strength, width)
+    faint = rank > 0 and scalar(values[rank - 1]) < FAINTEST * scalar(values[0])
+    return svd_thin(matrix) if faint else (P, values, Qt @ directions.mT)
 
 
 def solve_autoencoder(rows: RowOperator, strength: float, width: int) -> ExactSolution:
@@ -342,7 +300,13 @@ def solve_autoencoder(rows: RowOperator, strength: float, width: int) -> ExactSo
     level = RANGE_FACTOR * m * machine_epsilon(scales)
     if rows.moment is None:
         assert isinstance(rows, DenseRows | CsrRows), "rows in memory"
-        scales, axes = _refined(rows, axes)
+        # Eigenvalues of the moment are squares, in which a deviation below √ε times the largest is
+        # lost. The singular values of the rows on the span of the axes (a Rayleigh–Ritz step) have
+        # an error of the order ε times the largest.
+        table, mean = rows.products
+        codes = table @ axes if scipy.sparse.issparse(table) else as_double(table) @ axes
+        _, scales, turn = svd_thin((codes - mean @ axes) * xp.sqrt(rows.shares)[:, None])
+        axes = axes @ turn.mT
     else:
         varies = varying(diagonal(rows.moment.covariance), rows.moment.mean)
         axes = axes * like(varies, axes)[:, None]
@@ -355,20 +319,6 @@ def solve_autoencoder(rows: RowOperator, strength: float, width: int) -> ExactSo
     matrix, safe = axes * scales, where_set(scales, scales == 0, 1.0)
     white = Whitened(matrix, axes / safe, 0.0)
     return assemble(white, (axes, scales, eye_like(kept, scales)), strength, width, rows.trace)
-
-
-def _refined(source: DenseRows | CsrRows, vectors: Array) -> tuple[Array, Array]:
-    """Return standard deviations along the leading principal axes, and the axes as columns.
-
-    Eigenvalues of the moment are squares, in which a deviation below √ε times the largest is lost.
-    The singular values of the rows on the span of `vectors` (one Rayleigh–Ritz step) have an error
-    of the order ε times the largest.
-    """
-    (rows, mean), xp = source.products, namespace(vectors)
-    codes = rows @ vectors if scipy.sparse.issparse(rows) else as_double(rows) @ vectors
-    codes = (codes - mean @ vectors) * xp.sqrt(source.shares)[:, None]
-    _, scales, turn = svd_thin(codes)
-    return scales, vectors @ turn.mT
 
 
 # Equalizers of the hidden layer.

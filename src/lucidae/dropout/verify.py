@@ -15,9 +15,10 @@ error (`RowFactor`), from which one function (`_of_factor`) computes M and V':
 * rows [x | y] (`JudgedRows`, a `lucidae.certificates.rows.Data`) have a moment, tested by a sketch,
   of which F is a Cholesky factor with pivoting; where its digits do not suffice, F is the triangle
   of a QR factorisation of the rows themselves;
-* fewer rows than features are rotated into their own span, by a factor of their Gram matrix;
+* fewer rows than features have the range of their Gram matrix or, where its digits do not suffice,
+  of their own singular value decomposition;
 * of an autoencoder with many features only a few directions matter, on which rows are projected;
-* a matrix (`GivenMatrix`) is M itself, as if the inputs were white.
+* a matrix is M itself, as if the inputs were white.
 
 **Errors.** Let σ be the smallest singular value of F_x with standardised columns. An error E of F
 with ‖E‖ ≤ δ turns the range of F_x by at most δ/(σ − δ); an error of FᵀF with ‖E‖ ≤ η acts like
@@ -61,10 +62,6 @@ Matrix = np.ndarray[Any, Any]
 
 LARGEST_ROWS = 16_384
 """Largest number of rows whose Gram matrix is factorised: two gibibytes."""
-
-CLEAR = 1e-4
-"""The rank of few rows is read from their Gram matrix if its pivots are above this share of the
-largest, or rounding errors."""
 
 SMALL = 1024
 """A matrix is projected on a few directions if its smaller dimension is larger than this; the rows
@@ -141,45 +138,35 @@ class JudgedRows:
         ratios = (mean / _nonzero(deviations))[deviations > 0]
         return 2.0 * precision * math.sqrt(float(np.sum(1.0 + ratios**2)))
 
-    def factor(self, right: Matrix) -> RowFactor:
-        """Return the factor of these rows from their triangle or their second moment.
+    def factor(self) -> RowFactor:
+        """Return the factor of these rows: their triangle, or a factor of their second moment.
 
-        The triangle of fewer rows than inputs is rotated into their span, V (`right`) with it. The
-        factor of a moment comes from a Cholesky factorisation with pivoting, in units of
+        The factor of a moment comes from a Cholesky factorisation with pivoting, in units of
         deviations.
         """
         data = self.data
         if not self.centered:  # in units in which errors of moment and mean are equally small
             ratio = math.sqrt(gamma(0) / max(data.error, gamma(0)))
             data = data.in_units(np.hypot(1.0, ratio * data.mean.value)).about_zero()
-        p, d, units = (
+        p, varies, units = (
             data.n_features,
-            _nonzero(data.deviations),
-            data.unit * np.ones(len(data.shift)),
+            data.deviations > 0,
+            data.unit + np.zeros(data.n_features),
         )
-        m, varies = self.n_inputs or p, data.deviations > 0
+        m = self.n_inputs or p
         if data.factor is not None:
             root, error = data.factor[0] * varies * units, data.factor[1]
-            inputs, outputs = root[:, :m], root[:, m:] if m < p else None
-            if outputs is None or len(root) >= m:
-                return RowFactor(inputs, outputs, units, error)
-            span, upper = scipy.linalg.qr(inputs.T, mode="economic")
-            inside = span.T @ right
-            found = RowFactor(upper.T, outputs, units, error)
-            beyond, hidden = right - span @ inside, inputs @ right
-            return found.in_span(units[:m].max(), units[m:], inside, beyond, hidden)
+            return RowFactor(root[:, :m], root[:, m:] if m < p else None, units, error)
         # Columns may count as constant only if the moment is known to be that of the rows.
         constant = bool(np.all(varies)) or data.error <= CONSTANT * data.trace
-        error = min(data.error, UNKNOWN) if constant else UNKNOWN
+        error, d = min(data.error, UNKNOWN) if constant else UNKNOWN, _nonzero(data.deviations)
         standard = np.asarray(data.matrix) / d / d[:, None] * np.outer(varies, varies)
         shares, least = error * float((1.0 / d[varies] ** 2).max(initial=0.0)), 4 * gamma(p) * p
         level = max(least, 2 * shares) if shares < 1.0 else least
-        upper, order, rank, _ = scipy.linalg.lapack.dpstrf(standard, tol=least, lower=0)
-        # A zero matrix has rank 0; LAPACK then leaves the order unset.
-        order = np.arange(p) if rank == 0 else order - 1
+        lower, order = _cholesky(standard, least)
+        rank = lower.shape[1]
         root = np.zeros((max(rank, 1), p))
-        root[:rank, order] = np.triu(upper)[:rank]
-        root = root * d * units
+        root[:rank, order] = lower.T * (d * units)[order]
         # The part that is left out has at most the trace of its diagonal.
         rounding = gamma(p) * p + (int(varies.sum()) - rank) * least
         error += rounding * float((data.deviations**2).max(initial=0.0))
@@ -187,18 +174,11 @@ class JudgedRows:
         return RowFactor(root[:, :m], outputs, units, error, True, math.sqrt(level))
 
 
-@dataclass(frozen=True)
-class GivenMatrix:
-    """The matrix M that UVᵀ approximates."""
-
-    matrix: Matrix
+Subject = JudgedRows | Matrix
+"""What weights are judged on: rows, or the matrix M that UVᵀ approximates."""
 
 
-Subject = JudgedRows | GivenMatrix
-
-
-@dataclass(frozen=True)
-class FittedArrays:
+class FittedArrays(NamedTuple):
     """Fitted attributes of an estimator that its certificate compares with the data."""
 
     objective: float
@@ -206,11 +186,11 @@ class FittedArrays:
     threshold: float
     singular_values: Matrix
     coef: Matrix | None = None  # (d, m)
-    # ``intercept_`` has the rounding errors of the means, which are large if those are. `predict`
-    # therefore subtracts a mean of x, stored as two vectors, and adds the prediction at this mean.
     intercept: Matrix | None = None  # (d,)
-    center: tuple[Matrix, Matrix] | None = None  # (m,) each
-    bias: Matrix | None = None  # (d,)
+    # `predict` subtracts a mean of x, stored as two vectors (m,), and adds the prediction (d,) at
+    # this mean, which has more digits than ``intercept_`` and follows it if a user assigned that.
+    center: tuple[Matrix, Matrix] | None = None
+    bias: Matrix | None = None
     mean: Matrix | None = None  # (m,): ``mean_``
     # pairs of an attribute that repeats a setting, such as ``dropout_``, and the setting
     settings: tuple[tuple[float, float], ...] = ()
@@ -226,6 +206,7 @@ class Judged(NamedTuple):
     alpha: float = 0.0  # ridge penalty on the sum of squared errors
     tied: bool = False
     precision: float = 0.0  # rounding unit of the dtype of the inputs
+    shrink: bool = True  # whether they are those of dropout, not of reduced-rank regression
 
     @property
     def width(self) -> int:
@@ -242,27 +223,6 @@ class RowFactor(NamedTuple):
     error: float  # bound on the error of F in these units, in spectral norm
     squared: bool = False  # whether the error is that of FᵀF
     level: float = 0.0  # pivots of the standardised inputs up to this count as zero
-    full: bool = False  # whether F_x has full row rank, so that no error turns its range
-    # V in the coordinates of F_x, if they are not the inputs, and F_xV, more accurate from these
-    right: Matrix | None = None  # (m, r)
-    hidden: Matrix | None = None  # (k, r)
-
-    def in_span(
-        self, unit: float, of_outputs: Matrix, inside: Matrix, beyond: Matrix, hidden: Matrix
-    ) -> RowFactor:
-        """Return the factor of few rows in coordinates of their span, F_x being (k, k), and of V.
-
-        V is `inside` in the span. Its part `beyond`, on which F_x is zero, adds up to r coordinates
-        and matters for a ridge penalty only.
-        """
-        added = scipy.linalg.qr(beyond, mode="r")[0][: beyond.shape[1]]
-        size = len(inside) + len(added)
-        return self._replace(
-            inputs=np.hstack([self.inputs, np.zeros((len(self.inputs), len(added)))]),
-            units=np.append(np.full(size, unit), of_outputs),
-            right=np.vstack([inside, added]),
-            hidden=hidden,
-        )
 
 
 class White(NamedTuple):
@@ -299,26 +259,36 @@ class White(NamedTuple):
 
 def problems(subject: Subject, judged: Judged) -> Iterator[White]:
     """Yield the problem for white inputs; if its digits do not suffice, a more accurate one."""
-    if isinstance(subject, GivenMatrix):
-        yield _of_matrix(subject.matrix, judged)
+    if not isinstance(subject, JudgedRows):
+        yield _of_matrix(subject, judged)
         return
     m, data = len(judged.right), subject.data
     rows = data.rows if isinstance(data.rows, GivenRows) and not judged.tied else None
     if rows is not None and subject.n_inputs is None and m > SMALL:
         yield _projected_rows(rows, subject, judged)
         return
-    ready = data.matrix is not None or data.factor is not None
-    if ready:
-        yield _of_factor(subject, subject.factor(judged.right), judged)
-    elif rows is not None and rows.shape[0] < m:
-        ready = True
-        yield _of_factor(subject, _rotated_rows(rows, subject, judged.right), judged)
-    exact = data.refactored()
+    few = rows if rows is not None and subject.n_inputs and rows.shape[0] < m else None
+    quick = data.factor is None and (few is not None or data.matrix is not None)
+    if quick and few is not None:
+        yield _of_few_rows(few, subject, judged, exact=False)
+    elif quick:
+        yield _of_factor(subject, subject.factor(), judged)
+    exact = data.refactored() if data.factor is None else data
     if exact is not None:
         subject = replace(subject, data=exact)
-        yield _of_factor(subject, subject.factor(judged.right), judged)
-    elif not ready:
+        if few is not None:
+            yield _of_few_rows(few, subject, judged, exact=True)
+        else:
+            yield _of_factor(subject, subject.factor(), judged)
+    elif not quick:
         raise UnprojectedError(f"{data.n_features} inputs and outputs are too many for these rows.")
+
+
+def _cholesky(matrix: Matrix, least: float) -> tuple[Matrix, Matrix]:
+    """Return L and an order with LLᵀ ≈ A[order][:, order], from pivots down to `least`."""
+    lower, order, rank, _ = scipy.linalg.lapack.dpstrf(matrix, tol=least, lower=1)
+    # A zero matrix has rank 0; LAPACK then leaves the order unset.
+    return np.tril(lower)[:, :rank], np.arange(len(matrix)) if rank == 0 else order - 1
 
 
 def _nonzero(sizes: Matrix) -> Matrix:
@@ -335,89 +305,75 @@ def _of_factor(subject: JudgedRows, factor: RowFactor, judged: Judged) -> White:
     """Return the problem for white inputs, from a factor of the rows and a bound on its error."""
     if judged.tied:
         return _of_tied(subject, factor, judged)
-    V = judged.right if factor.right is None else factor.right
-    m, autoencoder = len(V), factor.outputs is None
-    inputs = factor.inputs
+    m, autoencoder, inputs = len(judged.right), factor.outputs is None, factor.inputs
     outputs = inputs if factor.outputs is None else factor.outputs
     # 1) What needs no inverse: the loss, which is a norm of F times `scope`, a norm of the weights.
     energy = float((outputs**2).sum())
     unit = _unit(math.sqrt(energy))
     size, scale, outputs = math.sqrt(energy) / unit, math.sqrt(unit), outputs / unit
-    left = judged.left / scale
+    left, V = judged.left / scale, judged.right / scale
     units, beside = factor.units[:m], factor.units if autoencoder else factor.units[m:]
-    seen = units[:, None] * V / scale
-    if factor.hidden is not None:
-        seen = subject.deviations[: len(judged.right), None] * judged.right / scale
-    lengths, spread = np.linalg.norm(seen, axis=0), float(np.linalg.norm(beside)) / unit
-    reach = float(((left.T @ left) * (seen.T @ seen)).sum())
-    dropped_out = float(((left**2).sum(axis=0) * lengths**2).sum())
-    scope = math.hypot(
-        spread + math.sqrt(max(reach, 0.0)), math.sqrt(judged.strength * dropped_out)
+    lengths, spread = (
+        np.linalg.norm(units[:, None] * V, axis=0),
+        float(np.linalg.norm(beside)) / unit,
     )
+    through = np.linalg.norm(left, axis=0) * lengths
+    dropped_out = math.sqrt(judged.strength) * float(np.linalg.norm(through))
+    scope = math.hypot(spread + float(through.sum()), dropped_out)
     doubt = factor.error * (scope**2 if factor.squared else scope)
     found = White(
-        outputs.T, left, inputs @ V / scale, size**2, unit,
+        outputs.T, left, inputs @ V, size**2, unit,
         doubt=doubt, squared=factor.squared, rows=subject,
     )  # fmt: skip
     if autoencoder:
         error = math.sqrt(factor.error) if factor.squared else factor.error
         found = found._replace(blur=error * spread, wrong=error * lengths)
+        if factor.squared and len(inputs) == m:
+            return found  # of full rank
     # 2) The ridge penalty adds inputs √ρ e₁, √ρ e₂, … with the outputs zero.
     ridge = judged.alpha / (subject.data.weight or 1.0)
     varies = np.linalg.norm(inputs, axis=0) > 0
     if ridge > 0:
-        varies |= factor.right is not None  # also outside of the span of few rows
         inputs = np.vstack([inputs, math.sqrt(ridge) * np.diag(1.0 * varies)])
         outputs = np.vstack([outputs, np.zeros((m, outputs.shape[1]))])
-    if autoencoder and factor.squared and len(inputs) == m:
-        return found  # of full rank
-    # 3) The range of the inputs, which are standardised unless they are few rows in their span.
-    loads = _nonzero(np.linalg.norm(inputs, axis=0)) if factor.right is None else units
-    basis, upper, pivots = _pivoted(inputs / loads)
+    # 3) The range of the standardised inputs
+    loads = _nonzero(np.linalg.norm(inputs, axis=0))
+    P, s, W = scipy.linalg.svd(inputs / loads, full_matrices=False)
+    pivots = np.abs(np.diag(scipy.linalg.qr(inputs / loads, mode="r", pivoting=True)[0]))
     level = max(factor.level, 4 * gamma(m) * float(pivots.max(initial=0.0)))
-    coarse = 0.0 if factor.right is not None else subject.resolution(m, judged.precision)
-    rank = int((pivots > max(level, coarse)).sum())
-    unresolved = basis[:, rank : int((pivots > level).sum())]
-    lost = float(((outputs.T @ unresolved) ** 2).sum())
-    basis, upper, dropped = basis[:, :rank], upper[:rank], int(varies.sum()) - rank
-    sizes = scipy.linalg.svdvals(upper) if rank else np.ones(1)
-    least, power = float(sizes[-1]), 2 if factor.squared else 1
-    error = factor.error * float((units / loads)[varies].max(initial=0.0)) ** power
+    rank = int((pivots > max(level, subject.resolution(m, judged.precision))).sum())
+    unresolved = P[:, rank : int((pivots > level).sum())]
+    P, s, upper = P[:, :rank], s[:rank], s[:rank, None] * W[:rank]
+    dropped, least = int(varies.sum()) - len(s), float(s.min(initial=1.0))
+    error = factor.error * float((units / loads)[varies].max(initial=0.0)) ** (1 + factor.squared)
     error = error / least if factor.squared else error
     error = UNKNOWN if factor.error >= UNKNOWN else error  # also if no column seems to vary
     sine = error / (least - error) if error < least else UNKNOWN
-    turned = 0.0 if factor.full and ridge == 0.0 else sine
     graded = loads[varies].max(initial=0.0) / loads[varies].min(initial=math.inf)
     outside = _outside(V, upper * loads, sine * float(graded))
-    vague = dropped or (factor.right is not None and not factor.full)
-    target = outputs.T @ basis
-    residual = outputs - basis @ target.T
-    floor = float((residual**2).sum())
-    if factor.squared and vague:  # a moment may hide directions of small variance
+    target = outputs.T @ P
+    residual = outputs - P @ target.T
+    floor, lost = float((residual**2).sum()), float(((outputs.T @ unresolved) ** 2).sum())
+    if factor.squared and dropped:  # a moment may hide directions of small variance
         lost = max(lost, floor)
-    if (factor.squared and vague) or unresolved.size:
+    if (factor.squared and dropped) or unresolved.size:
         outside = Ball(outside.value, max(outside.error, outside.value))
     if unresolved.size and not factor.squared:  # neither is known what they add to the loss
         found = found._replace(doubt=found.doubt + math.sqrt(lost))
-    found = found._replace(outside=outside, condition=float(sizes[0] / least) ** 2)
+    condition = float(s.max(initial=1.0) / least) ** 2
+    found = found._replace(outside=outside, condition=condition)
     if autoencoder:
         return found
     # 4) The least-squares map and the weights for white inputs.
-    loaded = loads[:, None] * V / scale
+    loaded = loads[:, None] * V
     inner = upper @ loaded
-    wrong = turned * np.linalg.norm(inner, axis=0)
-    if factor.hidden is None or ridge > 0:
-        wrong = wrong + (error + level * math.sqrt(dropped)) * np.linalg.norm(loaded, axis=0)
-    else:
-        inner = basis.T @ factor.hidden / scale
-        wrong = wrong + gamma(len(judged.right)) * lengths
-    blur = max(size, spread) * (turned + error) + math.sqrt(lost)
+    vague = error + level * math.sqrt(dropped)
     return found._replace(
         target=target,
         inner=inner,
         floor=floor,
-        blur=blur,
-        wrong=wrong,
+        blur=max(size, spread) * (sine + error) + math.sqrt(lost),
+        wrong=sine * np.linalg.norm(inner, axis=0) + vague * np.linalg.norm(loaded, axis=0),
         lost=lost,
         dropped=dropped,
         residual=residual.T @ residual,
@@ -437,21 +393,17 @@ def _outside(right: Matrix, lower: Matrix, error: float) -> Ball:
     return Ball(float(np.linalg.norm(right - basis @ (basis.T @ right))) / size, error)
 
 
-def _pivoted(rows: Matrix) -> tuple[Matrix, Matrix, Matrix]:
-    """Return Q and T of a pivoted QR factorisation A = QT, T in the order of A, and its pivots."""
-    basis, upper, order = scipy.linalg.qr(rows, mode="economic", pivoting=True)
-    placed = np.zeros_like(upper)
-    placed[:, order] = upper
-    return basis, placed, np.abs(np.diag(upper))
-
-
 def _of_tied(subject: JudgedRows, factor: RowFactor, judged: Judged) -> White:
     """Return the problem of tied layers; if the inputs are not white, that of separate layers."""
     white = _of_factor(subject, factor, judged._replace(tied=False))
     a = _unit(float(subject.deviations[: len(judged.right)].max(initial=0.0)))
-    rows = factor.inputs / a
     outputs = (factor.inputs if factor.outputs is None else factor.outputs) / white.unit
     own = judged.left * (math.sqrt(a) / math.sqrt(white.unit))
+    return _tied(white, outputs, factor.inputs / a, own)
+
+
+def _tied(white: White, outputs: Matrix, rows: Matrix, own: Matrix) -> White:
+    """Return the problem of tied layers for weights U (`own`), given that of separate layers."""
     if np.abs(rows.T @ rows - np.eye(rows.shape[1])).max() > WHITE:
         return white._replace(tied=(outputs.T, rows, own), known=False)
     cross = outputs.T @ rows
@@ -468,10 +420,8 @@ def _of_matrix(matrix: Matrix, judged: Judged) -> White:
     scaled, energy = matrix / unit, energy / unit**2
     left, inner = judged.left / math.sqrt(unit), judged.right / math.sqrt(unit)
     if judged.tied:
-        symmetric = (scaled + scaled.T) / 2
-        floor = float((scaled**2).sum() - (symmetric**2).sum())
-        tied = symmetric, np.eye(len(symmetric)), left
-        return White(symmetric, left, left, energy, unit, floor, tied=tied)
+        white = White(scaled, left, left, energy, unit)
+        return _tied(white, scaled.T, np.eye(len(scaled)), left)
     if not (min(matrix.shape) > SMALL and FEW * (judged.width + 1) <= min(matrix.shape)):
         return White(scaled, left, inner, energy, unit)
     return _projected(RowMatrix(scaled), left, inner, energy, unit, judged)
@@ -526,14 +476,15 @@ def _projected_rows(rows: GivenRows, subject: JudgedRows, judged: Judged) -> Whi
     )
 
 
-def _rotated_rows(rows: GivenRows, subject: JudgedRows, right: Matrix) -> RowFactor:
-    """Return fewer rows A than features, rotated into their own span: A = LQᵀ, F_x = L.
+def _of_few_rows(rows: GivenRows, subject: JudgedRows, judged: Judged, *, exact: bool) -> White:
+    """Return the problem for white inputs of fewer rows A than features.
 
-    L is a Cholesky factor of the Gram matrix AAᵀ. If the rows are linearly independent, their range
-    is everything (less the direction that centring removes), whatever their condition; otherwise
-    the digits of the Gram matrix may not suffice.
+    A = PSWᵀ, from the Gram matrix AAᵀ = PS²Pᵀ or from A itself (`exact`). With the ridge penalty ρ
+    the second moment is C = W(S² + ρ)Wᵀ + ρ(I − WWᵀ), so that M = F_yᵀPS(S² + ρ)^-½, and V' has
+    the rows (S² + ρ)^½WᵀV, with SWᵀV = PᵀAV, and √ρ times the part of V outside of the span. An
+    error of A turns P only if the rows are linearly dependent, apart from their mean.
     """
-    n, m = rows.shape[0], len(right)
+    n, m = rows.shape[0], len(judged.right)
     if n > LARGEST_ROWS:
         raise UnprojectedError(
             f"with {n} rows the Gram matrix that the comparison with the optimum needs takes too "
@@ -545,21 +496,56 @@ def _rotated_rows(rows: GivenRows, subject: JudgedRows, right: Matrix) -> RowFac
         GivenRows(table, rows.weights).matrix(center[part], varies[part], centered=subject.centered)
         for table, part in ((rows.X, slice(m)), (rows.Y, slice(m, None)))
     )
-    hidden, gram, n, outputs = A.times(right), A.gram(), A.shape[0], B.stored
-    size = math.sqrt(float(np.diag(gram).max(initial=0.0))) or 1.0
-    shares = float(np.square(A.shares).max())
-    error = n * gamma(m) * (1.0 + shares * A.cancelled / size / size)
-    lower, order, rank, _ = scipy.linalg.lapack.dpstrf(gram / size / size, tol=error, lower=1)
-    order = np.arange(n) if rank == 0 else order - 1
-    square = np.tril(lower[:rank, :rank])
-    full = bool(rank == n - subject.centered and np.diag(square).min(initial=1.0) ** 2 >= CLEAR)
-    factor, codes = np.zeros((n, rank)), np.zeros((n, right.shape[1]))
-    factor[order] = size * np.tril(lower[:, :rank])
-    # A V = L V' gives V' = QᵀV, and V = AᵀZ + (the part outside of the span) with LᵀZ = V'.
-    inside = scipy.linalg.solve_triangular(square, hidden[order[:rank]] / size, lower=True)
-    codes[order[:rank]] = scipy.linalg.solve_triangular(square, inside, lower=True, trans=1)
-    found = RowFactor(factor, outputs, deviations, error, True, 0.0, full)
-    return found.in_span(size, deviations[m:], inside, right - A.back(codes / size), hidden)
+    energy = B.total
+    unit = _unit(math.sqrt(energy))
+    n, outputs, scale = A.shape[0], B.stored / unit, math.sqrt(unit)
+    left, V = judged.left / scale, judged.right / scale
+    # 1) The range of A, above `noise`, and the relative error of S²
+    if exact:
+        P, s, _ = scipy.linalg.svd(A.back(np.eye(n)).T, full_matrices=False)
+    else:
+        squares, P = scipy.linalg.eigh(A.gram())
+        s, P = np.sqrt(np.clip(squares[::-1], 0.0, None)), P[:, ::-1]
+    top = float(s[0]) or 1.0
+    noise = n * gamma(m) * (1.0 + float(np.square(A.shares).max()) * A.cancelled / top**2)
+    noise = top * (noise if exact else math.sqrt(noise))
+    P, s = P[:, s > noise], s[s > noise, None]
+    vague, least = len(s) < n - subject.centered, float(s.min(initial=top))
+    ridge, ratio = judged.alpha / (subject.data.weight or 1.0), (noise / least) ** (2 - exact)
+    sine = ratio if vague or ridge > 0 else 0.0
+    codes, found = P.T @ A.times(V) / s, P.T @ outputs
+    beyond, loads = V - A.back(P @ (codes / s)), np.sqrt(s * s + ridge)
+    target, inner = found * (s / loads), codes * loads
+    residual = np.vstack([outputs - P @ found, found * (math.sqrt(ridge) / loads)])
+    floor = float((residual**2).sum())
+    if ridge > 0:
+        added = math.sqrt(ridge) * scipy.linalg.qr(beyond, mode="r")[0][: V.shape[1]]
+        inner = np.vstack([inner, added])
+        target = np.vstack([target, np.zeros((len(added), outputs.shape[1]))])
+    # 2) Bounds on their errors
+    sizes = np.linalg.norm(V, axis=0)
+    lengths = np.linalg.norm(deviations[:m, None] * V, axis=0) + math.sqrt(ridge) * sizes
+    rounding, amplified = gamma(sum(A.shape)), math.sqrt(1.0 + ridge / least**2)
+    wrong = sine * np.linalg.norm(inner, axis=0) + rounding * lengths * amplified
+    through = float(np.linalg.norm(left, axis=0) @ lengths) * (1.0 + math.sqrt(judged.strength))
+    lost = floor if vague and not exact else 0.0  # the Gram matrix may hide directions
+    away = 0.0 if ridge > 0 else float(np.linalg.norm(beyond)) / (float(np.linalg.norm(V)) or 1.0)
+    return White(
+        target.T,
+        left,
+        inner,
+        energy / unit**2,
+        unit,
+        floor,
+        blur=math.sqrt(energy) / unit * (sine + rounding) + math.sqrt(lost),
+        wrong=wrong + sine * math.sqrt(ridge) * sizes,
+        doubt=rounding * (math.sqrt(energy) / unit + through),
+        lost=lost,
+        condition=(top / least) ** 2,
+        outside=Ball(away, max(ratio, away if lost else 0.0)),
+        residual=residual.T @ residual,
+        rows=subject,
+    )
 
 
 def _leading(A: RowMatrix, sides: list[Matrix], judged: Judged) -> tuple[Matrix, Matrix | None]:
@@ -709,14 +695,14 @@ class DropoutFigures:
     # (f − min f)/‖M‖², and how much of its error can only make the minimum smaller; if the minimum
     # is not known, that of separate layers, a lower bound, takes its place
     gap: Ball
-    missed: float  # part of that error caused by singular values that were not computed
-    lost: float  # part of that error caused by inputs that count as constant
-    # Values of claims, each with the largest one that an allowed gap implies:
-    product: tuple[Ball, float]  # ‖UV'ᵀ − X*‖/‖X*‖
-    equalized: tuple[Ball, float]  # variance of the scores ‖uᵢ‖‖v'ᵢ‖ over their squared mean
-    path_norm: tuple[Ball, float]  # Σ scoresᵢ² over its minimum for the same product, minus 1
-    # norm of the gradient in white coordinates, relative to 2‖M‖‖(U, V')‖
-    stationarity: tuple[Ball, float]
+    # part of that error caused by singular values that were not computed, or by inputs that count
+    # as constant
+    uncounted: float
+    # Values of claims, each with the largest one that an allowed gap implies: product ‖UV'ᵀ − X*‖ /
+    # ‖X*‖; equalized, the variance of the scores ‖uᵢ‖‖v'ᵢ‖ over their squared mean; path_norm,
+    # Σ scoresᵢ² over its minimum for the same product, minus 1; stationarity, the norm of the
+    # gradient in white coordinates, relative to 2‖M‖‖(U, V')‖
+    implied: dict[str, tuple[Ball, float]]
     rank: int
     optimal_rank: int | None
     rank_band: tuple[int, int]  # ranks that a product with an allowed gap may have
@@ -730,7 +716,7 @@ class DropoutFigures:
     def vague(self, tolerance: float) -> bool:
         """Tell whether rounding errors leave open what the claims say."""
         undecided = self.attributes is not None and self.attributes.verdict(ATTRIBUTES) is None
-        steepness, limit = self.stationarity
+        steepness, limit = self.implied["stationarity"]
         return self.gap.error > tolerance or undecided or steepness.verdict(limit) is None
 
 
@@ -751,23 +737,15 @@ def _optimum(white: White, strength: float, width: int, tied: bool) -> Optimum:
     if tied:
         values, left = scipy.linalg.eigh(target)
         values, left = np.clip(values[::-1], 0.0, None), left[:, ::-1]
-        right, missing = left, float((target**2).sum() - (values**2).sum())
+        right, missing = left.T, float((target**2).sum() - (values**2).sum())
     else:
-        # ‖Mw‖ is accurate where the eigenvalue of the Gram matrix, its square, is not.
-        wide = target.shape[0] < target.shape[1]
-        _, first = scipy.linalg.eigh(target @ target.T if wide else target.T @ target)
-        second = target.T @ first if wide else target @ first
-        values = np.linalg.norm(second, axis=0)
-        order = np.argsort(-values, kind="stable")
-        values, first, second = values[order], first[:, order], second[:, order]
-        second = second / _nonzero(values)
-        left, right = (first, second) if wide else (second, first)
+        left, values, right = scipy.linalg.svd(target, full_matrices=False)
     level = threshold(values[:width], strength, width)
     tail = float((values[width:] ** 2).sum()) + white.rest
     value = smallest_loss(values[:width], tail + missing, strength, width)
     shrunk = values[:width][values[:width] > level] - level
     rank = len(shrunk)
-    product = np.asarray((left[:, :rank] * shrunk) @ right[:, :rank].T)
+    product = np.asarray((left[:, :rank] * shrunk) @ right[:rank])
     return Optimum(values, shrunk, product, level, tail, value)
 
 
@@ -806,15 +784,13 @@ def _measured(
             "the data."
         )
     gap, rounding = value - best.value, gamma(sum(target.shape) + width)
-    top = float(best.values.max(initial=0.0))
-    doubt = white.blur + rounding * top
-    noise = white.blur + rounding * float(np.linalg.norm(target))
+    doubt = white.blur + rounding * float(np.linalg.norm(target))
     rounding *= size + float(scores.sum())
     off = float(outgoing @ wrong) + math.sqrt(strength) * float(np.linalg.norm(outgoing * wrong))
     loss_error = _square(value, white.blur + off + rounding)
     error = loss_error + _square(best.value, white.blur + rounding)
     # 2) the product of the weights; near the optimum, errors of first order cancel in the gap
-    learned = float(best.shrunk.max(initial=0.0)) > noise or noise == 0.0
+    learned = float(best.shrunk.max(initial=0.0)) > doubt or doubt == 0.0
     negligible = 0.0 if learned else level * size
     upper, lower = (scipy.linalg.qr(part, mode="economic")[1] for part in (left, inner))
     sizes = scipy.linalg.svdvals(upper @ lower.T)
@@ -833,16 +809,17 @@ def _measured(
         far, bound = near * size / length, near * math.sqrt(max(gap + error, 0.0)) / length
         wrong_by = ((white.blur + doubt) * near**2 + off + gamma(width) * size) / length
         product = Ball(away / length, min(wrong_by, max(bound, away / length)))
-    missed, lost = 0.0, white.lost / explained
+    uncounted = white.lost / explained
     if white.upper is not None:
         saved = possible_saving(best.values[:width], best.tail, white.upper, strength, width)
-        missed = saved / explained
-    distance = Ball(gap / explained, error / explained + missed + lost)
+        uncounted += saved / explained
+    distance = Ball(gap / explained, error / explained + uncounted)
     # 3) relative errors of the scores, and of what follows from UV'ᵀ and M
     ratios = wrong / _nonzero(lengths)
     uneven = 4.0 * (gamma(sum(target.shape) + width) + float(ratios.max()))
     balanced = float(np.linalg.norm(ratios * np.sqrt(scores)) / (math.sqrt(scores.sum()) or 1.0))
     # The gradients are 2(U(V'ᵀV' + λ diag‖v'ᵢ‖²) − MV') and 2(V'(UᵀU + λ diag‖uᵢ‖²) − MᵀU).
+    top = float(best.values.max(initial=0.0))
     bent = balanced * (3.0 * (1.0 + strength) * float(scores.sum()) + top)
     steep_error = (bent + white.blur + 8.0 * rounding) / size
     # 4) derivatives
@@ -861,10 +838,13 @@ def _measured(
             attribute, worst = max(differences, key=lambda pair: pair[1].high)
     # ψ² = Σ scoresᵢ² ≥ (Σ scoresᵢ)²/r by Cauchy–Schwarz, and Σ ‖uᵢ‖‖v'ᵢ‖ is at least the nuclear
     # norm of UV'ᵀ, whose square divided by r is therefore the minimum of ψ² for the same product.
-    nuclear, variance, excess = float(sizes.sum()), 0.0, 0.0
-    if (scores > negligible).any():
-        variance = float(((scores / scores.mean() - 1.0) ** 2).mean())
-        excess = width * float(((scores / nuclear) ** 2).sum()) - 1.0 if nuclear else math.inf
+    nuclear, present = float(sizes.sum()), bool((scores > negligible).any())
+
+    def excess(total: float) -> Ball:
+        """Return ψ² over total²/r, minus 1."""
+        value = width * float(((scores / total) ** 2).sum()) - 1.0 if total > 0 else math.inf
+        return _quadratic(value, uneven) if present else Ball(0.0, uneven)
+
     # A gap of ε implies a distance of the product of at most far · √ε, and a variance of the
     # scores and an excess of the path norm of at most unequal · ε.
     unequal = explained * width / (strength * nuclear**2) if strength * nuclear > 0 else 1.0
@@ -874,12 +854,13 @@ def _measured(
         white=white,
         best=best,
         gap=distance,
-        missed=missed,
-        lost=lost,
-        product=(product, level * max(far, 1.0)),
-        equalized=(_quadratic(variance, uneven), unequal),
-        path_norm=(_quadratic(excess, uneven), unequal),
-        stationarity=(Ball(steepness, steep_error), level),
+        uncounted=uncounted,
+        implied={
+            "product": (product, level * max(far, 1.0)),
+            "equalized": (excess(float(scores.sum())), unequal),
+            "path_norm": (excess(nuclear), unequal),
+            "stationarity": (Ball(steepness, steep_error), level),
+        },
         rank=rank,
         optimal_rank=_count(best.shrunk, level, negligible) if known else None,
         rank_band=_band(best, width, level, doubt + (near * level * size if known else 0.0)),
@@ -975,99 +956,95 @@ def compared(
     unit, width, precision, values = white.unit, judged.width, fitted.precision, best.values
     top = float(values.max(initial=0.0)) or 1.0
     error = (doubt + math.sqrt(white.lost)) / top  # also of directions that count as constant
-    # The digits of a loss below 10⁻⁶ of E‖y‖² are those of a difference of larger numbers.
-    scale = max(loss.value, 4 * loss.error / ATTRIBUTES, 1e-6 * white.energy)
-    scale = min(scale, white.energy or 1.0) or 1.0
-    objective = abs(fitted.objective / unit / unit - loss.value) / scale
-    found = [("objective_", Ball(objective, loss.error / scale))]
     # Singular values outside of the range of the inputs may be given as zeros or left out.
     given = np.asarray(fitted.singular_values, dtype=float) / unit
     both = np.zeros((2, max(len(given), min(width, len(values)))))
     both[0, : len(given)], both[1, : len(values)] = given, values[: both.shape[1]]
-    away = np.abs(both[0] - both[1]) - precision * both[1]
-    spectral = [("singular_values_", math.inf if len(given) > width else float(away.max()) / top)]
+    away = float((np.abs(both[0] - both[1]) - precision * both[1]).max())
     # α < s_ρ and, unless ρ = r, s_{ρ+1} ≤ α.
     rank, level = fitted.rank, fitted.threshold / unit
-    spectral += [("threshold_", abs(level - best.threshold) / top)]
     padded = np.append(values, np.zeros(width)) if white.squared or white.lost > 0 else values
     most = min(len(padded), width)
     after = float(padded[rank]) - level if 0 <= rank < most else 0.0
     before = level - float(padded[rank - 1]) if 0 < rank <= most else 0.0
-    spectral += [("rank_", max(after, before, 0.0) / top if 0 <= rank <= most else math.inf)]
-    outside = white.outside
+    misplaced = max(after, before, 0.0) if 0 <= rank <= most else math.inf
+    found = []
     for name, value, off in (
-        *((name, value, error) for name, value in spectral),
-        ("right_", max(outside.value - precision, 0.0), outside.error),
+        ("singular_values_", math.inf if len(given) > width else away / top, error),
+        ("threshold_", abs(level - best.threshold) / top, error),
+        ("rank_", misplaced / top, error),
+        ("right_", max(white.outside.value - precision, 0.0), white.outside.error),
     ):
         # The error of the moment itself may change the value by up to 10⁻³, as other distances;
         # only a difference above its limit must exceed this error, to be one for certain.
         share = 1.0 if value > ATTRIBUTES else math.sqrt(ATTRIBUTES)
         found.append((name, Ball(value, off * share)))
-    found += _of_function(fitted, judged, white)
+    # The digits of a loss below 10⁻⁶ of E‖y‖² are those of a difference of larger numbers.
+    scale = max(loss.value, 4 * loss.error / ATTRIBUTES, 1e-6 * white.energy)
+    scale = min(scale, white.energy or 1.0) or 1.0
+    objective = abs(fitted.objective / unit / unit - loss.value) / scale
+    found += [("objective_", Ball(objective, loss.error / scale))]
     found += [("settings", Ball(abs(a - b) / (abs(b) or 1.0))) for a, b in fitted.settings]
+    found += _of_function(fitted, judged, white)
     return [(name, ball if math.isfinite(ball.value) else Ball(math.inf)) for name, ball in found]
 
 
 def _of_function(fitted: FittedArrays, judged: Judged, white: White) -> list[tuple[str, Ball]]:
     """Return relative differences of ``coef_``, ``intercept_`` and ``mean_``."""
-    rows, found, precision = white.rows, [], fitted.precision
+    rows, precision = white.rows, fitted.precision
+    found: list[tuple[str, Any, Any]] = []
     if rows is None:
         return []
     d, m, (shift, rest) = rows.deviations, len(judged.right), rows.mean
     offset, error = rest.value, rest.error
     if fitted.mean is not None:  # in standard deviations; a constant feature has none
         away = np.abs((fitted.mean - shift) - offset) - precision * np.abs(shift + offset)
-        varies = d > 0
-        if np.any(away[~varies] > error[~varies]) or np.any(np.isnan(away)):
-            found.append(("mean_", Ball(math.inf)))
-        ratios, errors = (np.clip(part[varies], 0.0, None) / d[varies] for part in (away, error))
-        found += [("mean_", Ball(float(a), float(e))) for a, e in zip(ratios, errors, strict=True)]
-    if fitted.coef is None:
-        return found
-    product, coef = judged.left @ judged.right.T, fitted.coef
-    wrong = np.clip(np.abs(coef - product) - precision * np.abs(product), 0.0, None)
-    noise = gamma(judged.width) * (np.abs(judged.left) @ np.abs(judged.right).T)
-    size, top = math.sqrt(white.energy) * white.unit or 1.0, float(np.abs(product).max()) or 1.0
-    length = float(np.linalg.norm(product / top)) or 1.0
-    # relative to ‖UVᵀ‖, and weighted by the deviations of the features to the predictions
-    for part, scale in ((1.0 / top, length), (d[:m] / size, 1.0)):
-        away, off = (float(np.linalg.norm(given * part)) for given in (wrong, noise))
-        found.append(("coef_", Ball(away / scale, off / scale)))
-    if fitted.bias is None or fitted.center is None or fitted.intercept is None:
-        return found
-    shift, offset, error = (part * rows.centered for part in (shift, offset, error))
-    mean, expected = (shift + offset)[:m], (shift + offset)[m:]
-    doubt = (np.abs(coef) @ error[:m] + error[m:]) / size
-    moved = (shift[:m] - fitted.center[0]) + (offset[:m] - fitted.center[1])
-    away = np.abs(coef @ moved + ((fitted.bias - shift[m:]) - offset[m:]))
-    away = away - 2 * precision * np.abs(expected)
-    rounding = (m + 8) * max(precision, gamma(0)) * (np.abs(expected) + np.abs(coef) @ np.abs(mean))
-    stated = np.abs(fitted.intercept - (expected - coef @ mean)) - rounding
-    for values in (away, stated):
-        pairs = zip(np.clip(values, 0.0, None) / size, doubt, strict=True)
-        found += [("intercept_", Ball(float(a), float(e))) for a, e in pairs]
-    return found
+        exact = np.where(d > 0, 0.0, np.where(away > error, math.inf, 0.0))
+        found += [
+            ("mean_", np.clip(away, 0.0, None) / _nonzero(d) * (d > 0) + exact, error / _nonzero(d))
+        ]
+    if fitted.coef is not None and fitted.center is not None and fitted.bias is not None:
+        product, coef = judged.left @ judged.right.T, fitted.coef
+        wrong = np.clip(np.abs(coef - product) - precision * np.abs(product), 0.0, None)
+        noise = gamma(judged.width) * (np.abs(judged.left) @ np.abs(judged.right).T)
+        size, top = math.sqrt(white.energy) * white.unit or 1.0, float(np.abs(product).max()) or 1.0
+        # relative to ‖UVᵀ‖, and weighted by the deviations of the features to the predictions
+        for part in (1.0 / top / (float(np.linalg.norm(product / top)) or 1.0), d[:m] / size):
+            found += [("coef_", np.linalg.norm(wrong * part), np.linalg.norm(noise * part))]
+        # the prediction at the mean of x, which is the mean of y
+        shift, offset, error = (part * rows.centered for part in (shift, offset, error))
+        mean, expected = (shift + offset)[:m], (shift + offset)[m:]
+        moved = (shift[:m] - fitted.center[0]) + (offset[:m] - fitted.center[1])
+        away = np.abs(coef @ moved + ((fitted.bias - shift[m:]) - offset[m:]))
+        away = away - 2 * precision * np.abs(expected)
+        off = np.abs(coef) @ error[:m] + error[m:]
+        # ``intercept_``, which has the rounding errors of the means
+        rounding = (m + 8) * max(precision, gamma(0))
+        rounding = rounding * (np.abs(expected) + np.abs(coef) @ np.abs(mean))
+        stated = np.abs(fitted.intercept - (expected - coef @ mean)) - rounding
+        for value in (away, stated):
+            found += [("intercept_", np.clip(value, 0.0, None) / size, off / size)]
+    return [
+        (name, Ball(float(a), float(e)))
+        for name, value, off in found
+        for a, e in np.broadcast(value, off)
+    ]
 
 
 def _evidence(
-    white: White,
-    best: Optimum,
-    judged: Judged,
-    value: float,
-    scores: Matrix,
-    sizes: Matrix,
+    white: White, best: Optimum, judged: Judged, value: float, scores: Matrix, sizes: Matrix
 ) -> dict[str, Any]:
     """Return numbers by name from which the measured values can be computed again by hand."""
-    unit, explained = white.unit, float((white.target**2).sum()) + white.rest
+    unit, square = white.unit, white.unit**2
     found = {
         "strength": judged.strength,
         "width": judged.width,
-        "energy": white.energy * unit**2,
-        "value": value * unit**2,
+        "energy": white.energy * square,
+        "value": value * square,
         "importance": scores * unit,
         "product_singular_values": sizes * unit,
-        "floor": white.floor * unit**2,
-        "target_squared_norm": explained * unit**2,
+        "floor": white.floor * square,
+        "target_squared_norm": (float((white.target**2).sum()) + white.rest) * square,
         "condition": white.condition,
         "dropped_directions": white.dropped,
         "n_rows": None if white.rows is None else white.rows.n_rows,
