@@ -22,8 +22,6 @@ from lucidae_app.streams import mapped_over
 from lucidae_papers.engine import NAMES, Reproduction, Tick, duration, experiments, reproduce
 from lucidae_papers.verdicts import Counts, Outcome
 
-__all__ = ["catalogue", "data", "list_everything", "reproduce_experiments"]
-
 
 class ScaleName(StrEnum):
     """Names of the two sizes at which experiments can be run."""

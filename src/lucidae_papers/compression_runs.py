@@ -27,8 +27,6 @@ from lucidae.nn.low_rank import (
 from lucidae_papers.declaration import work
 from lucidae_papers.embedding_runs import SOURCES
 
-__all__ = ["measure"]
-
 Arrays = dict[str, np.ndarray[Any, Any]]
 Batches = list[tuple[Tensor, Tensor]]
 Factors = dict[str, LowRankFactors]

@@ -28,32 +28,6 @@ import numpy as np
 
 from lucidae.validation import check_choice, install_command
 
-__all__ = [
-    "Arrays",
-    "Cell",
-    "Curve",
-    "Curves",
-    "Drawing",
-    "Experiment",
-    "Measured",
-    "Results",
-    "Scale",
-    "Setting",
-    "Settings",
-    "Statement",
-    "VerdictKind",
-    "Work",
-    "grid",
-    "identity",
-    "listed",
-    "on_processor",
-    "own",
-    "settings_of",
-    "with_settings",
-    "work",
-    "work_with_torch",
-]
-
 Settings = Mapping[str, Any]
 Arrays = Mapping[str, np.ndarray[Any, Any]]
 Measure = Callable[[Sequence[Settings], str], Sequence[Arrays]]

@@ -14,8 +14,6 @@ from lucidae._version import __version__
 from lucidae.arrays import Array, namespace
 from lucidae.validation import install_command
 
-__all__ = ["cores", "is_accelerator", "machine", "reference", "versions"]
-
 PACKAGES = ("numpy", "scipy", "scikit-learn", "array-api-compat")
 
 

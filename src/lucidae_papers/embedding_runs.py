@@ -17,8 +17,6 @@ from lucidae.nn.layers import Tensor, evaluation
 from lucidae.validation import check_choice
 from lucidae_papers.declaration import work
 
-__all__ = ["LOSSES", "Classifier", "measure"]
-
 Arrays = dict[str, np.ndarray[Any, Any]]
 Split = tuple[Tensor, Tensor]
 

@@ -13,8 +13,6 @@ from lucidae_papers.declaration import VerdictKind
 from lucidae_papers.engine import count, duration
 from lucidae_papers.verdicts import MARKS, Counts, Outcome, measured, verdict_words
 
-__all__ = ["write_notes", "write_page"]
-
 LEAD = (
     "Figures and tables of three papers on autoencoders whose optimum is known, measured again: "
     "what each paper claims, whether the measurements confirm it, and the settings."

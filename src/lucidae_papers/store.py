@@ -17,8 +17,6 @@ from lucidae.io import (
 )
 from lucidae_papers.declaration import Arrays, Cell, Measured, canonical, digest
 
-__all__ = ["Store"]
-
 FORMAT = 1
 WHAT = "a stored result of an experiment"
 """Phrase that error messages use for a file of stored results."""

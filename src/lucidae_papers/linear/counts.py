@@ -31,8 +31,6 @@ from lucidae_papers.declaration import (
 )
 from lucidae_papers.verdicts import LABELS, AtLeast, AtMost, Ordered, Reported, Where
 
-__all__ = ["COUNTERS", "EXPERIMENT", "CountStudy", "measure"]
-
 Floats = np.ndarray[Any, np.dtype[np.float64]]
 
 SHARE = 0.95

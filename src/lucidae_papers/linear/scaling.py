@@ -24,7 +24,15 @@ from lucidae_papers.declaration import (
     own,
     work,
 )
-from lucidae_papers.linear.training import START, START_WORDS, STOCHASTIC, data_set, plan_of, run_of
+from lucidae_papers.linear.training import (
+    START,
+    START_WORDS,
+    STOCHASTIC,
+    cost_of,
+    data_set,
+    plan_of,
+    run_of,
+)
 from lucidae_papers.verdicts import (
     LABELS,
     AtLeast,
@@ -36,13 +44,6 @@ from lucidae_papers.verdicts import (
 )
 
 SEEDS = (0, 1, 2)
-
-REACH = 128
-"""Number of leading latents that nested dropout rarely exceeds when it draws how many to keep.
-
-The prior of the number is geometric with ratio 0.9. The constant is used to estimate the duration
-of a run.
-"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +67,7 @@ class EpochsToAlignment:
             Cell(
                 measure,
                 self._settings(method, optimizer, k, seed),
-                self._cost(method, optimizer, k),
+                cost_of(method, optimizer, self.data, k, self.limit) / 3,  # most reach the target
                 "" if method in STOCHASTIC else f"{method}/{optimizer}/{k}",
             )
             for method, optimizer in self.rates
@@ -90,15 +91,6 @@ class EpochsToAlignment:
             "seed": seed,
             **START,
         }
-
-    def _cost(self, method: str, optimizer: str, k: int) -> float:
-        """Return the approximate seconds of a run on one core."""
-        m = data_set(self.data).n_features
-        if method in STOCHASTIC:
-            epoch = 4e-4 + data_set(self.data).n_samples * m * min(k, REACH) * 1e-9
-        else:
-            epoch = 1.5e-4 + m * k * ((m if optimizer == "adam" else k) * 2e-10 + 1e-8)
-        return epoch * self.limit / 3
 
     def curves(self, results: Results) -> Curves:
         """Return curves of the epochs until the decoder is aligned, over the numbers of latents.

@@ -193,7 +193,8 @@ class Trial:
         recorded = {"record_at": self.grid, **START}
         own = [one.name for one in fields(self) if one.name not in ("marks", "label")]
         settings = settings_of(self, *own) | recorded
-        return Cell(measure, settings, self._cost(), self._companions(settings))
+        run = (self.method, self.optimizer, self.data, self.k, self.n_epochs, self.batch_size)
+        return Cell(measure, settings, cost_of(*run), self._companions(settings))
 
     def _companions(self, settings: Settings) -> str:
         """Return a label that is equal for runs that differ in learning rate and seed only.
@@ -206,16 +207,18 @@ class Trial:
         own = ("learning_rate", "seed")
         return repr({name: settings[name] for name in settings if name not in own})
 
-    def _cost(self) -> float:
-        """Return the approximate seconds of this run on one core."""
-        data, k = data_set(self.data), self.k
-        m, rows = data.n_features, data.n_samples
-        if self.method in STOCHASTIC or self.batch_size is not None:
-            steps = 1 if self.batch_size is None else -(-rows // self.batch_size)
-            return 0.05 + self.n_epochs * (steps * 3e-4 + rows * m * k * 1.2e-9)
-        # Adam works by coordinates of the original basis, where the covariance is not diagonal.
-        width = m if self.optimizer == "adam" else k
-        return 0.05 + self.n_epochs * (1.5e-4 + m * k * (width * 2e-10 + 1e-8))
+
+def cost_of(
+    method: str, optimizer: str, data: str, k: int, n_epochs: int, batch_size: int | None = None
+) -> float:
+    """Return the approximate seconds of a training run on one core."""
+    m, rows = data_set(data).n_features, data_set(data).n_samples
+    if method in STOCHASTIC or batch_size is not None:
+        steps = 1 if batch_size is None else -(-rows // batch_size)
+        return 0.05 + n_epochs * (steps * 3e-4 + rows * m * k * 1.2e-9)
+    # Adam works by coordinates of the original basis, where the covariance is not diagonal.
+    width = m if optimizer == "adam" else k
+    return 0.05 + n_epochs * (1.5e-4 + m * k * (width * 2e-10 + 1e-8))
 
 
 @dataclass(frozen=True, slots=True)

@@ -30,8 +30,6 @@ from lucidae_papers.declaration import (
 from lucidae_papers.sparsity.recovery import group_lasso
 from lucidae_papers.verdicts import LABELS, AtLeast, AtMost, Ordered, Reported, Where
 
-__all__ = ["EXPERIMENT", "SPECTRA", "ArrayStudy", "measure", "resolved"]
-
 Floats = np.ndarray[Any, np.dtype[np.float64]]
 
 WIDEST = 20.0

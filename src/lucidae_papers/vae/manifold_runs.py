@@ -14,8 +14,6 @@ from lucidae_papers.declaration import work
 from lucidae_papers.vae.batched import Design, Source, VaeRun, VaeStack, decode, padded
 from lucidae_papers.vae.images import SOURCES
 
-__all__ = ["measure"]
-
 Settings = Mapping[str, Any]
 Arrays = dict[str, np.ndarray[Any, Any]]
 
