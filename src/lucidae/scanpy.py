@@ -192,4 +192,4 @@ def _rows(matrix: Any, mask: np.ndarray[Any, Any] | None) -> Any:
 
 def _used(rows: Any, mask: np.ndarray[Any, Any] | None) -> Any:
     """Return the columns of rows that are used, as float64."""
-    return (rows if mask is None else rows[:, mask]).astype(np.float64)
+    return (rows if mask is None else rows[:, mask]).astype(np.float64, copy=False)

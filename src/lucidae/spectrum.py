@@ -55,8 +55,8 @@ from lucidae.arrays.eigen import (
     leading_eigenpairs,
     orthonormal_rows,
 )
-from lucidae.arrays.threads import one_thread
-from lucidae.moments import covariance_spectrum
+from lucidae.arrays.threads import in_each_thread, one_thread, row_parts
+from lucidae.moments import SPARSE_SQUARE_COST, covariance_spectrum
 from lucidae.rows.covariances import Covariance, has_fast_products
 from lucidae.rows.operator import EXACT_FEATURES, BlockRows, CsrRows, DenseRows, RowOperator
 
@@ -76,18 +76,17 @@ SKINNY_COST, VECTOR_COST = 2.0, 8.0
 """Time of one floating-point operation in a product of a matrix with a few vectors, and with one
 vector, relative to one in a product of two matrices."""
 
-SPARSE_COST, SPARSE_SQUARE_COST = 16.0, 1000.0
-"""Time of one floating-point operation in a product of a sparse matrix with a few vectors, and with
-its own transpose, relative to one in a product of dense matrices."""
+SPARSE_COST = 16.0
+"""Time of one floating-point operation in a product of a sparse matrix with a few vectors, relative
+to one in a product of dense matrices."""
 
 SMALL_ROWS = 2**20
 """Largest number of entries of dense rows for which ARPACK is used; larger rows are read from
 memory for every product. On one core, 5 eigenpairs of 600 × 600 rows take 24 ms against 70 ms by
 block Krylov iteration, and 10 of 2000 × 2000 take 128 ms against 71 ms."""
 
-MOST_PRODUCTS = {True: 4000, False: 600}
-"""Number of products with vectors after which ARPACK is given up, for light and for heavy rows. A
-sparse matrix is heavy if it has more than 30 entries for each row and column."""
+MOST_PRODUCTS = 4000
+"""Largest number of products with vectors after which ARPACK is given up."""
 
 RESOLVED = 1e-8
 """Smallest ratio of an eigenvalue to the largest one for which the eigenvector of the second moment
@@ -280,19 +279,23 @@ class Costs:
 
 def costs(n: int, m: int, k: int, *, entries: int | None = None, narrow: bool = False) -> Costs:
     """Return the costs of the k leading eigenpairs of n rows, of which `entries` are stored."""
-    stored, unit, square = n * m, SKINNY_COST, 1.0
-    if entries is not None:
-        stored, unit, square = entries, SPARSE_COST, SPARSE_SQUARE_COST
-    width, usual = min(k + EXTRA, WIDEST if entries is None else NARROW, m), float(PASSES)
+    stored, unit = n * m, SKINNY_COST
+    width, usual = min(k + EXTRA, WIDEST, m), float(PASSES)
+    to_moment, to_gram = float(n * m * m), float(n * n * m)
     if narrow:
         width = min(NARROW, m)
         usual = 20 + 2 * k / width
+    if entries is not None:
+        # ARPACK makes about 80 + 4k products with single vectors, which cost as much as these.
+        stored, unit, width = entries, SPARSE_COST, min(NARROW, m)
+        usual = 20 + 4 * k / width
+        # A row of s stored entries adds s² products to the moment; a column likewise to the Gram.
+        to_moment = min(to_moment, SPARSE_SQUARE_COST * stored * stored / n)
+        to_gram = min(to_gram, SPARSE_SQUARE_COST * stored * stored / m)
     # A dense solver takes no time for few rows or features, and less for a tenth of all eigenpairs:
     # 200 of 1000 × 1000 rows take 0.15 s, and 0.3 s by ARPACK.
     if min(n, m) < ARPACK_FEATURES or 10 * k > min(n, m):
         usual = math.inf
-    # A row of s stored entries adds s² products to the moment; a column likewise to the Gram.
-    to_moment, to_gram = square * stored * stored / n, square * stored * stored / m
     back = 2 * unit * stored * k / (SKINNY_COST if entries is None else 1.0)
     # Rows without a stored entry cost nothing, but divisors must be positive.
     product = max(4 * unit * stored * width, 1.0)
@@ -395,11 +398,12 @@ def _iterated(rows: RowOperator, k: int, most: float) -> Spectrum | None:
     """Return k leading eigenpairs and a rough further one; None if it would take too long."""
     count, widest, fast = min(k + 1, rows.n_features), WIDEST, False
     if isinstance(rows, DenseRows | CsrRows):
+        sparse, widest = isinstance(rows, CsrRows), costs_of(rows, count).width
         small = is_numpy(rows.products[0]) and rows.entries <= SMALL_ROWS
-        found = _by_vectors(rows, count) if isinstance(rows, CsrRows) or small else None
-        if found is not None:
+        products = min(MOST_PRODUCTS, NARROW * most) if sparse else MOST_PRODUCTS
+        found = _by_vectors(rows, count, int(products)) if sparse or small else None
+        if found is not None or (sparse and most < math.inf):
             return found
-        widest = costs_of(rows, count).width
         fast = has_fast_products(rows.products[0], widest)  # of dense rows
     # Products of narrow blocks use Python threads, which those of BLAS would disturb.
     with one_thread() if fast else nullcontext():
@@ -407,21 +411,30 @@ def _iterated(rows: RowOperator, k: int, most: float) -> Spectrum | None:
     return None if pairs is None else Spectrum(pairs[0], fix_signs(pairs[1]), rows.trace)
 
 
-def _by_vectors(rows: DenseRows | CsrRows, k: int) -> Spectrum | None:
-    """Return k eigenpairs, the last one rough, by ARPACK on the smaller of AᵀA and AAᵀ."""
+def _by_vectors(rows: DenseRows | CsrRows, k: int, most: int) -> Spectrum | None:
+    """Return k eigenpairs, the last one rough, by ARPACK on the smaller of AᵀA and AAᵀ.
+
+    It is given up after `most` products.
+    """
     (X, mean), (n, m), trace = rows.products, rows.rows.shape, rows.trace
-    transposed, sparse = X.T, scipy.sparse.issparse(X)
+    sparse = scipy.sparse.issparse(X)
+    # Python threads share sparse rows, because SciPy multiplies them by one thread.
+    parts = row_parts(X) if sparse else [X]
+    ends = np.cumsum([part.shape[0] for part in parts])[:-1]
     # Tolerances of tiny eigenvalues are absolute, so that the trace is made 1.
     unit = math.sqrt(trace) if trace > 0.0 else 1.0
     scale = np.sqrt(rows.shares) / unit
 
     def forth(v: Array) -> Array:
         # BLAS would start threads for so short a product of vectors.
-        return scale * (X @ v - np.sum(mean * v))
+        products = in_each_thread(lambda part: part @ v, parts)
+        return scale * (np.concatenate(products) - np.sum(mean * v))
 
     def back(u: Array) -> Array:
         codes = scale * u
-        return transposed @ codes - mean * codes.sum()
+        pairs = zip(parts, np.split(codes, ends), strict=True)
+        products = in_each_thread(lambda pair: pair[0].T @ pair[1], list(pairs))
+        return sum(products[1:], products[0]) - mean * codes.sum()
 
     def features(v: Array) -> Array:
         return back(forth(v))
@@ -432,7 +445,6 @@ def _by_vectors(rows: DenseRows | CsrRows, k: int) -> Spectrum | None:
     size, apply = (m, features) if m <= n else (n, samples)
     # Products of sparse rows use no BLAS, whose threads would only be woken up by short vectors.
     with one_thread() if sparse else nullcontext():
-        most = MOST_PRODUCTS[not sparse or bool(X.nnz <= 30 * (n + m))]
         found = arpack_eigenpairs(apply, size, k, most, rough=True)
     if found is None:
         return None

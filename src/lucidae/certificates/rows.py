@@ -19,15 +19,16 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from functools import cached_property, reduce
+from functools import cached_property, partial, reduce
 from typing import Any, NamedTuple
 
 import numpy as np
 import scipy.sparse
 
 from lucidae.arrays import as_double, like, namespace, to_numpy
+from lucidae.arrays.threads import blas_threads, in_threads
 from lucidae.certificates.bounds import TINY, Ball, gamma, is_positive_definite, triangle
-from lucidae.certificates.sketch import STARTS, STEPS, Complement, Sketch, drawn_after
+from lucidae.certificates.sketch import STARTS, STEPS, Complement, Sketch, canonical, drawn_after
 
 __all__ = [
     "OVERFLOW",
@@ -54,6 +55,9 @@ LARGEST_COPY = 2**25
 
 # Number of entries of rows that are centred and multiplied at a time: 4 mebibytes.
 BLOCK_ENTRIES = 2**19
+
+# Smallest number of stored entries of sparse rows that several threads multiply.
+SHARED_ENTRIES = 2**22
 
 # Number of rows that are so at least: the sums over few rows with many features take longer.
 BLOCK_ROWS = 64
@@ -115,6 +119,12 @@ def _centred(rows: Any, center: Vector, plain: bool = False) -> tuple[Any, Vecto
     return rows, np.where(full, 0.0, center)
 
 
+def _squared(rows: Any) -> Any:
+    """Return sparse rows with the squares of their entries."""
+    rows = canonical(rows)
+    return type(rows)((rows.data * rows.data, rows.indices, rows.indptr), rows.shape)
+
+
 @dataclass(frozen=True)
 class Deviations:
     """Sums over deviations d = x − c of rows x with weights w: Σ w, Σ w d, Σ w d² and Σ w⟨v, d⟩d.
@@ -138,10 +148,12 @@ class Deviations:
         # The sums over r, from which those over d = r − l follow.
         V = self.vectors if sparse else like(self.vectors, rows)
         codes = np.asarray(to_numpy(rows @ V.T)) - self.vectors @ left
-        both, squares, weight = np.vstack([codes.T * w, w]), 0.0 * left, float(w.sum())
+        # Of sparse rows, SciPy would copy the transpose of an array by rows.
+        both = np.column_stack([codes * w[:, None], w]).T
+        squares, weight = 0.0 * left, float(w.sum())
         found = total(both, rows)
         if not len(self.vectors):
-            squares = total(w, rows.multiply(rows) if sparse else rows * rows)
+            squares = total(w, _squared(rows) if sparse else rows * rows)
             squares = squares - 2 * left * found[-1] + weight * left**2
         if sparse or self.plain:
             found -= np.outer(both.sum(axis=1), left)
@@ -199,27 +211,39 @@ class GivenRows:
 
     def total(self, leaf: Any, least: int = 1) -> Any:
         """Return the results of `leaf` for blocks of at least so many rows, joined by its merge."""
-        n, m = self.shape
-        whole = scipy.sparse.issparse(self.X) and isinstance(leaf, Deviations)
-        whole = whole or getattr(leaf, "plain", False)
-        step = n if whole else max(least, BLOCK_ROWS, BLOCK_ENTRIES // m)
-        if step >= n:  # without a copy of sparse rows
-            return leaf(self.X, self.Y, self.weights)
+        (n, m), X, Y, w = self.shape, self.X, self.Y, self.weights
+        if scipy.sparse.issparse(X) and isinstance(leaf, Deviations):
+            return reduce(leaf.merge, in_threads(partial(self._of_sparse, leaf), n, self._threads))
+        step = n if getattr(leaf, "plain", False) else max(least, BLOCK_ROWS, BLOCK_ENTRIES // m)
+        if step >= n:
+            return leaf(X, Y, w)
         parts = (slice(start, min(start + step, n)) for start in range(0, n, step))
-        Y, w = self.Y, self.weights
         return reduce(
             leaf.merge,
             (
-                leaf(self.X[p, :], None if Y is None else Y[p, :], None if w is None else w[p])
+                leaf(X[p, :], None if Y is None else Y[p, :], None if w is None else w[p])
                 for p in parts
             ),
         )
+
+    @property
+    def _threads(self) -> int:
+        return blas_threads() if self.X.nnz >= SHARED_ENTRIES else 1
+
+    def _of_sparse(self, leaf: Deviations, first: int, last: int) -> tuple[Any, ...]:
+        """Return the sums over some of the sparse rows, which are not copied."""
+        X, part = self.X.tocsr(), slice(first, last)
+        stored = slice(X.indptr[first], X.indptr[last])
+        arrays = X.data[stored], X.indices[stored], X.indptr[first : last + 1] - stored.start
+        rows = type(X)(arrays, shape=(last - first, X.shape[1]))
+        Y = None if self.Y is None else self.Y[part, :]
+        return leaf(rows, Y, None if self.weights is None else self.weights[part])
 
     def squared_distances(self, center: Vector) -> Vector:
         """Return ‖x − c‖² of each row, shape (n,)."""
         (n, m), X = self.shape, self.X
         if scipy.sparse.issparse(X):
-            squares = np.asarray(X.multiply(X).sum(axis=1)).ravel() - 2.0 * (X @ center)
+            squares = np.asarray(_squared(X).sum(axis=1)).ravel() - 2.0 * (X @ center)
             return np.asarray(np.maximum(squares + center @ center, 0.0))
         step, found = max(1, BLOCK_ENTRIES // m), np.empty(n)
         for start in range(0, n, step):

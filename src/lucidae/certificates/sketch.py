@@ -50,6 +50,7 @@ from __future__ import annotations
 import hashlib
 import math
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
@@ -244,9 +245,12 @@ def orthonormal(rows: Vector, others: tuple[Vector, ...]) -> Vector:
 # Number q of random directions: the quantile of 1e-9 is then 0.16, so that ‖E‖ ≤ 6.4 ‖EΩ‖_F.
 DIRECTIONS = 8
 
-# Entries of rows that are multiplied at a time: half a mebibyte, which stays in the cache between
+# Entries of rows that are multiplied at a time: a mebibyte, which stays in the cache between
 # the two products (on the CPU), and for which BLAS copies nothing.
-BLOCK_ENTRIES, DEVICE_ENTRIES = 2**16, 2**24
+BLOCK_ENTRIES, DEVICE_ENTRIES = 2**17, 2**24
+
+# Number of sparse rows that are multiplied at a time; rounding errors grow with it.
+SPARSE_ROWS = 4096
 
 # Largest ratio of the mean to the standard deviation of a feature for which the shift is zero. The
 # rounding errors grow by its square.
@@ -267,14 +271,38 @@ def _directions(m: int) -> Vector:
     return np.random.default_rng([m, 20181]).standard_normal((DIRECTIONS, m))
 
 
-def _shifted(X: Any) -> tuple[Any, Vector]:
-    """Return sparse rows less the means of the columns without zeros, so that zeros stay zeros."""
-    rows, n = X.tocsr().astype(np.float64, copy=True), X.shape[0]
-    rows.sum_duplicates()
-    full = np.bincount(rows.indices, minlength=X.shape[1]) == n
-    shift = np.where(full, np.asarray(rows.sum(axis=0)).ravel() / n, 0.0)
-    rows.data -= shift[rows.indices]
-    return rows, shift
+def canonical(X: Any) -> Any:
+    """Return sparse rows in CSR format without repeated entries; X itself is not changed."""
+    X = X.tocsr()
+    if not X.has_canonical_format:
+        X = X.copy()
+        X.sum_duplicates()
+    return X
+
+
+def _mean_of_full_columns(X: Any) -> Vector:
+    """Return the means of the columns without zeros of sparse rows; 0 for the others."""
+    n, m = X.shape
+    full = np.bincount(X.indices, minlength=m) == n
+    return np.where(full, np.asarray(X.sum(axis=0)).ravel() / n, 0.0)
+
+
+def _shifted(rows: Any, shift: Any) -> Any:
+    """Return rows less a shift; of sparse rows that of stored entries, so that zeros stay zeros."""
+    if not scipy.sparse.issparse(rows):
+        return as_double(rows) if shift is None else rows - shift
+    rows = rows.astype(np.float64)
+    if shift is not None:
+        rows.data -= shift[rows.indices]
+    return rows
+
+
+def _squares(rows: Any) -> Vector:
+    """Return the sum of the squares of each row."""
+    if scipy.sparse.issparse(rows):
+        sums = np.add.reduceat(np.append(rows.data**2, 0.0), rows.indptr[:-1])
+        return np.where(np.diff(rows.indptr) > 0, sums, 0.0)
+    return to_numpy(namespace(rows).vecdot(rows, rows))
 
 
 def _near_mean(first: Vector, weights: Vector) -> Vector:
@@ -318,39 +346,38 @@ class Sketch:
         n, m = X.shape
         if not n:
             return cls.empty(m)
-        omega, step = _directions(m), n
-        shares = np.ones(n) if weights is None else to_numpy(weights).astype(float)
-        if scipy.sparse.issparse(X):
-            rows, shift = _shifted(X)
-            images = np.asarray(np.vstack([(rows @ omega.T).T * shares, shares]) @ rows)
-            squares = np.asarray(rows.multiply(rows).sum(axis=1)).ravel()
-        else:
-            if shift is None:
-                share = shares[:FIRST_ROWS]
-                shift = _near_mean(to_numpy(as_double(X[: len(share), :])), share)
-            plain = not shift.any()
-            xp, reference = namespace(X), as_double(X[:1, :])
-            center, vectors, own = (like(part, reference) for part in (shift, omega, shares))
-            step = max(1, (BLOCK_ENTRIES if on_host(X) else DEVICE_ENTRIES) // m)
+        sparse, shares = scipy.sparse.issparse(X), np.ones(n)
+        if weights is not None:
+            shares = to_numpy(weights).astype(float)
+        if sparse:
+            X = canonical(X)
+            shift = _mean_of_full_columns(X)
+        elif shift is None:
+            first = to_numpy(as_double(X[:FIRST_ROWS, :]))
+            shift = _near_mean(first, shares[: len(first)])
+        reference = np.empty(0) if sparse else as_double(X[:1, :])
+        center, vectors, own = (like(a, reference) for a in (shift, _directions(m).T, shares))
+        step = max(1, (BLOCK_ENTRIES if on_host(reference) else DEVICE_ENTRIES) // m)
+        xp, step = namespace(reference), SPARSE_ROWS if sparse else step
 
-            def part_of(first: int, last: int) -> tuple[Vector, Vector]:
-                images, squares = xp.zeros_like(vectors[:1, :]), []
-                for start in range(first, last, step):
-                    part = slice(start, min(start + step, last))
-                    block = as_double(X[part, :]) if plain else X[part, :] - center
-                    codes = xp.concat([(vectors @ block.mT) * own[part], own[None, part]])
-                    images = images + codes @ block
-                    squares.append(xp.vecdot(block, block))
-                return to_numpy(images), to_numpy(xp.concat(squares))
+        def part_of(first: int, last: int) -> tuple[Vector, Vector]:
+            images, squares = 0.0, []
+            for start in range(first, last, step):
+                part = slice(start, min(start + step, last))
+                block = _shifted(X[part, :], center if shift.any() else None)
+                codes = xp.concat([(block @ vectors) * own[part, None], own[part, None]], axis=1)
+                images = images + block.T @ codes
+                squares.append(_squares(block))
+            return to_numpy(images), np.concatenate(squares)
 
-            # Threads of BLAS would only wait for each other in products that are so small.
-            threads = blas_threads() if n * m > 8 * BLOCK_ENTRIES and is_numpy(X) else 1
-            with one_thread():
-                found = in_threads(part_of, n, threads)
-            images = np.sum([part[0] for part in found], axis=0)
-            squares = np.concatenate([part[1] for part in found])
-        squares *= shares
-        top = np.argsort(-squares, kind="stable")[:PEAKS]
+        # Threads of BLAS would only wait for each other in products that are so small.
+        large = n * m > 8 * BLOCK_ENTRIES and (sparse or is_numpy(X))
+        with one_thread() if large else nullcontext():
+            found = in_threads(part_of, n, blas_threads() if large else 1)
+        images = np.sum([part[0] for part in found], axis=0).T
+        squares = np.concatenate([part[1] for part in found]) * shares
+        top = np.argpartition(-squares, min(PEAKS, n) - 1)[:PEAKS]
+        top = top[np.argsort(-squares[top], kind="stable")]
         weight, size, depth = float(shares.sum()), float(squares.sum()), step + m + -(-n // step)
         peaks = np.stack([top, squares[top]])
         return cls(shift, weight, images[-1], images[:-1], size, min(depth, n + m + 1), n, peaks)
@@ -444,7 +471,8 @@ def column_scales(X: Any, Y: Any, *, centered: bool = True) -> Vector:
     for part in (X,) if Y is None else (X, Y):
         step = max(1, -(-part.shape[0] // SAMPLED))
         if scipy.sparse.issparse(part):
-            rows = _shifted(part.tocsr()[::step])[0]
+            rows = canonical(part.tocsr()[::step])
+            rows = _shifted(rows, _mean_of_full_columns(rows))
             sizes = np.sqrt(np.asarray(rows.multiply(rows).mean(axis=0)).ravel())
         else:
             rows = to_numpy(as_double(part[::step, :]))

@@ -31,6 +31,7 @@ from lucidae.arrays import (
     as_double,
     is_numpy,
     like,
+    mirrored,
     namespace,
     on_host,
     scalar,
@@ -39,7 +40,7 @@ from lucidae.arrays import (
     zeros_like_shape,
 )
 from lucidae.arrays.threads import blas_threads, in_threads, one_thread
-from lucidae.moments import SecondMoment, check_squares, slices, sparse_centre
+from lucidae.moments import SecondMoment, check_squares, slices, sparse_centre, sparse_square
 from lucidae.rows.covariances import RowsCovariance, moment_product
 from lucidae.rows.passes import Passes
 from lucidae.validation import mapping_of
@@ -416,7 +417,8 @@ class CsrRows(_RowsInMemory):
     def _statistics(self) -> tuple[Vector, Vector]:
         rows, center, offset = self._centre
         with np.errstate(over="ignore", invalid="ignore"):
-            squares = np.asarray(self.shares @ rows.multiply(rows)).ravel()
+            entries = rows.data * rows.data
+            squares = self.shares @ type(rows)((entries, rows.indices, rows.indptr), rows.shape)
             variances = np.maximum(squares - offset * offset, 0.0)
             total = float(np.sum(variances if np.isfinite(squares).all() else squares))
             check_squares(self.rows, center, total * self.weight, self.weight)
@@ -428,7 +430,7 @@ class CsrRows(_RowsInMemory):
     def _plain_gram(self) -> Vector:
         X, mean = self.products
         along = X @ mean
-        gram: Vector = (X @ X.T).toarray()
+        gram: Vector = mirrored(sparse_square(X.T.tocsr()))
         gram += mean @ mean - along[:, None] - along[None, :]
         return gram
 
