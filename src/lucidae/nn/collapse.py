@@ -638,16 +638,17 @@ class CollapseReport:
         """
         if ax is None:
             try:
-                from matplotlib.figure import Figure
+                from matplotlib import pyplot as plt
             except ImportError as error:
                 raise ImportError(f"plot needs matplotlib: {install_command('cli')}") from error
-            ax = Figure(figsize=(6.4, 3.4), layout="constrained").subplots()
+            ax = plt.subplots(figsize=(6.4, 3.4), layout="constrained")[1]
         order = np.argsort(self.variance, kind="stable")
         places, used = np.arange(len(order)), self.active[order]
         variance = self.variance[order]
         ax.bar(places[used], variance[used], color="C0", label="active")
         ax.bar(places[~used], variance[~used], color="0.75", label="collapsed")
-        ax.plot(places, self.spread[order], "k.", label="variance of the posterior mean")
+        ink = ax.xaxis.label.get_color()  # seen on a light and on a dark ground
+        ax.plot(places, self.spread[order], ".", color=ink, label="variance of the posterior mean")
         ax.axhline(self.max_variance, color="C3", linewidth=1, linestyle="--")
         ax.set(xlabel="latent, sorted", ylabel="mean posterior variance", title=self.headline)
         ax.title.set_fontsize("medium")
