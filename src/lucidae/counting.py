@@ -271,7 +271,8 @@ def count_components(
         return _by_evidence(problem)
     if criterion == "hard_threshold":
         return _by_threshold(problem, noise_variance)
-    return _by_simulation(problem, problem.noise(size, random_state), level)
+    null = WishartSpectra(problem.size, problem.larger, size, random_state)
+    return _by_simulation(problem, null, level)
 
 
 def component_levels(
@@ -290,7 +291,7 @@ def component_levels(
         noise = None if noise_variance is None else _checked_noise(noise_variance, criterion)
         square = _squared_threshold(problem, noise) / problem.degrees * problem.unit
         return np.full(min(most, problem.size), square)
-    null = problem.noise(SIMULATIONS, 0)
+    null = WishartSpectra(problem.size, problem.larger, SIMULATIONS)
     left = problem.left
     shares = [null.level(k, SIGNIFICANCE) for k in range(min(most, problem.size - 1))]
     return np.asarray(shares) * left[: len(shares)] * problem.unit
@@ -377,10 +378,6 @@ class ScaledSpectrum:
     def larger(self) -> float:
         """The larger of the numbers of features and of degrees of freedom."""
         return max(float(len(self.values)), self.degrees)
-
-    def noise(self, n_simulations: int, random_state: Any) -> WishartSpectra:
-        """Return simulated eigenvalues of white noise, for data of the same shape."""
-        return WishartSpectra(self.size, self.larger, n_simulations, random_state)
 
     @property
     def left(self) -> Floats:

@@ -111,22 +111,17 @@ def order_dimensions(encoder: Any, decoder: Any, data: Any, *, center: bool = Fa
         variances, axes = eigh_descending(triangle @ moment @ triangle.mT)
         columns = fix_signs(basis @ axes)
         turn = columns.mT @ basis @ triangle
-        width = encoder.out_features  # latents beyond the number of outputs become zero
-        encoder.weight.copy_(_padded(turn @ encoder.weight.double(), width))
+        pad, extra = nn.functional.pad, encoder.out_features - len(turn)
+        turn = pad(turn, (0, 0, 0, extra))  # latents beyond the number of outputs become zero
+        encoder.weight.copy_(turn @ encoder.weight.double())
         if encoder.bias is not None:
-            encoder.bias.copy_(_padded(turn @ encoder.bias.double(), width))
-        decoder.weight.copy_(_padded(columns.mT, width).mT)
+            encoder.bias.copy_(turn @ encoder.bias.double())
+        decoder.weight.copy_(pad(columns, (0, extra)))
         if center:
             mean = encoder.weight.double() @ inputs.mean + encoder.bias.double()
             encoder.bias.sub_(mean.to(encoder.bias.dtype))
             decoder.bias.add_((decoder.weight.double() @ mean).to(decoder.bias.dtype))
-        return _padded(variances.clamp_min(0.0), width).to(encoder.weight.dtype)
-
-
-def _padded(rows: Tensor, count: int) -> Tensor:
-    """Return `rows` with zero rows added, so that there are `count` rows."""
-    missing = count - rows.shape[0]
-    return torch.cat([rows, rows.new_zeros((missing, *rows.shape[1:]))]) if missing else rows
+        return pad(variances.clamp_min(0.0), (0, extra)).to(encoder.weight.dtype)
 
 
 def certify_linear(

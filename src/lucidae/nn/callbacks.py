@@ -37,8 +37,6 @@ except ModuleNotFoundError as error:
 
 __all__ = ["CertificateMonitor", "CollapseMonitor", "PrefixMonitor"]
 
-FAMILIES = ("dropout", "linear")
-
 
 class ScalarMonitor(ABC, Callback):
     """Base class of the monitors, which measure, log and store scalars after each epoch.
@@ -251,7 +249,7 @@ class CertificateMonitor(ScalarMonitor):
         super().__init__(name, every_n_epochs)
         self.layers = (str(first), str(second))
         self.data, self.target, self.settings = data, target, settings
-        self.family = check_choice(family, "family", FAMILIES)
+        self.family = check_choice(family, "family", ("dropout", "linear"))
         if target is not None and family == "linear":
             raise ValueError(
                 "a target was given with family='linear', expected none: a linear autoencoder "

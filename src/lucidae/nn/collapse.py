@@ -182,9 +182,8 @@ def collapse_report(
         axes, mean, kl = None, found.mean, found.kl
         variance = found.variance.mean(0)
     else:  # the directions; their divergence is that of the first samples
-        axes = torch.linalg.eigh(found.covariance).eigenvectors
+        variance, axes = torch.linalg.eigh(found.covariance)
         mean = found.mean.double() @ axes
-        variance = torch.einsum("ia,ij,ja->a", axes, found.covariance, axes)
         along = torch.einsum("ia,nij,ja->na", axes, found.first.double(), axes)
         kl = marginal_kl(mean[: len(along)], along).mean(0)
     spread = mean.var(0, correction=0)

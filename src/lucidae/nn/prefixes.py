@@ -13,11 +13,10 @@ import torch
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
-from lucidae.linear.methods import geometric_prior, uniform_prior
+from lucidae.linear.methods import PRIORS
 from lucidae.nn.layers import Tensor, check_module, check_tensor, full_precision, without_autocast
-from lucidae.validation import check_choice, check_integer
+from lucidae.validation import check_choice, check_integer, check_vector
 
-PRIORS: dict[str, Callable[[int], Any]] = {"geometric": geometric_prior, "uniform": uniform_prior}
 DRAWS = ("sample", "batch")
 TRUNCATIONS = ("mask", "slice")
 
@@ -140,8 +139,16 @@ class PrefixLoss(nn.Module):
                 f"samples={samples} was given without a prior, expected a prior from which the "
                 "lengths are drawn, such as prior='uniform'."
             )
-        factors = _check_weights(weights, len(lengths))
-        prior = prefix_prior(prior, len(lengths)) if self.sampled else np.ones(len(lengths))
+        factors, count = np.ones(len(lengths)), len(lengths)
+        if weights is not None:
+            wanted = (
+                f"{count} finite numbers that are not negative and not all zero: one for each "
+                "length"
+            )
+            factors = check_vector(weights, "weights", expected=wanted)
+            if factors.shape != (count,) or not factors.any():
+                raise ValueError(f"weights={weights!r} was given, expected {wanted}.")
+        prior = prefix_prior(prior, count) if self.sampled else np.ones(count)
         possible = prior > 0
         self._exact = {"weights": factors[possible], "prior": prior[possible]}
         self.register_buffer("lengths", torch.tensor(lengths)[possible], persistent=False)
@@ -325,26 +332,6 @@ def _is_whole(value: Any) -> bool:
     return hasattr(value, "__index__") and not isinstance(value, bool)
 
 
-def _check_weights(weights: Any, count: int) -> np.ndarray[Any, Any]:
-    """Return the weights of `count` prefixes as an array; ones if `weights` is None.
-
-    Weights of another number, negative, infinite or all zero are an error.
-    """
-    if weights is None:
-        return np.ones(count)
-    try:
-        found = real_array(weights)
-    except (TypeError, ValueError) as error:
-        raise ValueError(f"weights={weights!r} was given, expected {count} numbers.") from error
-    fine = found.shape == (count,) and np.isfinite(found).all() and (found >= 0).all()
-    if not fine or not found.any():
-        raise ValueError(
-            f"weights={weights!r} was given, expected {count} finite numbers that are not "
-            "negative and not all zero: one for each length."
-        )
-    return found
-
-
 def _check_embeddings(embeddings: Any) -> int | tuple[str, ...]:
     """Return `embeddings` after a check: the number of leading arguments, or names of keywords."""
     if _is_whole(embeddings):
@@ -473,35 +460,20 @@ def prefix_prior(prior: Any, dim: int) -> np.ndarray[Any, Any]:
     """
     if isinstance(prior, str):
         return np.asarray(PRIORS[check_choice(prior, "prior", PRIORS)](dim), dtype=float)
-    try:
-        probabilities = real_array(prior)
-    except (TypeError, ValueError) as error:
-        raise ValueError(
-            f"prior={prior!r} was given, expected 'geometric', 'uniform', or an array with the "
-            "probability of each number of leading latents."
-        ) from error
+    expected = (
+        "'geometric', 'uniform', or an array with the probability of each number of leading latents"
+    )
+    probabilities = check_vector(prior, "prior", expected=expected)
     if probabilities.shape != (dim,):
         raise ValueError(
             f"prior has shape {probabilities.shape}, expected ({dim},): one probability for each "
             "number of leading latents."
         )
-    positive = np.isfinite(probabilities).all() and (probabilities >= 0).all()
-    if not positive or not np.isclose(probabilities.sum(), 1.0, rtol=1e-6):
+    if not np.isclose(probabilities.sum(), 1.0, rtol=1e-6):
         raise ValueError(
             f"prior={prior!r} was given, expected non-negative probabilities with sum 1."
         )
     return np.asarray(probabilities / probabilities.sum())
-
-
-def real_array(values: Any) -> np.ndarray[Any, Any]:
-    """Return numbers, a tensor or an array as a NumPy array of float64.
-
-    A `TypeError` or `ValueError` is raised for anything that is not an array of real numbers.
-    """
-    found = np.asarray(values.detach().cpu() if isinstance(values, torch.Tensor) else values)
-    if found.dtype.kind not in "bifu":
-        raise TypeError
-    return found.astype(float)
 
 
 def prefix_losses(
