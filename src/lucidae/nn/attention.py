@@ -393,7 +393,7 @@ def _head_moments(
     sums: list[RowMoment] = []
     parameters = inspect.signature(full.forward)
 
-    def observe(args: Any, keywords: Any, output: Any) -> None:
+    def observe(_: Any, args: Any, keywords: Any, output: Any) -> None:
         try:
             given = parameters.bind(*args, **keywords).arguments
         except TypeError as error:

@@ -110,8 +110,7 @@ def call(model: Any, batch: Any, forward: Callable[[Any, Any], Any] | None = Non
 def samples_of(batch: Any) -> int:
     """Return the length of the first tensor of a batch; 1 if it has none."""
     parts = batch.values() if isinstance(batch, Mapping) else batch
-    if not isinstance(batch, Mapping | list | tuple):
-        parts = [batch]
+    parts = parts if isinstance(batch, Mapping | list | tuple) else [batch]
     first = next((part for part in parts if isinstance(part, torch.Tensor)), None)
     return 1 if first is None or not first.ndim else len(first)
 
@@ -129,25 +128,19 @@ def unwrapped(model: Any) -> Any:
     return model
 
 
-Observer = Callable[[tuple[Any, ...], dict[str, Any], Any], Any]
-
-
 @contextmanager
 def observed(
-    model: Any, observers: Mapping[Any, Observer], *, gradients: bool = False
+    model: Any, observers: Mapping[Any, Callable[..., Any]], *, gradients: bool = False
 ) -> Iterator[None]:
     """Call observers after layers of a model, which is in evaluation mode meanwhile.
 
-    An observer gets the arguments, the keywords and the output of its layer; what it returns, if
-    not None, replaces the output. Modes are restored and hooks removed.
+    An observer gets the layer, its arguments, keywords and output; what it returns, if not None,
+    replaces the output. Modes are restored and hooks removed.
     """
     fast = torch.backends.mha.get_fastpath_enabled()
 
-    def hook(observer: Observer) -> Any:
-        return lambda _, args, keywords, output: observer(args, keywords, output)
-
     handles = [
-        layer.register_forward_hook(hook(observer), with_kwargs=True)
+        layer.register_forward_hook(observer, with_kwargs=True)
         for layer, observer in observers.items()
     ]
     try:
@@ -160,13 +153,9 @@ def observed(
             handle.remove()
 
 
-def observer(use: Callable[[str, Tensor, Tensor], Any], name: str) -> Observer:
+def observer(use: Callable[[str, Tensor, Tensor], Any], name: str) -> Callable[..., Any]:
     """Return an observer of a layer of one argument that calls ``use(name, input, output)``."""
-
-    def observe(args: tuple[Any, ...], keywords: dict[str, Any], output: Tensor) -> Any:
-        return use(name, args[0] if args else next(iter(keywords.values())), output)
-
-    return observe
+    return lambda _, args, keywords, output: use(name, [*args, *keywords.values()][0], output)
 
 
 def meet(
