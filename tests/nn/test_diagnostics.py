@@ -81,10 +81,11 @@ def test_loaders_batches_and_modes():
     torch.manual_seed(0)
     model = VAE.resnet((1, 8, 8), 3, width=8, features=8).train()
     x = torch.rand(20, 1, 8, 8)
+    model.encoder.eval()  # a part that is frozen
     data = torch.utils.data.TensorDataset(x, torch.zeros(20))
     loader = torch.utils.data.DataLoader(data, batch_size=6)
     report = collapse_report(model, loader)
-    assert model.training
+    assert [part.training for part in (model, model.encoder, model.decoder)] == [True, False, True]
     assert_allclose(report.kl, collapse_report(model, x).kl, atol=1e-6)
     assert report.n_samples == 20
     assert report.gains is None

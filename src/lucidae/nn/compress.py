@@ -1,8 +1,8 @@
 """Smaller networks by low-rank layers: the best ranks and factors within a budget, certified.
 
-`lucidae.nn.low_rank` derives the best factors of a layer, `lucidae.nn.low_rank` chooses the
-ranks of all layers. The error of a layer is the mean of ‖y − ŷ‖² over the calibration rows, for its
-outputs y and those ŷ of the factorised layer; h is the importance of this error.
+`lucidae.nn.low_rank` derives the best factors of a layer and chooses the ranks of all layers. The
+error of a layer is the mean of ‖y − ŷ‖² over the calibration rows, for its outputs y and those ŷ of
+the factorised layer; h is the importance of this error.
 """
 
 from __future__ import annotations
