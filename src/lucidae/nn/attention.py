@@ -27,6 +27,7 @@ from lucidae.nn.layers import Tensor
 from lucidae.nn.low_rank import Moment, RowMoment, batches_of, call, observed, unwrapped
 from lucidae.validation import check_flag, check_integer
 
+INPUTS = ("query", "key", "value", "key_padding_mask", "attn_mask", "is_causal")
 COUNTS = ("num_heads", "num_attention_heads", "n_heads", "n_head", "nhead")
 ROTARY = ("rotary", "rope", "position_embeddings", "freqs_cis")
 
@@ -135,32 +136,33 @@ class LowRankAttention(nn.Module):
             The output of shape (B, L, e), and the weights of shape (B, L, S), or
             (B, num_heads, L, S) if they are not averaged.
         """
-        key = query if key is None else key
-        value = key if value is None else value
-        batched = query.ndim == 3
-        q, k, v = self._projected(query, key, value)
-        mask = self._mask(q, k, key_padding_mask, attn_mask, is_causal)
+        q, k, v, mask = self._heads(query, key, value, key_padding_mask, attn_mask, is_causal)
         z, weights = self._attended(q, k, v, mask, need_weights and self.returns_weights)
         output = self.out_proj(z.transpose(1, 2).flatten(2))
         if weights is not None and average_attn_weights:
             weights = weights.mean(1)
-        if not batched:
+        if query.ndim == 2:
             output = output[0]
             weights = weights if weights is None else weights[0]
         elif not self.batch_first:
             output = output.transpose(0, 1)
         return (output, weights) if self.returns_weights else output
 
-    def _projected(self, *inputs: Tensor) -> list[Tensor]:
-        """Return queries, keys and values of all heads, (B, num_heads, length, width)."""
-        projected = []
-        for x, layer in zip(inputs, (self.q_proj, self.k_proj, self.v_proj), strict=True):
-            x = x[None] if x.ndim == 2 else x if self.batch_first else x.transpose(0, 1)
-            projected.append(layer(x).unflatten(-1, (self.num_heads, -1)).transpose(1, 2))
-        return projected
+    def _heads(
+        self, query: Tensor, key: Any, value: Any, padding: Any, given: Any, is_causal: Any
+    ) -> tuple[Tensor, Tensor, Tensor, Any]:
+        """Return q, k and v of all heads, (B, num_heads, length, width), and a mask or None.
 
-    def _mask(self, q: Tensor, k: Tensor, padding: Any, given: Any, is_causal: bool) -> Any:
-        """Return what is added to the logits (B, num_heads, L, S); None if nothing is."""
+        The mask, (B, num_heads, L, S), is added to the logits.
+        """
+        key = query if key is None else key
+        value = key if value is None else value
+        parts = []
+        projections = self.q_proj, self.k_proj, self.v_proj
+        for x, layer in zip((query, key, value), projections, strict=True):
+            x = x[None] if x.ndim == 2 else x if self.batch_first else x.transpose(0, 1)
+            parts.append(layer(x).unflatten(-1, (self.num_heads, -1)).transpose(1, 2))
+        q, k, v = parts
         shape = (*q.shape[:-1], k.shape[-2])
         masks = []
         if given is not None:
@@ -175,7 +177,7 @@ class LowRankAttention(nn.Module):
             else mask.to(q.dtype)
             for mask in masks
         ]
-        return sum(floats[1:], floats[0]) if floats else None
+        return q, k, v, sum(floats[1:], floats[0]) if floats else None
 
     def _attended(self, q: Tensor, k: Tensor, v: Tensor, mask: Any, weigh: bool) -> Any:
         """Return the means of the values, (B, num_heads, L, width), and the weights or None."""
@@ -393,7 +395,7 @@ def _head_moments(
     sums: list[RowMoment] = []
     parameters = inspect.signature(full.forward)
 
-    def observe(_: Any, args: Any, keywords: Any, output: Any) -> None:
+    def observe(_layer: Any, args: Any, keywords: Any, output: Any) -> None:
         try:
             given = parameters.bind(*args, **keywords).arguments
         except TypeError as error:
@@ -404,13 +406,10 @@ def _head_moments(
         if not sums:
             full.returns_weights = isinstance(output, tuple)
             _compare(full(*args, **keywords), output)
-        query = given["query"]
-        key = query if given.get("key") is None else given["key"]
-        value = key if given.get("value") is None else given["value"]
-        q, k, v = full._projected(query, key, value)
-        padding, masked = given.get("key_padding_mask"), given.get("attn_mask")
-        mask = full._mask(q, k, padding, masked, given.get("is_causal", False))
+        inputs = [given.get(name) for name in INPUTS]
+        q, k, v, mask = full._heads(*inputs)
         z, _ = full._attended(q, k, v, mask, False)
+        padding = given.get("key_padding_mask")
         if padding is not None:  # keys that no query sees
             seen = ~padding if padding.dtype == torch.bool else padding == 0
             k = k.transpose(1, 2)[seen.reshape(k.shape[0], -1)].transpose(0, 1)[None]
