@@ -86,7 +86,7 @@ class TiedFit:
         self.left_, self.right_ = found.weights
         self.objective_, self.rank_, self.threshold_ = found.value, found.rank, found.threshold
         self.singular_values_ = found.singular_values
-        attributes = FittedArrays(found.value, found.rank, found.threshold, found.singular_values)
+        attributes = FittedArrays(vars(self))
         self.certificate_ = certificate_of(
             matrix,
             Judged(*found.weights, strength, tied=True),

@@ -104,48 +104,45 @@ _PART = "the part of E‖y‖² that least squares explains"
 
 _THEOREM = "Mianjy et al. 2018, Theorem 3.6"
 
-_LOW_RANK = "Eckart & Young 1936; Izenman 1975"
-
-_LANDSCAPE = "Baldi & Hornik 1989"
-
 STATEMENTS = {
-    "gap": ("the expected loss of the weights equals its global minimum", _THEOREM, _LOW_RANK),
-    "product": ("the weights' product U Vᵀ is that of the global minimum", _THEOREM, _LOW_RANK),
+    "gap": ("the expected loss of the weights equals its global minimum", _THEOREM),
+    "product": ("the weights' product U Vᵀ is that of the global minimum", _THEOREM),
     "equalized": (
         "all hidden units have equal importance scores: their relative variance is zero",
         "Mianjy et al. 2018, Theorem 3.4",
-        "",
     ),
     "path_norm": (
         "no weights with the same product U Vᵀ have a smaller path norm",
         "Mianjy et al. 2018, Theorems 3.3 and 3.4",
-        "",
     ),
-    "rank": ("the product U Vᵀ has the rank of the optimum, at most {width}", _THEOREM, _LOW_RANK),
-    "stationarity": ("the gradient of the loss is zero", "Mianjy et al. 2018, eq. 2", _LANDSCAPE),
+    "rank": ("the product U Vᵀ has the rank of the optimum, at most {width}", _THEOREM),
+    "stationarity": ("the gradient of the loss is zero", "Mianjy et al. 2018, eq. 2"),
     "curvature": (
         "the Hessian of the loss has no negative eigenvalue, so this is not a strict saddle",
         "Mianjy et al. 2018, Definition 4.2",
-        _LANDSCAPE,
     ),
-    "attributes": (
-        "the fitted attributes agree with the weights and the data", _THEOREM, "Izenman 1975"
-    ),
+    "attributes": ("the fitted attributes agree with the weights and the data", _THEOREM),
     "conditioning": (
         "rounding errors of the loss minus its minimum are below the tolerance",
-        "Higham 2002, sections 10.3 and 19.4",
         "Higham 2002, sections 10.3 and 19.4",
     ),
     "sampling": (
         "number of leading singular directions of the data that exceed sampling noise",
-        *2 * ("Bunea, She & Wegkamp 2011 (regression); Johnstone 2001 (autoencoder)",),
+        "Bunea, She & Wegkamp 2011 (regression); Johnstone 2001 (autoencoder)",
     ),
     "leverage": (
         "largest share of the squared deviations of all rows that one row has",
-        *2 * ("Cook 1977; Huber 1981",),
+        "Cook 1977; Huber 1981",
     ),
-}  # fmt: skip
-"""Statement of each claim about a network, its reference, and that without dropout."""
+}
+"""Statement and reference of each claim about a network."""
+
+WITHOUT_DROPOUT = {
+    **dict.fromkeys(("gap", "product", "rank"), "Eckart & Young 1936; Izenman 1975"),
+    **dict.fromkeys(("stationarity", "curvature"), "Baldi & Hornik 1989"),
+    "attributes": "Izenman 1975",
+}
+"""References of the claims about reduced-rank regression."""
 
 
 def claims(figures: DropoutFigures, tolerance: float, *, exact: bool = False) -> tuple[Claim, ...]:
@@ -155,9 +152,11 @@ def claims(figures: DropoutFigures, tolerance: float, *, exact: bool = False) ->
     """
     judged, white, level = figures.judged, figures.white, math.sqrt(tolerance)
     texts = {
-        name: Claim(name, statement.format(width=judged.width), references[not judged.shrink])
-        for name, (statement, *references) in STATEMENTS.items()
+        name: Claim(name, statement.format(width=judged.width), reference)
+        for name, (statement, reference) in STATEMENTS.items()
     }
+    for name, reference in () if judged.shrink else WITHOUT_DROPOUT.items():
+        texts[name] = replace(texts[name], reference=reference)
     gap = texts["gap"]
     if judged.alpha:
         statement = f"{gap.statement}, with the ridge penalty alpha={judged.alpha:g} included"
@@ -174,22 +173,18 @@ def claims(figures: DropoutFigures, tolerance: float, *, exact: bool = False) ->
 
     # 1) Claims that compare a figure with the largest one that an allowed gap implies.
     compared = []
-    for name, found in figures.implied.items():
-        why = ""
-        if name in ("equalized", "path_norm"):
-            if not judged.shrink:
-                continue
-            if judged.strength == 0:
-                why = _NO_DROPOUT
-            elif not white.known:
-                why = _CORRELATED
-            elif found[1] >= 1.0:
-                why = _WEAK
-        elif name == "product" and found[1] >= 1.0:
-            why = _NOT_UNIQUE if white.known else _NOT_KNOWN
-        remedy = _EQUALIZE if name in ("equalized", "path_norm") else advice
-        text = texts[name]
-        compared.append(replace(text, advice=why) if why else text.judged(*found, remedy))
+    for name, (figure, limit) in figures.implied.items():
+        units, why = name in ("equalized", "path_norm"), ""
+        if units and not judged.shrink:
+            continue
+        if units and judged.strength == 0:
+            why = _NO_DROPOUT
+        elif units and not white.known:
+            why = _CORRELATED
+        elif name != "stationarity" and limit >= 1.0:
+            why = _WEAK if units else _NOT_UNIQUE if white.known else _NOT_KNOWN
+        found = texts[name].judged(figure, limit, _EQUALIZE if units else advice)
+        compared.append(replace(texts[name], advice=why) if why else found)
     compared.insert(-1, _rank(figures, level, texts["rank"], advice))
     compared.append(
         _curvature(figures, level, texts["curvature"], advice, decided=gap.holds is not None)

@@ -13,7 +13,16 @@ from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils import Tags
 from sklearn.utils.validation import check_is_fitted
 
-from lucidae.arrays import Array, as_double, beside, like, machine_epsilon, namespace, to_numpy
+from lucidae.arrays import (
+    Array,
+    as_double,
+    beside,
+    is_array,
+    like,
+    machine_epsilon,
+    namespace,
+    to_numpy,
+)
 from lucidae.base import (
     Fitted,
     checked_codes,
@@ -41,7 +50,6 @@ from lucidae.dropout.network import (
     WeightsState,
     allowed_gap,
     finite_output,
-    fitted_numbers,
     representable,
     sgd_settings,
     train,
@@ -52,7 +60,7 @@ from lucidae.dropout.problem import DropoutObjective, LinearProblem, Weights, Wh
 from lucidae.dropout.sgd import GaussianSource
 from lucidae.dropout.solvers import equalized_factors, hidden_width, product_svd, solve
 from lucidae.dropout.theory import checked_dropout, code_map, dropout_of, is_auto, strength_of
-from lucidae.dropout.verify import Judged
+from lucidae.dropout.verify import FittedArrays, Judged
 from lucidae.dropout.verify_completion import ZERO, measure_completion
 from lucidae.iteration import History, Status
 from lucidae.iteration.progress import timed_fit
@@ -108,7 +116,8 @@ class FactorsState(WeightsState):
         X, weights = data
         left, right = weights_of(attributes)
         settings = {"n_components_": len(right.T), "dropout_": dropout_of(self.strength)}
-        fitted = fitted_numbers(attributes, self.ref, **settings)
+        shown = {k: host(v) if is_array(v) else v for k, v in attributes.items()}
+        fitted = FittedArrays(shown, settings, machine_epsilon(self.ref))
         if self.completed:
             expected = (len(left), len(right))
             if tuple(X.shape) != expected:

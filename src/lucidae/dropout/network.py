@@ -118,21 +118,6 @@ def weights_of(attributes: Mapping[str, Any]) -> Weights:
     return Weights(*(host(check_rows(attributes[name], name=name)) for name in names))
 
 
-def fitted_numbers(attributes: Mapping[str, Any], ref: Array, **settings: float) -> FittedArrays:
-    """Return the numbers among attributes that a certificate compares with data.
-
-    `settings` are the values that attributes such as ``n_components_`` must have.
-    """
-    return FittedArrays(
-        float(attributes["objective_"]),
-        int(attributes["rank_"]),
-        float(attributes["threshold_"]),
-        host(attributes["singular_values_"]),
-        settings=tuple((float(attributes[name]), float(settings[name])) for name in settings),
-        precision=machine_epsilon(ref),
-    )
-
-
 def beside_rows(fitted: Array, X: Any) -> Array:
     """Return a fitted array in the library and on the device of rows X; NumPy if X is sparse."""
     return to_numpy(fitted) if scipy.sparse.issparse(X) else beside(fitted, X)
@@ -545,23 +530,19 @@ class NetworkState(WeightsState):
             *weights, self.strength, self.alpha, precision=precision, shrink=self.shrink
         )
         settings: dict[str, float] = {"n_components_": self.width}
-        if self.n_features is not None:
-            settings["dropout_"] = self.dropout
-        fitted = fitted_numbers(attributes, self.ref, **settings)
-        center, offset = (part[: self.n_features] for part in self.mean_parts)
+        shown = {k: host(v) if is_array(v) else v for k, v in attributes.items()}
+        (center, offset), bias = (part[: self.n_features] for part in self.mean_parts), None
         if self.n_features is None:
-            mean = host(attributes["mean_"])
+            shown["mean_"] = mean = host(shown["mean_"])
             if mean.shape != center.shape:
                 raise ValueError(
                     f"mean_ has shape {mean.shape}, expected {center.shape}: one entry per feature."
                 )
-            fitted = fitted._replace(mean=mean)
         else:
-            coef, bias = self.function(attributes["coef_"], attributes["intercept_"])
-            intercept = np.broadcast_to(host(attributes["intercept_"]).reshape(-1), bias.shape)
-            fitted = fitted._replace(
-                coef=coef, intercept=intercept, center=(center, offset), bias=bias
-            )
+            settings["dropout_"] = self.dropout
+            shown["coef_"], bias = self.function(shown["coef_"], shown["intercept_"])
+            shown["intercept_"] = np.broadcast_to(np.ravel(shown["intercept_"]), bias.shape)
+        fitted = FittedArrays(shown, settings, precision, (center, offset), bias)
         return certificate_of(data, judged, title=title, tolerance=self.tolerance, fitted=fitted)
 
 

@@ -48,7 +48,7 @@ cancel: with the same inequality for M + δ, f − min f changes by at most
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
@@ -181,20 +181,14 @@ Subject = JudgedRows | Matrix
 class FittedArrays(NamedTuple):
     """Fitted attributes of an estimator that its certificate compares with the data."""
 
-    objective: float
-    rank: int
-    threshold: float
-    singular_values: Matrix
-    coef: Matrix | None = None  # (d, m)
-    intercept: Matrix | None = None  # (d,)
+    attributes: Mapping[str, Any]  # numbers and arrays of NumPy by name, such as ``objective_``
+    # values that attributes such as ``dropout_`` repeat
+    settings: Mapping[str, float] = {}
+    precision: float = 0.0  # rounding unit of the dtype of the attributes
     # `predict` subtracts a mean of x, stored as two vectors (m,), and adds the prediction (d,) at
     # this mean, which has more digits than ``intercept_`` and follows it if a user assigned that.
     center: tuple[Matrix, Matrix] | None = None
     bias: Matrix | None = None
-    mean: Matrix | None = None  # (m,): ``mean_``
-    # pairs of an attribute that repeats a setting, such as ``dropout_``, and the setting
-    settings: tuple[tuple[float, float], ...] = ()
-    precision: float = 0.0  # rounding unit of the dtype of the attributes
 
 
 class Judged(NamedTuple):
@@ -336,23 +330,25 @@ def _of_factor(subject: JudgedRows, factor: RowFactor, judged: Judged) -> White:
     if ridge > 0:
         inputs = np.vstack([inputs, math.sqrt(ridge) * np.diag(1.0 * varies)])
         outputs = np.vstack([outputs, np.zeros((m, outputs.shape[1]))])
-    # 3) The range of the standardised inputs
+    # 3) The range of the standardised inputs, by a QR factorisation with pivoting
     loads = _nonzero(np.linalg.norm(inputs, axis=0))
-    P, s, W = scipy.linalg.svd(inputs / loads, full_matrices=False)
-    pivots = np.abs(np.diag(scipy.linalg.qr(inputs / loads, mode="r", pivoting=True)[0]))
+    basis, pivoted, order = scipy.linalg.qr(inputs / loads, mode="economic", pivoting=True)
+    pivots, upper = np.abs(np.diag(pivoted)), np.zeros_like(pivoted)
+    upper[:, order] = pivoted
     level = max(factor.level, 4 * gamma(m) * float(pivots.max(initial=0.0)))
     rank = int((pivots > max(level, subject.resolution(m, judged.precision))).sum())
-    unresolved = P[:, rank : int((pivots > level).sum())]
-    P, s, upper = P[:, :rank], s[:rank], s[:rank, None] * W[:rank]
-    dropped, least = int(varies.sum()) - len(s), float(s.min(initial=1.0))
+    unresolved = basis[:, rank : int((pivots > level).sum())]
+    basis, upper, dropped = basis[:, :rank], upper[:rank], int(varies.sum()) - rank
+    sizes = scipy.linalg.svdvals(upper) if rank else np.ones(1)
+    least = float(sizes[-1])
     error = factor.error * float((units / loads)[varies].max(initial=0.0)) ** (1 + factor.squared)
     error = error / least if factor.squared else error
     error = UNKNOWN if factor.error >= UNKNOWN else error  # also if no column seems to vary
     sine = error / (least - error) if error < least else UNKNOWN
     graded = loads[varies].max(initial=0.0) / loads[varies].min(initial=math.inf)
     outside = _outside(V, upper * loads, sine * float(graded))
-    target = outputs.T @ P
-    residual = outputs - P @ target.T
+    target = outputs.T @ basis
+    residual = outputs - basis @ target.T
     floor, lost = float((residual**2).sum()), float(((outputs.T @ unresolved) ** 2).sum())
     if factor.squared and dropped:  # a moment may hide directions of small variance
         lost = max(lost, floor)
@@ -360,8 +356,7 @@ def _of_factor(subject: JudgedRows, factor: RowFactor, judged: Judged) -> White:
         outside = Ball(outside.value, max(outside.error, outside.value))
     if unresolved.size and not factor.squared:  # neither is known what they add to the loss
         found = found._replace(doubt=found.doubt + math.sqrt(lost))
-    condition = float(s.max(initial=1.0) / least) ** 2
-    found = found._replace(outside=outside, condition=condition)
+    found = found._replace(outside=outside, condition=float(sizes[0] / least) ** 2)
     if autoencoder:
         return found
     # 4) The least-squares map and the weights for white inputs.
@@ -739,7 +734,15 @@ def _optimum(white: White, strength: float, width: int, tied: bool) -> Optimum:
         values, left = np.clip(values[::-1], 0.0, None), left[:, ::-1]
         right, missing = left.T, float((target**2).sum() - (values**2).sum())
     else:
-        left, values, right = scipy.linalg.svd(target, full_matrices=False)
+        # ‖Mw‖ is accurate where the eigenvalue of the Gram matrix, its square, is not.
+        wide = target.shape[0] < target.shape[1]
+        _, first = scipy.linalg.eigh(target @ target.T if wide else target.T @ target)
+        second = target.T @ first if wide else target @ first
+        values = np.linalg.norm(second, axis=0)
+        order = np.argsort(-values, kind="stable")
+        values, first, second = values[order], first[:, order], second[:, order]
+        second = second / _nonzero(values)
+        left, right = (first, second.T) if wide else (second, first.T)
     level = threshold(values[:width], strength, width)
     tail = float((values[width:] ** 2).sum()) + white.rest
     value = smallest_loss(values[:width], tail + missing, strength, width)
@@ -954,15 +957,16 @@ def compared(
     NaN counts as infinite.
     """
     unit, width, precision, values = white.unit, judged.width, fitted.precision, best.values
+    shown = fitted.attributes
     top = float(values.max(initial=0.0)) or 1.0
     error = (doubt + math.sqrt(white.lost)) / top  # also of directions that count as constant
     # Singular values outside of the range of the inputs may be given as zeros or left out.
-    given = np.asarray(fitted.singular_values, dtype=float) / unit
+    given = np.asarray(shown["singular_values_"], dtype=float) / unit
     both = np.zeros((2, max(len(given), min(width, len(values)))))
     both[0, : len(given)], both[1, : len(values)] = given, values[: both.shape[1]]
     away = float((np.abs(both[0] - both[1]) - precision * both[1]).max())
     # α < s_ρ and, unless ρ = r, s_{ρ+1} ≤ α.
-    rank, level = fitted.rank, fitted.threshold / unit
+    rank, level = int(shown["rank_"]), float(shown["threshold_"]) / unit
     padded = np.append(values, np.zeros(width)) if white.squared or white.lost > 0 else values
     most = min(len(padded), width)
     after = float(padded[rank]) - level if 0 <= rank < most else 0.0
@@ -982,29 +986,30 @@ def compared(
     # The digits of a loss below 10⁻⁶ of E‖y‖² are those of a difference of larger numbers.
     scale = max(loss.value, 4 * loss.error / ATTRIBUTES, 1e-6 * white.energy)
     scale = min(scale, white.energy or 1.0) or 1.0
-    objective = abs(fitted.objective / unit / unit - loss.value) / scale
+    objective = abs(float(shown["objective_"]) / unit / unit - loss.value) / scale
     found += [("objective_", Ball(objective, loss.error / scale))]
-    found += [("settings", Ball(abs(a - b) / (abs(b) or 1.0))) for a, b in fitted.settings]
+    for name, value in fitted.settings.items():
+        found += [(name, Ball(abs(float(shown[name]) - value) / (abs(value) or 1.0)))]
     found += _of_function(fitted, judged, white)
     return [(name, ball if math.isfinite(ball.value) else Ball(math.inf)) for name, ball in found]
 
 
 def _of_function(fitted: FittedArrays, judged: Judged, white: White) -> list[tuple[str, Ball]]:
     """Return relative differences of ``coef_``, ``intercept_`` and ``mean_``."""
-    rows, precision = white.rows, fitted.precision
+    rows, precision, shown = white.rows, fitted.precision, fitted.attributes
     found: list[tuple[str, Any, Any]] = []
     if rows is None:
         return []
     d, m, (shift, rest) = rows.deviations, len(judged.right), rows.mean
     offset, error = rest.value, rest.error
-    if fitted.mean is not None:  # in standard deviations; a constant feature has none
-        away = np.abs((fitted.mean - shift) - offset) - precision * np.abs(shift + offset)
+    if "mean_" in shown:  # in standard deviations; a constant feature has none
+        away = np.abs((shown["mean_"] - shift) - offset) - precision * np.abs(shift + offset)
         exact = np.where(d > 0, 0.0, np.where(away > error, math.inf, 0.0))
         found += [
             ("mean_", np.clip(away, 0.0, None) / _nonzero(d) * (d > 0) + exact, error / _nonzero(d))
         ]
-    if fitted.coef is not None and fitted.center is not None and fitted.bias is not None:
-        product, coef = judged.left @ judged.right.T, fitted.coef
+    if fitted.center is not None and fitted.bias is not None:
+        product, coef = judged.left @ judged.right.T, shown["coef_"]
         wrong = np.clip(np.abs(coef - product) - precision * np.abs(product), 0.0, None)
         noise = gamma(judged.width) * (np.abs(judged.left) @ np.abs(judged.right).T)
         size, top = math.sqrt(white.energy) * white.unit or 1.0, float(np.abs(product).max()) or 1.0
@@ -1021,7 +1026,7 @@ def _of_function(fitted: FittedArrays, judged: Judged, white: White) -> list[tup
         # ``intercept_``, which has the rounding errors of the means
         rounding = (m + 8) * max(precision, gamma(0))
         rounding = rounding * (np.abs(expected) + np.abs(coef) @ np.abs(mean))
-        stated = np.abs(fitted.intercept - (expected - coef @ mean)) - rounding
+        stated = np.abs(shown["intercept_"] - (expected - coef @ mean)) - rounding
         for value in (away, stated):
             found += [("intercept_", np.clip(value, 0.0, None) / size, off / size)]
     return [

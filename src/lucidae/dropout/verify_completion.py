@@ -114,16 +114,17 @@ def measure_completion(
     scale = sum(float(np.linalg.norm(part)) for part in (*pulls, *pushes)) or 1.0
     slope = math.hypot(*(float(np.linalg.norm(a - b)) for a, b in zip(pulls, pushes, strict=True)))
     # 5) The fitted attributes; a singular value close to the limit may count as zero or not.
-    given, count = np.asarray(fitted.singular_values, dtype=float), int(fitted.rank)
+    shown = fitted.attributes
+    given, count = np.asarray(shown["singular_values_"], dtype=float), int(shown["rank_"])
     least, most = (np.count_nonzero(sizes > factor * limit) for factor in (10, 0.1))
     difference = math.inf
     if given.shape == (count,) and least <= count <= most:
         found, truth = np.transpose(
             [
-                (float(fitted.objective), value * unit**2),
-                (float(fitted.threshold), level * unit),
+                (float(shown["objective_"]), value * unit**2),
+                (float(shown["threshold_"]), level * unit),
                 *zip(given, (sizes[:count] + level) * unit, strict=True),
-                *fitted.settings,
+                *((float(shown[name]), wanted) for name, wanted in fitted.settings.items()),
             ]
         )
         differences = np.abs(found - truth) / np.where(truth == 0, 1.0, np.abs(truth))
