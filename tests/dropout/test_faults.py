@@ -7,7 +7,7 @@ of the fit must not hold.
 
 import itertools
 from collections import Counter
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 
 import numpy as np
@@ -15,7 +15,7 @@ import pytest
 import scipy.sparse
 
 from lucidae import DropoutAutoencoder, DropoutFactorization, DropoutRegressor, certify
-from lucidae.dropout import network, problem, solvers, theory
+from lucidae.dropout import network, problem, regressor, solvers, theory
 from lucidae.moments import SecondMoment
 
 SIZES = {"80 x 6": (80, 6), "400 x 60": (400, 60)}
@@ -74,13 +74,20 @@ def scaled_columns(X, weights):
     return (X.multiply(units).tocsr() if scipy.sparse.issparse(X) else X * units), weights
 
 
-def of_result(place, name, change):
-    """Return a fault in the result of a function."""
+def of_result(places, name, change):
+    """Return a fault in the result of a function, in each module that calls it."""
 
     def changed(function):
         return lambda *args, **kwargs: change(function(*args, **kwargs))
 
-    return lambda: replaced(place, name, changed)
+    @contextmanager
+    def everywhere():
+        with ExitStack() as stack:
+            for place in places:
+                stack.enter_context(replaced(place, name, changed))
+            yield
+
+    return everywhere
 
 
 def moved(moment, mean=0.0, square=1.0, weight=1.0):
@@ -93,10 +100,16 @@ def moved(moment, mean=0.0, square=1.0, weight=1.0):
     )
 
 
+def enlarged(white):
+    return white if white.lift is None else replace(white, lift=1.05 * white.lift)
+
+
 def turned(white):
     lift = white.lift if white.lift is None else white.lift[:, ::-1]
     return type(white)(white.matrix, lift, white.floor)
 
+
+BOTH = (network, solvers)
 
 FAULTS = {
     "unit of five columns": of_rows(scaled_columns),
@@ -105,36 +118,40 @@ FAULTS = {
     "weights squared": of_rows(lambda X, w: (X, None if w is None else w**2)),
     "permuted columns": of_rows(lambda X, w: (X[:, np.r_[1, 0, 2 : X.shape[1]]], w)),
     "wrong mean": lambda: replaced(SecondMoment, "_of_rows", broken_mean),
-    "merged weight": of_result(SecondMoment, "merge", lambda found: moved(found, weight=1.1)),
-    "merged squares": of_result(SecondMoment, "merge", lambda found: moved(found, square=1.02)),
-    "merged mean": of_result(SecondMoment, "merge", lambda found: moved(found, mean=0.3)),
-    "joint moment": of_result(network, "joint_moment", lambda found: moved(found, square=0.97)),
-    "joint mean": of_result(problem, "joint_moment", lambda found: moved(found, mean=0.2)),
-    "whitening": of_result(solvers, "whiten", turned),
+    "merged weight": of_result((SecondMoment,), "merge", lambda found: moved(found, weight=1.1)),
+    "merged squares": of_result((SecondMoment,), "merge", lambda found: moved(found, square=1.02)),
+    "merged mean": of_result((SecondMoment,), "merge", lambda found: moved(found, mean=0.3)),
+    "joint moment": of_result(
+        (problem, regressor), "joint_moment", lambda found: moved(found, square=0.97)
+    ),
+    "joint mean": of_result(
+        (problem, regressor), "joint_moment", lambda found: moved(found, mean=0.2)
+    ),
+    "whitening": of_result(BOTH, "whiten", turned),
     "principal axes": of_result(
-        network, "solve_autoencoder", lambda found: replace(found, weights=found.weights[::-1])
+        (network,), "solve_autoencoder", lambda found: replace(found, weights=found.weights[::-1])
     ),
     "singular vectors": of_result(
-        solvers, "leading_svd", lambda found: (found[0][:, ::-1], *found[1:])
+        BOTH, "leading_svd", lambda found: (found[0][:, ::-1], *found[1:])
     ),
     "singular values": of_result(
-        solvers, "leading_svd", lambda found: (found[0], 1.01 * found[1], found[2])
+        BOTH, "leading_svd", lambda found: (found[0], 1.01 * found[1], found[2])
     ),
     "shrinkage": of_result(
-        solvers,
+        (solvers,),
         "shrink",
         lambda found: theory.Shrinkage(found.rank, 0.9 * found.threshold, 1.01 * found.values),
     ),
-    "floor": of_result(problem, "_floor", lambda found: 1.1 * found + 0.01),
+    "floor": of_result(
+        BOTH, "whiten", lambda found: replace(found, floor=1.1 * found.floor + 0.01)
+    ),
     "centers": of_result(
-        network.NetworkState, "centers", lambda found: (found[0] + 0.1, found[1])
+        (network.NetworkState,), "centers", lambda found: (found[0] + 0.1, found[1])
     ),
     "equalizer": of_result(
-        solvers, "equalized_factors", lambda found: (1.1 * found[0], found[1])
+        (solvers,), "equalized_factors", lambda found: (1.1 * found[0], found[1])
     ),
-    "range of inputs": of_result(
-        problem, "input_range", lambda found: (found[0] * 1.05, found[1])
-    ),
+    "unit of the whitening": of_result(BOTH, "whiten", enlarged),
 }  # fmt: skip
 
 
