@@ -2,8 +2,7 @@
 
 Run with ``python -m benchmarks linear``. MNIST is used when it is cached (``lucidae data fetch``),
 random numbers of its size and spectrum otherwise. Work and peers are timed in turn in one process,
-each at its best number of threads; figures are medians and their ratios. Growth is the slope of
-log time over log size, beside the one that theory gives.
+each at its best number of threads; figures are medians and their ratios.
 """
 
 from __future__ import annotations
@@ -11,13 +10,13 @@ from __future__ import annotations
 import os
 import time
 import tracemalloc
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import ExitStack
 from statistics import median
 
 import numpy as np
 import torch
-from sklearn.decomposition import PCA, IncrementalPCA
+from sklearn.decomposition import IncrementalPCA
 from threadpoolctl import threadpool_limits
 
 from benchmarks._tables import mnist_rows
@@ -185,7 +184,7 @@ def same_trajectory(
         print(f"    {name} against naive steps: {error:.1e}  {verdict('≤ 1e-8', error <= 1e-8)}")
 
 
-# P2 and P3: principal components, streamed and at once.
+# P2: principal components, streamed (at once: P3 and P13 in benchmarks/peers.py).
 
 
 def streamed(estimator: LinearAutoencoder | IncrementalPCA, X: np.ndarray) -> np.ndarray:
@@ -234,20 +233,6 @@ def streamed_against_fit(X: np.ndarray) -> None:
         )
 
 
-def at_once(X: np.ndarray) -> None:
-    works: dict[str, Work] = {
-        "ours": lambda: LinearAutoencoder(K).fit(X),
-        "peer": lambda: PCA(K, svd_solver="covariance_eigh").fit(X),
-    }
-    times = best_medians(works, repeats=7)
-    ratio = times["ours"] / times["peer"]
-    print(f"P3  full batch, k = {K} (float32: P13 in benchmarks/peers.py)")
-    print(
-        f"    PCA {times['peer']:.3f} s, LinearAutoencoder {times['ours']:.3f} s, "
-        f"ratio {ratio:.2f}  {verdict('≤ 1.1', ratio <= 1.1)}"
-    )
-
-
 # P8: the Hessian's spectrum.
 
 
@@ -266,70 +251,10 @@ def hessian(X: np.ndarray) -> None:
     )
 
 
-# Growth.
-
-
-def random_rows(n: int, m: int) -> np.ndarray:
-    return np.random.default_rng(0).standard_normal((n, m)) * np.linspace(3, 0.1, m)
-
-
-def fitting_rows(n: int) -> Work:
-    X = random_rows(n, 300)
-    return lambda: LinearAutoencoder(10).fit(X)
-
-
-def fitting_features(m: int) -> Work:
-    X = random_rows(4 * m, m)
-    return lambda: LinearAutoencoder(10).fit(X)
-
-
-def descending(m: int) -> Work:
-    covariance = DenseCovariance(np.diag(np.linspace(3, 0.1, m)))
-    start = UntiedWeights(*(START * np.random.default_rng(0).standard_normal((2, K, m))))
-    return lambda: solver_epochs(covariance, start, 100)
-
-
-def simulating(k: int, m: int) -> Work:
-    values = np.linspace(3, 0.1, m)
-    plan = Plan(Spectrum(values, np.eye(m), values.sum()), k, 200, record_at=(200,))
-    return lambda: simulate([Run("rag", "nesterov", RATE)], plan)
-
-
-def curving(m: int, k: int) -> Work:
-    values = np.linspace(3, 0.1, m)
-    point = AlignedPoint.nonuniform(values, np.linspace(0.1, 0.9, k) * values[k - 1])
-    return lambda: hessian_eigenvalues(point)
-
-
-GROWTHS: list[tuple[str, Callable[[int], Work], Sequence[int], str]] = [
-    ("fit in n", fitting_rows, (5000, 10_000, 20_000, 40_000), "1"),
-    ("fit in m (n = 4m)", fitting_features, (200, 400, 800, 1600), "3"),
-    ("gradient epoch in m", descending, (500, 1000, 2000), "2"),
-    ("simulated epoch in m", lambda m: simulating(K, m), (2000, 4000, 8000), "1"),
-    ("simulated epoch in k", lambda k: simulating(k, 2000), (25, 50, 100, 200), "1 to 2"),
-    ("Hessian spectrum in m", lambda m: curving(m, K), (1000, 2000, 4000), "1"),
-    ("Hessian spectrum in k (m = 4k)", lambda k: curving(4 * k, k), (50, 100, 200), "2"),
-]
-
-
-def growth() -> None:
-    print("Growth: exponent of time, measured and by theory")
-    for name, make, sizes, theory in GROWTHS:
-        times = []
-        for size in sizes:
-            work = make(size)
-            work()
-            times.append(best_medians({"work": work}, repeats=3)["work"])
-        slope = float(np.polyfit(np.log(sizes), np.log(times), 1)[0])
-        print(f"    {name:<32} {slope:5.2f}  theory {theory:<7} ({times[-1]:.3f} s at {sizes[-1]})")
-
-
 if __name__ == "__main__":
     source, data = mnist_rows()
     print(f"{source}, {data.shape[0]} × {data.shape[1]}, threads tried: {THREADS}")
     training(data)
     streaming(data)
     streamed_against_fit(data)
-    at_once(data)
     hessian(data)
-    growth()

@@ -1,9 +1,8 @@
-"""The full-covariance VAE against gamma_map, ARDRegression, MultiTaskLasso; choice of γ; growth.
+"""The full-covariance VAE against gamma_map, ARDRegression, MultiTaskLasso; choice of γ.
 
 Run with ``python benchmarks/sparsity.py [sources leadfield one_response …]``. Work and
 peers are timed in turn in one process, each at its best number of BLAS threads; figures are
-medians. Energies are tr(XXᵀΣ⁻¹)/n + log|Σ|, lower is better; errors are ‖U − U₀‖/‖U₀‖. Growth is
-the slope of log time over log size, beside the one that theory gives.
+medians. Energies are tr(XXᵀΣ⁻¹)/n + log|Σ|, lower is better; errors are ‖U − U₀‖/‖U₀‖.
 """
 
 from __future__ import annotations
@@ -268,31 +267,7 @@ def stacks() -> None:
         print(f"            {ended.converged.mean():.0%} converged", flush=True)
 
 
-def exponent(sizes: Sequence[int], times: Sequence[float]) -> float:
-    return float(np.polyfit(np.log(sizes), np.log(times), 1)[0])
-
-
-def growth() -> None:
-    print("    growth of one fit (median of three), measured against theory")
-    settings = {
-        "κ": ([2000, 4000, 8000, 16000], lambda k: (100, k, 10, 20), "1"),
-        "d": ([50, 100, 200, 400], lambda d: (d, 2000, 10, 20), "≤ 2"),
-        "n": ([100, 1000, 10_000, 100_000], lambda n: (50, 100, 5, n), "0 to 1: one QR"),
-    }
-    for name, (sizes, shape, theory) in settings.items():
-        times = []
-        for size in sizes:
-            p = make_sparse_regression(*shape(size), 3, snr_db=20, random_state=0)
-            with threadpool_limits(1, user_api="blas"):
-                times.append(median(timed(partial(fitted, p))[0] for _ in range(REPEATS)))
-        print(
-            f"    {name}: {exponent(sizes, times):5.2f}  (theory {theory}; {times[-1]:.2f} s at "
-            f"{sizes[-1]})",
-            flush=True,
-        )
-
-
-WORKS = (sources, leadfield, noise, one_response, features, stacks, growth)
+WORKS = (sources, leadfield, noise, one_response, features, stacks)
 SECTIONS = {work.__name__: work for work in WORKS}
 
 

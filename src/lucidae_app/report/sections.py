@@ -64,7 +64,10 @@ class Study:
                 f"{LARGEST_WIDTH:,}. Choose some with --columns, or use lucidae fit linear."
             )
         table = scaled(prepared)
-        spread = np.nanstd(table.values, axis=0) if table.moment is None else _deviations(table)
+        if table.moment is None:
+            spread = np.nanstd(table.values, axis=0)
+        else:
+            spread = np.sqrt(np.diag(table.moment.covariance))
         if not np.any(spread > 0):
             raise ValueError(
                 f"All rows of {table.name!r} are equal; the report needs columns that vary: choose "
@@ -156,11 +159,6 @@ def counted(model: Any) -> int:
     of k − 1.
     """
     return int(model.n_components_) if model.component_count_.n_components else 0
-
-
-def _deviations(table: Table) -> Matrix:
-    """Return the standard deviations of the columns of a table with a second moment."""
-    return np.sqrt(np.diag(table.moment.covariance))
 
 
 @dataclass(frozen=True, slots=True)
