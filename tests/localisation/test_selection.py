@@ -25,8 +25,7 @@ from lucidae.mne.certificate import SelectedSources, Span
 from lucidae.mne.estimate import GroupEstimate, observable_basis
 from lucidae.mne.inverse import neighbourhoods
 from lucidae.sparsity.covariances import rotation_to_rows
-from lucidae.sparsity.posterior import covariance_threshold, removal_costs
-from lucidae.sparsity.prior import Groups
+from lucidae.sparsity.posterior import removal_costs
 
 pytestmark = pytest.mark.filterwarnings("ignore:The model does not fit:UserWarning")
 
@@ -369,86 +368,10 @@ def test_removing_groups_one_by_one_costs_what_brute_force_says():
         assert removal_costs(left, means @ means.mT)[2] == np.inf
 
 
-def without_a_step(estimate, numbers):
-    """Return what is left of the latents if groups have no prior variance, from the definition."""
-    owners = np.unique(estimate.labels[estimate.columns], return_inverse=True)[1]
-    fields = estimate.gain[:, estimate.columns] @ estimate._roots[0]
-    fields = fields[:, ~np.isin(owners, numbers)]
-    noise, data = estimate.noise_variance, estimate.responses
-    left = np.linalg.inv(np.eye(fields.shape[1]) + fields.T @ fields / noise)
-    mean = left @ fields.T @ data / noise
-    return left, mean @ mean.T / data.shape[1]
-
-
-@KINDS
-def test_groups_that_are_removed_at_once_leave_what_the_definition_says(group_covariance):
-    data = simulated("scattered", "mag", sources=(5, 21, 30), n_times=20, seed=3)
-    every = localised(data, group_covariance=group_covariance, significance=None).estimate
-    left, moment = every._latent_moments()
-    groups = Groups.of(every.labels[every.columns], every.columns.size)
-    evidence = np.zeros(groups.count)
-    for numbers, members in groups.by_size():
-        place = (members[:, :, None], members[:, None, :])
-        evidence[numbers] = removal_costs(left[place], moment[place])
-    allowed = np.full(groups.count, 0.5)
-    found, moments, sizes = estimates.without_weakest(
-        left, moment, groups.by_size(), evidence, allowed
-    )
-    remaining = np.concatenate([numbers for numbers, _ in sizes])
-    gone = np.setdiff1d(np.arange(groups.count), remaining)
-    assert gone.size >= 2
-    assert evidence[gone].max() <= evidence[remaining].min()
-    order = np.sort(np.concatenate([members.ravel() for _, members in sizes]))
-    assert_array_equal(order, np.arange(len(found)))
-    # The order of the columns is another one, given by `sizes`.
-    columns = np.concatenate(
-        [np.ravel(m[n == number]) for number in np.sort(remaining) for n, m in sizes]
-    )
-    expected = without_a_step(every, gone)
-    assert_allclose(found[np.ix_(columns, columns)], expected[0], atol=1e-10)
-    assert_allclose(moments[np.ix_(columns, columns)], expected[1], atol=1e-8)
-
-
-@pytest.mark.parametrize(("group_covariance", "seed"), [("full", 3), ("spherical", 5)])
-def test_the_same_sources_remain_if_groups_are_removed_one_at_a_time(
-    group_covariance, seed, monkeypatch
-):
-    several, original = [], estimates.without_weakest
-    monkeypatch.setattr(
-        estimates, "without_weakest", lambda *parts: several.append(1) or original(*parts)
-    )
-    data = simulated("scattered", "mag", sources=(5, 21, 30), n_times=20, seed=seed)
-    every = localised(data, group_covariance=group_covariance, significance=None).estimate
-    at_once = every._significant(0.05)
-    assert several
-    monkeypatch.setattr(estimates, "SEVERAL", 10**9)
-    assert_array_equal(at_once, every._significant(0.05))
-
-
-@pytest.mark.parametrize(
-    ("n_times", "significance", "distance"), [(10, 0.05, 0.15), (50, 0.05, None), (20, 1.0, None)]
-)
-def test_the_fit_that_sources_are_selected_from_misses_little_evidence(
-    n_times, significance, distance, monkeypatch
-):
-    accuracies, original = [], estimates.fit_prior
-    monkeypatch.setattr(estimates, "fit_prior", lambda *a: accuracies.append(a[5]) or original(*a))
-    data = simulated("scattered", "mag", n_times=n_times)
-    estimate = localised(data, significance=significance).estimate
-    (size,) = set(np.unique(estimate.labels, return_counts=True)[1])
-    threshold = covariance_threshold(significance, np.unique(estimate.labels).size, int(size))
-    expected = min(0.15, (2.0 * estimates.MISSED * threshold / n_times) ** 0.5)
-    assert_allclose(accuracies[0], max(1e-6, expected))
-    assert distance is None or accuracies[0] == distance
-    assert accuracies[-1] == 1e-6
-    accuracies.clear()
-    localised(data, significance=None)
-    assert accuracies == [1e-6]
-
-
 def fitted(gain, data, labels, **settings):
     settings = {"noise_variance": 1.0, "significance": 0.05, **settings}
-    return GroupEstimate.fit(gain, data, labels, group_covariance="full", **settings)
+    estimate = GroupEstimate.fit(gain, data, labels, group_covariance="full", **settings)
+    return estimate.significant()
 
 
 def test_a_significant_source_is_found_whatever_the_threshold_is():

@@ -22,7 +22,7 @@ where source b has the prior I ⊗ Γ_b on the columns [Φ_b, δ∂₁Φ_b, δ�
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
@@ -30,7 +30,7 @@ import numpy as np
 import scipy.linalg
 import scipy.spatial
 
-from lucidae.mne.estimate import GroupEstimate, observable_basis
+from lucidae.mne.estimate import DOUBT, GroupEstimate, observable_basis
 from lucidae.mne.problem import EvokedProblem, Floats
 from lucidae.sparsity.prior import full_moves, majorized_covariances
 
@@ -114,18 +114,20 @@ def fit_with_errors(
                 break
         return estimate, expansion, FittedNoise(np.eye(rank), 0.0, 0.0, 0.0, samples)
 
-    # 1) Fit without errors, and raise the noise by a share of the power.
+    # 1) Fit without errors.
     candidates = fit(gain, responses, labels)
-    if not (position_error or model_error):
-        return without_errors()
-    level = 1.0 + model_error * sensor_power(problem) / noise_variance
-    raised = candidates.moved(*_whitened(level * np.eye(rank), gain, responses), count)
-    # 2) This makes sources doubtful that explain errors of the forward solution, or leaves them
-    # out. If it does neither, there are no such errors.
-    if chosen and not raised.doubtful.size:
+    if chosen or not (position_error or model_error):
         plain = without_errors()
-        if plain[0].columns.size == raised.columns.size:
+    if not (position_error or model_error):
+        return plain
+    # 2) Raise the noise by a share of the power. If the same sources are significant at `DOUBT`
+    # times this noise, none of them explains errors of the forward solution.
+    level = 1.0 + model_error * sensor_power(problem) / noise_variance
+    if chosen:
+        louder = plain[0].moved(*_whitened(DOUBT * level * np.eye(rank), gain, responses))
+        if louder.significant(count).columns.size == plain[0].columns.size:
             return plain
+    raised = candidates.moved(*_whitened(level * np.eye(rank), gain, responses)).cleared()
     samples, change = independent_samples(raised), 0.0
     labels, basis = observable_basis(gain, labels, HIDDEN)
     gain, expansion = gain @ basis, expansion @ basis
@@ -137,14 +139,18 @@ def fit_with_errors(
             shifts, responses, estimate, level * noise_variance, estimate.thresholds
         )
         estimate = estimate.at(priors)
-    # 4) Fit their prior covariances and compute their errors in turn.
+    # 4) Fit their prior covariances and compute their errors in turn. Those that are then not
+    # significant are left out, which changes both.
     for _ in range(ROUNDS):
         noise = level * np.eye(rank) + shifts.errors(estimate) / noise_variance
-        estimate = estimate.moved(*_whitened(noise, gain, responses), samples)
+        estimate = estimate.moved(*_whitened(noise, gain, responses))
         found = level * np.eye(rank) + shifts.errors(estimate) / noise_variance
         change = float(np.linalg.norm(found - noise) / np.linalg.norm(noise))
         if change <= SETTLED:
-            break
+            kept = estimate.significant(samples)
+            if kept.columns.size == estimate.columns.size:
+                break
+            estimate = kept
     errors = FittedNoise(noise, position_error, model_error, change, samples)
     return estimate, expansion, errors
 
@@ -199,8 +205,9 @@ def rearranged(
             others = np.hstack([np.zeros((len(responses), 0)), *rest])
             lower = np.linalg.cholesky(noise * np.eye(len(responses)) + others @ others.T)
             # 2) The evidence of a source at every place nearby that is free.
-            places = [one for one in shifts.near(group) if one == group or one not in priors]
-            fields = shifts.fields(places)
+            near, fields = shifts.near(group)
+            free = [k for k, one in enumerate(near) if one == group or one not in priors]
+            places, fields = [near[k] for k in free], fields[free]
             found, gains = best_priors(lower, fields, root)
             excess = count * gains - [thresholds[shifts.size(one)] for one in places]
             # 3) The best of them, or none.
@@ -260,6 +267,7 @@ class Shifts:
     labels: Floats  # (κ,): group of each column, ascending
     expansion: Any  # (n_columns, κ): currents of the sources by coefficients of the columns
     position_error: float  # δ in metres
+    known: dict[int, tuple[list[int], Floats]] = field(default_factory=dict)  # those of `near`
 
     @cached_property
     def tree(self) -> Any:
@@ -270,13 +278,15 @@ class Shifts:
         """Return the number of columns of a group, zero if there is no such group."""
         return int(np.diff(np.searchsorted(self.labels, [group, group + 1]))[0])
 
-    def near(self, group: int) -> list[int]:
-        """Return the sources near a source, with itself; of a patch itself alone."""
-        places = self.tree.data
-        if group >= len(places):
-            return [group]
-        near = self.tree.query_ball_point(places[group], REACH * self.spacing)
-        return [one for one in sorted(near) if self.size(one)]
+    def near(self, group: int) -> tuple[list[int], Floats]:
+        """Return the sources near a source, with itself (of a patch itself alone), and `fields`."""
+        if group not in self.known:
+            places, found = self.tree.data, [group]
+            if group < len(places):
+                near = self.tree.query_ball_point(places[group], REACH * self.spacing)
+                found = [one for one in sorted(near) if self.size(one)]
+            self.known[group] = found, self.fields(found)
+        return self.known[group]
 
     @cached_property
     def spacing(self) -> float:

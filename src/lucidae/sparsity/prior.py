@@ -221,6 +221,8 @@ def leave_group_out(
     covariance: Matrices, metric: Matrices, explained: Matrices
 ) -> tuple[Matrices, Matrices, Matrices]:
     """Return metric and explained moment of each group after it is left out, and what it gains."""
+    if not covariance.any():
+        return metric, explained, np.zeros(len(metric))
     # Let Γ = TTᵀ and M = I − TᵀST, the posterior covariance of the group's latents. Woodbury's
     # identity gives Σ₋⁻¹ = Σ⁻¹ + Σ⁻¹Φ_gT M⁻¹ TᵀΦ_gᵀΣ⁻¹, so S₋ = S + ST M⁻¹ TᵀS = RS and Q₋ = RQRᵀ
     # with R = I + ST M⁻¹ Tᵀ. The energy rises by log|M| + tr(M⁻¹TᵀQT).
