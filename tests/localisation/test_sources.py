@@ -535,7 +535,7 @@ def test_path_goes_from_no_source_to_the_sources_of_the_fit():
     assert_array_equal(result.path_sources(folds)[1], np.sort(result.sources))
     # The path counts fewer columns, because it removes those that are not significant at once.
     result = localised(
-        simulated("grid", "mag", sources=(3, 4, 9, 30), seed=4, n_times=6, strength=0.4)
+        simulated("grid", "mag", sources=(3, 4, 9, 30), seed=11, n_times=6, strength=0.4)
     )
     path = result.noise_path()
     at = int(np.argmin(np.abs(path.noise_variances - 1.0)))

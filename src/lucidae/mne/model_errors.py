@@ -127,7 +127,7 @@ def fit_with_errors(
         louder = plain[0].moved(*_whitened(DOUBT * level * np.eye(rank), gain, responses))
         if louder.significant(count).columns.size == plain[0].columns.size:
             return plain
-    raised = candidates.moved(*_whitened(level * np.eye(rank), gain, responses)).cleared()
+    raised = candidates.moved(*_whitened(level * np.eye(rank), gain, responses)).significant(count)
     samples, change = independent_samples(raised), 0.0
     labels, basis = observable_basis(gain, labels, HIDDEN)
     gain, expansion = gain @ basis, expansion @ basis
