@@ -6,7 +6,7 @@ It prints one Markdown table, and below it the error of every check that failed.
 1 if there is one. Without a GPU the same checks run with torch on the CPU, at tiny sizes. The
 folder ``.carry`` may contain packages that the machine lacks, such as array_api_compat. The full
 run takes at most four minutes: what would begin later is left out, and named. Comparisons with
-NumPy come first, for all libraries. Only torch records its steps as CUDA graphs: the goal for the
+NumPy come first, for all libraries. Only torch records simulated epochs as CUDA graphs: the goal for the
 time per epoch does not apply to CuPy.
 """
 
@@ -19,6 +19,7 @@ import traceback
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from functools import cache
 from statistics import median
 from typing import Any
@@ -33,9 +34,10 @@ from lucidae import (
     SparseVAE,
     certify,
 )
-from lucidae.arrays import graphs, like, to_numpy
+from lucidae.arrays import like, to_numpy
 from lucidae.arrays.eigen import leading_eigenpairs
 from lucidae.datasets import make_meg_leadfield, make_sparse_regression
+from lucidae.linear import Plan, Run, simulate, simulation
 
 LIMIT_S = 200.0
 """Seconds after which no further check begins."""
@@ -44,11 +46,6 @@ METHODS = ("rag", "plain", "nonuniform_l2", "linear_vae", "uniform_l2", "nested_
 GOAL_MS = {"rag": 0.1, "plain": 0.1, "nonuniform_l2": 0.1, "linear_vae": 0.1}
 TOLERANCES = {"float64": 1e-10, "float32": 1e-5}
 SEEDS = np.random.default_rng
-
-
-def penalties(method: str, k: int) -> Any:
-    """Return the argument `l2` for a method with k latents."""
-    return np.linspace(0.02, 0.1, k) if method == "nonuniform_l2" else 0.05
 
 
 Check = Callable[[], tuple[str, str, bool]]
@@ -122,7 +119,7 @@ class Library:
     @property
     def records(self) -> bool:
         """Whether steps are recorded as CUDA graphs."""
-        return graphs.recorder(self.reference) is not None
+        return self.name == "torch-cuda"
 
     def seconds(self, work: Callable[[], Any], repeats: int = 3) -> float:
         """Return the median time of `work` after one run that is not counted."""
@@ -195,44 +192,36 @@ def difference(found: Any, expected: Any) -> float:
     return float(np.max(np.abs(found - expected)) / max(np.max(np.abs(expected)), 1e-300))
 
 
-def epoch_ms(library: Library, X: Any, method: str, k: int, counts: tuple[int, int]) -> float:
-    """Return the milliseconds per epoch, from the times of fits with two numbers of epochs."""
+def epoch_ms(library: Library, plan: Plan, method: str, counts: tuple[int, int]) -> float:
+    """Return the milliseconds per simulated epoch, from runs with two numbers of epochs."""
 
-    def fit(epochs: int) -> None:
-        LinearAutoencoder(
-            k,
-            method=method,
-            solver="gradient",
-            max_iter=epochs,
-            tol=0.0,
-            l2=penalties(method, k),
-            random_state=0,
-        ).fit(X)
+    def run(epochs: int) -> None:
+        few = replace(plan, n_epochs=epochs, record_at=(0, epochs))
+        simulate([Run(method, "nesterov", 1e-4, tied="auto")], few)
 
     few, many = counts
     return (
         1e3
-        * (library.seconds(lambda: fit(many)) - library.seconds(lambda: fit(few)))
+        * (library.seconds(lambda: run(many)) - library.seconds(lambda: run(few)))
         / (many - few)
     )
 
 
 def epochs(table: Table, library: Library, dtype: str, quick: bool, tiny: bool) -> None:
-    """Time an epoch of the gradient solver, with recorded steps and without."""
+    """Time an epoch of `lucidae.linear.simulate`, with recorded steps and without."""
     n, m, k = (200, 30, 4) if tiny else (10_000, 784, 20)
-    X = library.array(rows(n, m), dtype)
+    plan = Plan.of(library.array(rows(n, m), dtype), k, 1, penalties=np.linspace(0.02, 0.1, k))
     for method in METHODS if dtype == "float64" else GOAL_MS:
-        recorded = library.records and method != "nested_dropout"
-        counts = (400, 2400) if recorded and not quick else (200, 700)
-        if method == "nested_dropout" or tiny:
+        counts = (400, 2400) if library.records and not quick else (200, 700)
+        if tiny:
             counts = (5, 25)
 
-        def check(method: str = method, recorded: bool = recorded, counts: Any = counts) -> Any:
-            found = epoch_ms(library, X, method, k, counts)
-            if not recorded:
+        def check(method: str = method, counts: Any = counts) -> Any:
+            found = epoch_ms(library, plan, method, counts)
+            if not library.records:
                 return f"{found:.4f} ms", "steps are not recorded, no goal", True
-            with setting(graphs, recorder=lambda _: None):
-                eager = epoch_ms(library, X, method, k, (100, 400))
+            with setting(simulation, replayable=lambda step, _: step):
+                eager = epoch_ms(library, plan, method, (100, 400))
             goal = GOAL_MS.get(method)
             aim = "" if goal is None else f", goal {goal} ms"
             fine = goal is None or found <= goal
@@ -242,56 +231,23 @@ def epochs(table: Table, library: Library, dtype: str, quick: bool, tiny: bool) 
 
 
 def recording(table: Table, library: Library) -> None:
-    """Record the steps of every method once, and compare them with steps one by one."""
+    """Compare simulated epochs that are recorded with epochs one by one."""
     if not library.records:
         reason = "CuPy cannot record cuBLAS" if library.name == "cupy" else "there is no GPU"
         table.row(f"recorded steps, {library.name}", lambda: (f"not recorded: {reason}", "", True))
         return
-    X = library.array(rows(100, 40))
-    for method in ("rag", "gha", "plain", "nonuniform_l2", "expected_nested_dropout", "linear_vae"):
+    plan = Plan.of(library.array(rows(100, 40)), 5, 250, penalties=np.linspace(0.02, 0.1, 5))
+    for method in ("rag", "gha", "plain", "nonuniform_l2", "nested_dropout", "linear_vae"):
         for optimizer in ("nesterov", "adam") if method not in ("rag", "gha") else ("nesterov",):
 
             def check(method: str = method, optimizer: str = optimizer) -> Any:
-                made: list[int] = []
-                errors: list[str] = []
-                original = graphs.recorder
-
-                def watched(example: Any) -> Any:
-                    record = original(example)
-                    if record is None:
-                        return None
-
-                    def recorded(rehearsal: Any, work: Any) -> Any:
-                        try:
-                            replay = record(rehearsal, work)
-                        except Exception as error:
-                            errors.append(f"{type(error).__name__}: {error}")
-                            raise
-                        made.append(1)
-                        return replay
-
-                    return recorded
-
-                arguments = {"method": method, "optimizer": optimizer, "l2": penalties(method, 5)}
-                fits = []
-                for record in (watched, lambda _: None):
-                    with setting(graphs, recorder=record):
-                        fits.append(
-                            LinearAutoencoder(
-                                5,
-                                solver="gradient",
-                                max_iter=250,
-                                tol=0.0,  # after the 200th step, records are 20 steps apart
-                                random_state=0,
-                                **arguments,
-                            ).fit(X)
-                        )
-                apart = difference(fits[0].encoder_, fits[1].encoder_)
-                if errors:
-                    raise RuntimeError(errors[0])
-                fine = 2 <= len(made) <= 4 and apart <= 1e-12
-                text = f"{len(made)} graphs, difference {apart:.1e}"
-                return text, "2 to 4 graphs, steps one by one", fine
+                ends = []
+                for chosen in (simulation.replayable, lambda step, _: step):
+                    with setting(simulation, replayable=chosen):
+                        (ended,) = simulate([Run(method, optimizer, 1e-3)], plan)
+                        ends.append(ended.weights.encoder)
+                apart = difference(*ends)
+                return f"difference {apart:.1e}", "steps one by one", apart <= 1e-12
 
             table.row(f"recorded steps, {library.name}, {method}, {optimizer}", check)
 

@@ -60,18 +60,6 @@ FUNCTIONS = {
     "adjoint": (adjoint, transposed),
     "conjugate": (arrays.conjugate, np.conj),
     "real_part": (arrays.real_part, np.real),
-    "rows_together": (
-        lambda A: arrays.rows_together(A, 2 * A),
-        lambda A: np.concatenate([A, 2 * A], axis=-2),
-    ),
-    "scaled_residual": (
-        lambda A: arrays.scaled_residual(A, A, A, 0.5),
-        lambda A: 0.5 * (A @ A - A),
-    ),
-    "subtract_product_": (
-        lambda A: arrays.subtract_product_(like(to_numpy(A), A) * 1, A, A),
-        lambda A: A - A @ A,
-    ),
 }
 
 
@@ -272,36 +260,6 @@ def test_gram_matrices_of_blocks_add_up_and_are_mirrored(xp, size):
     expected = np.einsum("bni,bnj->ij", blocks, blocks)
     assert_allclose(to_numpy(arrays.mirrored(total)), expected, atol=1e-12)
     assert_array_equal(to_numpy(arrays.mirrored(total)), to_numpy(arrays.mirrored(total)).T)
-
-
-@pytest.mark.parametrize("scale", [0.5, "array"])
-def test_scaled_arrays_are_added(xp, scale):
-    xs, ys = ([make(xp, draw(seed, (2, 3))) for seed in pair] for pair in ((0, 1), (2, 3)))
-    factor = make(xp, 0.5) if scale == "array" else scale
-    expected = [to_numpy(x) + 0.5 * to_numpy(y) for x, y in zip(xs, ys, strict=True)]
-    for overwrite in (False, True):
-        found = arrays.add_scaled(xs, ys, factor, overwrite=overwrite)
-        for one, right in zip(found, expected, strict=True):
-            assert_allclose(to_numpy(one), right, rtol=1e-14)
-
-
-def test_arrays_that_follow_each_other_in_memory_are_not_copied():
-    torch = require("torch")
-    memory = torch.arange(12.0)
-    first, second = memory[2:8].view(2, 3), memory[8:11]
-    block = arrays._in_one_block([first, second])
-    assert block.data_ptr() == first.data_ptr()
-    assert_array_equal(block, memory[2:11])
-    others = {
-        "gap": [memory[:3], memory[4:6]],
-        "order": [second, first],
-        "strides": [first.mT, second],
-        "memory": [first, second.clone()],
-    }
-    for parts in others.values():
-        copy = arrays._in_one_block(parts)
-        assert copy.data_ptr() != parts[0].data_ptr()
-        assert_array_equal(copy, np.concatenate([x.numpy().ravel() for x in parts]))
 
 
 def positive_definite(seed, shape, dtype="float64"):

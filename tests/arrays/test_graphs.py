@@ -138,36 +138,6 @@ def test_steps_are_recorded_on_the_device_alone(device, monkeypatch):
     assert graphs.keeper(step) is None
 
 
-@pytest.mark.parametrize("recording", [False, True])
-def test_concurrent_work_is_a_branch_of_a_recording_alone(device, monkeypatch, recording):
-    monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: recording)
-    result = graphs.concurrently(lambda: str(device.current), torch.ones(1))
-    device.note("beside")
-    assert result() == ("side" if recording else "default")
-    branch = ["side waits for default", "beside", "default waits for side"]
-    assert device.calls == (branch if recording else ["beside"])
-
-
-def test_concurrent_work_on_the_processor_is_done_at_once():
-    done = []
-    result = graphs.concurrently(lambda: done.append(1) or 7, torch.ones(1))
-    assert done == [1]
-    assert (result(), result(), done) == (7, 7, [1])
-
-
-def test_copies_of_device_arrays_share_one_block_of_memory(device):
-    state = (torch.arange(6.0).view(2, 3), (torch.ones(()), torch.zeros(0, 2)))
-    copies = graphs.leaves(graphs.copied(state))
-    for copy, original in zip(copies, graphs.leaves(state), strict=True):
-        assert copy.shape == original.shape
-        assert torch.equal(copy, original)
-        assert copy.untyped_storage().data_ptr() == copies[0].untyped_storage().data_ptr()
-    copies[0][...] = -1.0
-    assert state[0][1, 2] == 5.0
-    mixed = graphs.copied((state[0], state[0].int()))  # one block has one dtype
-    assert [part.dtype for part in mixed] == [torch.float32, torch.int32]
-
-
 def test_nothing_is_collected_while_a_graph_is_recorded():
     assert gc.isenabled()
     with graphs._without_collection():

@@ -5,29 +5,11 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from numpy.testing import assert_allclose, assert_array_equal
-from sklearn.exceptions import ConvergenceWarning
+from numpy.testing import assert_array_equal
 
 from lucidae import DropoutAutoencoder, LinearAutoencoder
-from lucidae.arrays import graphs
-from lucidae.arrays.graphs import Replay, Steps, copied, keeper, replayable
-from lucidae.iteration import Below, Status, iterate
-from lucidae.linear import (
-    NestedDropoutRule,
-    Plan,
-    Run,
-    Spectrum,
-    TiedWeights,
-    UntiedWeights,
-    epochs_to_alignment,
-    geometric_prior,
-    simulate,
-    simulation,
-    solvers,
-    uniform_prior,
-)
-from lucidae.linear.rules import PrefixNumbers
-from lucidae.rows.covariances import rows_covariance
+from lucidae.arrays.graphs import Replay, copied, keeper, replayable
+from lucidae.linear import Plan, Run, Spectrum, epochs_to_alignment, simulate, simulation
 from tape import Tape
 
 X = np.random.default_rng(2).standard_normal((60, 8)) * np.linspace(3, 0.5, 8)
@@ -36,69 +18,10 @@ K = 3
 
 @pytest.fixture
 def tape(monkeypatch):
-    """Let the steps of all fits and simulations be recorded."""
+    """Let the steps of all simulations be recorded."""
     tape = Tape()
-    monkeypatch.setattr(graphs, "recorder", lambda _: tape.record)
     monkeypatch.setattr(simulation, "replayable", lambda step, _: Replay(step, tape.record))
-    monkeypatch.setattr(solvers, "CHECK_RECORDED", solvers.CHECK_EVERY)
     return tape
-
-
-# Fits.
-
-FITS = [
-    (name, optimizer)
-    for name in ("rag", "gha", "plain", "nonuniform_l2", "expected_nested_dropout", "linear_vae")
-    for optimizer in ("nesterov", "heavy_ball", "gradient_descent", "adam")
-    if optimizer != "adam" or name not in ("rag", "gha")  # which refuse it
-]
-
-
-@pytest.mark.covering
-@pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
-@pytest.mark.parametrize(("name", "optimizer"), [*FITS, ("brockett", "nesterov")])
-@pytest.mark.parametrize("max_iter", [600, 137])
-def test_a_fit_by_recorded_steps_is_the_same(name, optimizer, max_iter, monkeypatch, request):
-    given = {"method": name, "optimizer": optimizer, "solver": "gradient", "max_iter": max_iter}
-    eager = LinearAutoencoder(K, random_state=0, tol=1e-5, **given).fit(X)
-    tape = request.getfixturevalue("tape")
-    replayed = LinearAutoencoder(K, random_state=0, tol=1e-5, **given).fit(X)
-    assert bool(tape.recordings) == (name != "brockett"), "which calls a QR factorisation"
-    assert tape.recordings <= 4, "strides and single steps, with and without the distance"
-    assert replayed.n_iter_ < 500 or tape.replays < replayed.n_iter_
-    assert_array_equal(replayed.encoder_, eager.encoder_)
-    assert (replayed.n_iter_, replayed.status_) == (eager.n_iter_, eager.status_)
-    assert_array_equal(replayed.history_["loss"], eager.history_["loss"])
-    assert replayed.certificate_.to_dict() == eager.certificate_.to_dict()
-
-
-@pytest.mark.usefixtures("tape")
-def test_a_divergence_returns_the_state_before_it_although_steps_overwrite():
-    with pytest.warns(ConvergenceWarning, match="Diverged"):
-        fitted = LinearAutoencoder(K, solver="gradient", learning_rate=30.0, random_state=0).fit(X)
-    assert fitted.status_ is Status.DIVERGED
-    assert np.isfinite(fitted.encoder_).all()
-
-
-def test_a_library_that_cannot_be_recorded_is_called_without_graphs(monkeypatch):
-    def failing(rehearsal, work):
-        raise RuntimeError("operation not permitted when stream is capturing")
-
-    expected = LinearAutoencoder(K, solver="gradient", random_state=0).fit(X)
-    monkeypatch.setattr(graphs, "recorder", lambda _: failing)
-    monkeypatch.setattr(solvers, "CHECK_RECORDED", solvers.CHECK_EVERY)
-    found = LinearAutoencoder(K, solver="gradient", random_state=0).fit(X)
-    assert found.n_iter_ == expected.n_iter_
-    assert_array_equal(found.encoder_, expected.encoder_)
-
-
-def test_errors_of_a_step_itself_are_raised():
-    def broken(state):
-        raise RuntimeError("wrong")
-
-    steps = Steps(broken, lambda state: state[0], (np.zeros(()),), stride=5)
-    with pytest.raises(RuntimeError, match="wrong"):
-        iterate(steps, steps.start((np.ones(()),)), stop=Below(lambda s: s.distance, 0.0), limit=3)
 
 
 def test_a_sparse_matrix_of_cupy_is_refused_in_one_sentence(monkeypatch):
@@ -167,56 +90,21 @@ def test_runs_that_leave_a_recorded_crowd_do_not_disturb_the_others(tape):
     assert np.isfinite(together[[0, 1, 3]]).all()
 
 
-# Random masks that are drawn before steps are recorded.
-
-
-def test_numbers_drawn_for_many_epochs_are_those_of_each_epoch():
-    at_once = PrefixNumbers(uniform_prior(K), np.random.default_rng(3), 60)
-    one_by_one = np.random.default_rng(3)
-    for _ in range(2):
-        numbers, _ = at_once(4, 2)
-        assert_array_equal(numbers, [one_by_one.random((2, 60)) for _ in range(4)])
-        at_once.prepare(4, 2)
-
-
-@pytest.mark.parametrize("kind", [UntiedWeights, TiedWeights])
-def test_latents_beyond_the_longest_prefix_get_no_gradient_and_need_no_work(kind):
-    rng = np.random.default_rng(0)
-    k, prior = 100, geometric_prior(100)
-    covariance = rows_covariance(rng.standard_normal((60, 120)), np.zeros(120), np.ones(60))
-    weights = kind(*rng.standard_normal((len(kind._fields), k, 120)))
-    (drawn,), width = PrefixNumbers(prior, np.random.default_rng(1), 60)(1, 1)
-    assert 32 <= width < k, "a case in which some latents are out of reach"
-    rule = NestedDropoutRule(prior)
-    narrow = rule.sampled(weights, covariance, drawn[0], width)
-    for found, expected in zip(narrow, rule.sampled(weights, covariance, drawn[0]), strict=True):
-        assert_allclose(found, expected, rtol=1e-12, atol=1e-12)
-        assert not found[width:].any()
-
-
-def test_the_width_follows_the_longest_prefix():
-    draws = PrefixNumbers(geometric_prior(200), np.random.default_rng(0), 60)
-    for length in (1, 31, 32, 33, 64, 150, 200):
-        smallest = 1 - 0.9 ** (length - 1)  # the least number that keeps so many latents
-        assert length <= draws.width(smallest + 1e-10) <= length + 32
-    assert draws.width(1 - 1e-16) == 200
-
-
 # Recordings themselves.
 
 
-def test_a_recording_reads_inputs_from_its_own_arrays_and_is_kept_by_setting():
+def test_a_recording_reads_inputs_from_its_own_arrays():
     tape = Tape()
-    step = Replay(lambda state, given, times: (state[0] + times * given,), tape.record)
+    step = Replay(lambda state, given: (state[0] + given,), tape.record)
     state = (np.zeros(2),)
-    first = step(state, np.ones(2), times=1)
+    first = step(state, np.ones(2))
     kept = keeper(step)(first)
-    second = step(first, np.full(2, 5.0), times=1)
-    third = copied(step(second, np.ones(2), times=3))
-    assert (tape.recordings, tape.replays) == (2, 3)
+    second = step(first, np.full(2, 5.0))
+    third = copied(step(second, np.ones(2)))
+    assert (tape.recordings, tape.replays) == (1, 3)
     assert second is first is step.own
     assert_array_equal(kept[0], [1.0, 1.0])
-    assert_array_equal(third[0], [9.0, 9.0])
+    assert_array_equal(third[0], [7.0, 7.0])
     assert_array_equal(state[0], [0.0, 0.0])
 
 

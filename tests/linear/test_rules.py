@@ -186,13 +186,10 @@ def rows_problem(seed=0, runs=2):
     return RowsCovariance(rows, mean, weights, weights.sum()), UntiedWeights(*layers)
 
 
-@pytest.mark.parametrize("width", [None, 2, 3, 4])
-def test_the_gradient_with_given_masks_is_the_derivative_of_the_masked_loss(width):
+def test_the_gradient_with_given_masks_is_the_derivative_of_the_masked_loss():
     """The loss is quadratic in each layer, so that central differences are exact."""
     covariance, weights = rows_problem()
-    numbers = np.minimum(NUMBERS, {2: 0.7, 3: 0.8}.get(width, 1.0))
-    found = NestedDropoutRule(PRIOR).sampled(weights, covariance, numbers, width)
-    lengths = np.minimum(LENGTHS, width or K)
+    found = NestedDropoutRule(PRIOR).sampled(weights, covariance, NUMBERS)
     shares, centred = covariance.weights / covariance.total, covariance.rows - covariance.mean
     for run in range(2):
         for part in range(2):
@@ -202,7 +199,7 @@ def test_the_gradient_with_given_masks_is_the_derivative_of_the_masked_loss(widt
                 sides = []
                 for step in (1.0, -2.0):
                     layers[part][place] += step
-                    sides.append(masked_loss(*layers, centred, shares, lengths[run]))
+                    sides.append(masked_loss(*layers, centred, shares, LENGTHS[run]))
                 layers[part][place] += 1.0
                 expected[place] = (sides[0] - sides[1]) / 2
             assert_allclose(found[part][run], expected, rtol=1e-9, atol=1e-9)

@@ -8,7 +8,6 @@ array library of its data. A function that takes a matrix also takes an array wi
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import fields, is_dataclass, replace
 from typing import Any, TypeAlias
 
@@ -307,82 +306,10 @@ def rank_one_(A: Array, x: Array, y: Array, scale: float) -> Array:
     return A
 
 
-ONE_BLOCK = 2**20
-"""Number of entries up to which `add_scaled` adds CUDA arrays as one block of memory."""
-
-
-def _in_one_block(arrays: Sequence[Array]) -> Array:
-    """Return torch arrays one after the other as one vector, copied unless they are stored so."""
-    import torch
-
-    first, offset = arrays[0], arrays[0].storage_offset()
-    memory = first.untyped_storage().data_ptr()
-    for array in arrays:
-        adjacent = array.is_contiguous() and array.storage_offset() == offset
-        if not adjacent or array.untyped_storage().data_ptr() != memory:
-            return torch.cat([x.reshape(-1) for x in arrays])
-        offset += array.numel()
-    return first.as_strided((offset - first.storage_offset(),), (1,))
-
-
-def rows_together(upper: Array, lower: Array) -> Array:
-    """Return the rows of two matrices below each other; a view if torch stores them so."""
-    if compat.is_torch_array(upper) and upper.ndim == 2 and upper.shape == lower.shape:
-        return _in_one_block([upper, lower]).view(2 * upper.shape[0], -1)
-    return namespace(upper).concat([upper, lower], axis=-2)
-
-
-def add_scaled(
-    xs: Sequence[Array], ys: Sequence[Array], scale: Any, *, overwrite: bool = False
-) -> list[Array]:
-    """Return the sums x + scale · y of the arrays in two sequences.
-
-    With torch on CUDA and a number `scale`, one kernel computes all sums of small arrays, and they
-    are views of one block of memory: the next sum with them needs no copy.
-    """
-    if compat.is_torch_array(xs[0]) and not is_array(scale):
-        import torch
-
-        sizes = [x.numel() for x in xs]
-        if xs[0].is_cuda and sum(sizes) <= ONE_BLOCK:
-            # Kernels for lists of arrays use one thread block for each small array: too few.
-            total = torch.add(_in_one_block(xs), _in_one_block(ys), alpha=float(scale))
-            return [part.view(x.shape) for part, x in zip(total.split(sizes), xs, strict=True)]
-        return list(torch._foreach_add(list(xs), list(ys), alpha=float(scale)))
-    sums = []
-    for x, y in zip(xs, ys, strict=True):
-        if overwrite:
-            y *= scale
-        else:
-            y = scale * y
-        y += x
-        sums.append(y)
-    return sums
-
-
-def scaled_residual(A: Array, B: Array, C: Array, scale: float) -> Array:
-    """Return scale · (A B − C)."""
-    if compat.is_torch_array(A) and A.ndim == 2:
-        return namespace(A).addmm(C, A, B, beta=-scale, alpha=scale)
-    # In place: at the sizes of a training step, a new array costs more than the arithmetic.
-    residual = A @ B
-    residual -= C
-    residual *= scale
-    return residual
-
-
-def subtract_product_(C: Array, A: Array, B: Array) -> Array:
-    """Subtract the product A B from `C` in place, and return `C`."""
-    if compat.is_torch_array(A) and A.ndim == 2:
-        return C.addmm_(A, B, alpha=-1)
-    C -= A @ B
-    return C
-
-
-def clamped(x: Array, low: float, high: float, *, overwrite: bool = False) -> Array:
+def clamped(x: Array, low: float, high: float) -> Array:
     """Return `x` with all entries limited to the interval from `low` to `high`."""
     if compat.is_torch_array(x):
-        return x.clamp_(low, high) if overwrite else x.clamp(low, high)
+        return x.clamp(low, high)
     if is_numpy(x):
         return namespace(x).clip(x, low, high)
     # The clip of array_api_compat selects entries by a mask, for which a GPU is waited for.

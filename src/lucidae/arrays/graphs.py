@@ -3,8 +3,7 @@
 A step on small arrays consists of many short CUDA kernels, whose launches take longer than their
 work. A CUDA graph records the kernels once, with the addresses of all arrays, and launches them
 together. A replay of the graph therefore always reads and writes the same arrays. `Replay` copies
-states to these arrays and stores which of them are overwritten. `Steps` records several steps in
-one graph.
+states to these arrays and stores which of them are overwritten.
 """
 
 from __future__ import annotations
@@ -13,11 +12,11 @@ import gc
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any, NamedTuple
+from typing import Any
 
 import array_api_compat as compat
 
-from lucidae.arrays import ONE_BLOCK, namespace
+from lucidae.arrays import namespace
 from lucidae.arrays.threads import fork_safe
 
 Work = Callable[[], Any]
@@ -36,15 +35,8 @@ def leaves(state: Any) -> list[Any]:
 
 
 def copied(state: Any) -> Any:
-    """Return nested tuples with copies of the arrays: of small CUDA arrays, views of one block."""
-    arrays = leaves(state)
-    if len({x.dtype for x in arrays}) == 1 and all(map(_on_cuda, arrays)):
-        sizes = [x.numel() for x in arrays]
-        if sum(sizes) <= ONE_BLOCK:
-            block = namespace(arrays[0]).concat([x.reshape(-1) for x in arrays])
-            parts = zip(block.split(sizes), arrays, strict=True)
-            return _rebuilt(state, (part.view(x.shape) for part, x in parts))
-    return _rebuilt(state, (namespace(x).asarray(x, copy=True) for x in arrays))
+    """Return nested tuples with copies of the arrays."""
+    return rebuilt(state, (namespace(x).asarray(x, copy=True) for x in leaves(state)))
 
 
 def replayable(step: Callable[..., Any], example: Any) -> Callable[..., Any]:
@@ -58,7 +50,7 @@ def keeper(step: Callable[..., Any]) -> Callable[[Any], Any] | None:
 
 
 class Replay:
-    """A step that is recorded as a CUDA graph, for each of its settings, and then replayed."""
+    """A step that is recorded as a CUDA graph and then replayed."""
 
     def __init__(self, step: Callable[..., Any], record: Recorder) -> None:
         self.step, self.record = step, record
@@ -66,20 +58,19 @@ class Replay:
         self.written: set[int] = set()
         self.lent = False
         self.given: tuple[Any, ...] = ()
-        self.recorded: dict[tuple[Any, ...], Work] = {}
+        self.replay: Work | None = None
 
-    def __call__(self, state: Any, *given: Any, **settings: Any) -> Any:
-        """Return the state after one step, recorded now if it was not with these `settings`."""
+    def __call__(self, state: Any, *given: Any) -> Any:
+        """Return the state after one step, recorded now if it was not with these shapes."""
         if state is not self.own or given:  # most states are the last result, which is in place
             if not self._fits(state, given):
-                self.own, self.given, self.recorded = copied(state), copied(given), {}
+                self.own, self.given, self.replay = copied(state), copied(given), None
                 self.written, self.lent = set(), False
             _overwrite(self.own, state)
             _overwrite(self.given, given)
-        key = tuple(sorted(settings.items()))
-        if key not in self.recorded:
-            self.recorded[key] = self._recording(settings)
-        self.recorded[key]()
+        if self.replay is None:
+            self.replay = self.record(self._work, self._update)
+        self.replay()
         return self.own
 
     def _fits(self, state: Any, given: Any) -> bool:
@@ -92,14 +83,11 @@ class Replay:
             return False
         return not self.lent or _different(self.own, state) <= self.written
 
-    def _recording(self, settings: dict[str, Any]) -> Work:
-        def rehearsal() -> Any:
-            return self.step(self.own, *self.given, **settings)
+    def _work(self) -> Any:
+        return self.step(self.own, *self.given)
 
-        def work() -> None:
-            self.written |= _overwrite(self.own, rehearsal())
-
-        return self.record(rehearsal, work)
+    def _update(self) -> None:
+        self.written |= _overwrite(self.own, self._work())
 
     def keep(self, state: Any) -> Any:
         """Return `state` with copies of those arrays that a replay overwrites."""
@@ -109,96 +97,18 @@ class Replay:
         arrays = leaves(state)
         copies = iter(copied(tuple(x for i, x in enumerate(arrays) if i in self.written)))
         kept = [next(copies) if i in self.written else x for i, x in enumerate(arrays)]
-        return _rebuilt(state, iter(kept))
-
-
-def recorder(example: Any) -> Recorder | None:
-    """Return the function that records CUDA graphs of work on arrays such as `example`, or None.
-
-    CuPy cannot record matrix products: it raises an error if a function of cuBLAS is called during
-    a recording.
-    """
-    return _cuda_graph if _on_cuda(example) else None
-
-
-def records(example: Any) -> bool:
-    """Tell whether steps on arrays such as `example` are recorded as CUDA graphs."""
-    return recorder(example) is not None
-
-
-class MeasuredState(NamedTuple):
-    """A state of an iteration and its distance to optimality, a zero-dimensional array."""
-
-    state: Any
-    distance: Any
-
-
-class Steps:
-    """Repeats a step, and then measures the distance of the last state to optimality.
-
-    With torch arrays on CUDA, up to four graphs are recorded: of `stride` steps and of one step,
-    each with the measurement after them and without it. The computed states are the same as without
-    graphs, and only the code that reads the distance waits for the device. If torch cannot record
-    one of its functions, the steps are made without graphs.
-    """
-
-    def __init__(
-        self,
-        step: Callable[[Any], Any],
-        measure: Callable[[Any], Any],
-        example: Any,
-        *,
-        stride: int,
-        recorded: bool = True,
-    ) -> None:
-        self.step, self.measure, self.stride = step, measure, stride
-        record = recorder(leaves(example)[0]) if recorded else None
-        self.advance: Callable[..., MeasuredState] = self._advance
-        if record is not None:
-            self.advance = Replay(self._advance, record)
-
-    def start(self, state: Any) -> MeasuredState:
-        """Return the initial `state` together with its distance to optimality."""
-        return MeasuredState(state, self.measure(state))
-
-    def repeat(self, current: MeasuredState, times: int) -> MeasuredState:
-        """Return the state `times` steps after `current`, with its distance to optimality."""
-        if not times:
-            return current
-        whole, rest = divmod(times, self.stride)
-        sizes = (*[self.stride] * whole, *[1] * rest)
-        for position, size in enumerate(sizes):
-            settings: dict[str, Any] = {"times": size, "measured": position == len(sizes) - 1}
-            try:
-                current = self.advance(current, **settings)
-            except RuntimeError:  # torch's class of errors while recording
-                if not isinstance(self.advance, Replay):
-                    raise
-                self.advance = self._advance
-                current = self.advance(current, **settings)
-        return current
-
-    @property
-    def keep(self) -> Callable[[Any], Any] | None:
-        """Function that copies a state before a later step overwrites it; None if not needed."""
-        return keeper(self.advance)
-
-    def _advance(self, current: MeasuredState, *, times: int, measured: bool) -> MeasuredState:
-        state = current.state
-        for _ in range(times):
-            state = self.step(state)
-        return MeasuredState(state, self.measure(state) if measured else current.distance)
+        return rebuilt(state, iter(kept))
 
 
 def _shapes(state: Any) -> list[tuple[int, ...]]:
     return [tuple(leaf.shape) for leaf in leaves(state)]
 
 
-def _rebuilt(state: Any, arrays: Iterator[Any]) -> Any:
+def rebuilt(state: Any, arrays: Iterator[Any]) -> Any:
     """Return nested tuples of the same structure as `state`, filled with `arrays` in order."""
     if not isinstance(state, tuple):
         return next(arrays)
-    parts = [_rebuilt(part, arrays) for part in state]
+    parts = [rebuilt(part, arrays) for part in state]
     return tuple(parts) if type(state) is tuple else type(state)(*parts)
 
 
@@ -242,37 +152,6 @@ def own_stream(example: Any) -> Iterator[None]:
             _STREAMS.own.synchronize()
     with torch.cuda.stream(_STREAMS.own):
         yield
-
-
-def concurrently(work: Callable[[], Any], example: Any) -> Callable[[], Any]:
-    """Start `work` and return a function that returns its result.
-
-    While a CUDA graph is recorded, the kernels of `work` become a branch of the graph, which runs
-    beside those that are recorded until the result is asked for. It must be asked for before any
-    array that `work` reads is deleted. Otherwise `work` is done at once.
-    """
-    if not _on_cuda(example):
-        return _constant(work())
-    import torch
-
-    if not hasattr(_STREAMS, "branch"):
-        _STREAMS.branch = torch.cuda.Stream()
-    if not torch.cuda.is_current_stream_capturing():
-        return _constant(work())
-    current, branch = torch.cuda.current_stream(), _STREAMS.branch
-    branch.wait_stream(current)
-    with torch.cuda.stream(branch):
-        result = work()
-
-    def joined() -> Any:
-        current.wait_stream(branch)
-        return result
-
-    return joined
-
-
-def _constant(value: Any) -> Callable[[], Any]:
-    return lambda: value
 
 
 def _on_cuda(x: Any) -> bool:

@@ -19,7 +19,6 @@ import numpy as np
 from sklearn.utils.parallel import Parallel, delayed
 
 from lucidae.arrays import Array, device, namespace, scalar, to_numpy
-from lucidae.arrays.graphs import Steps
 from lucidae.arrays.threads import one_thread
 from lucidae.iteration.solution import BatchSolution, History, Solution, Status
 from lucidae.validation import check_integer
@@ -93,7 +92,7 @@ class Progress:
 
 
 def iterate(
-    step: Callable[[State], State] | Steps,
+    step: Callable[[State], State],
     start: State,
     *,
     stop: Below,
@@ -114,7 +113,6 @@ def iterate(
     ----------
     step : callable
         Takes a state and returns the next one. It may overwrite its argument if `copy` is given.
-        A `lucidae.arrays.graphs.Steps` makes all steps up to the next check at once.
     start : object
         The first state.
     stop : Below
@@ -161,7 +159,8 @@ def iterate(
     verdict: Status | None = None
     with _running(callbacks, size):
         while verdict is None:
-            state = _advance(step, state, steps)
+            for _ in range(steps):
+                state = step(state)
             n_iter += steps
             distance = scalar(stop.distance(state))
             (verdict,) = judge(np.array([distance]), n_iter >= limit)
@@ -230,7 +229,8 @@ def iterate_batch(
     steps = n_iter = 0
     with _running(callbacks, size):
         while ledger.running.size:
-            state = _advance(step, state, steps)
+            for _ in range(steps):
+                state = step(state)
             n_iter += steps
             before, distances = judge.latest, to_numpy(stop.distance(state)).astype(float)
             verdicts = judge(distances, n_iter >= limit)
@@ -252,15 +252,6 @@ def iterate_batch(
             previous = state if copy is None else copy(state)
             steps = schedule.after(n_iter) - n_iter
     return ledger.solution(start, stop.tolerance)
-
-
-def _advance(step: Callable[[State], State] | Steps, state: Any, steps: int) -> Any:
-    """Return the state after the given number of steps."""
-    if isinstance(step, Steps):
-        return step.repeat(state, steps)
-    for _ in range(steps):
-        state = step(state)
-    return state
 
 
 @contextmanager

@@ -21,16 +21,12 @@ from lucidae.arrays import (
     largest,
     like,
     namespace,
-    rows_together,
     scalar,
     solve_positive,
-    squared_norm,
     to_numpy,
-    trace,
     where_set,
     zeros_like_shape,
 )
-from lucidae.arrays.graphs import concurrently
 from lucidae.linear.rules import Rule, keep_probabilities, reconstruction_gradient
 from lucidae.linear.theory import AlignedPoint, hessian_eigenvalues, zero_latents
 from lucidae.linear.weights import AnyWeights, Products, UntiedWeights, VariationalWeights, products
@@ -206,26 +202,38 @@ class Objective(Rule):
         return weights
 
 
-def reconstruction(weights: AnyWeights, data: Products, trace: Any) -> Array:
-    """Return the reconstruction loss, one number per run (Bao et al. 2020, eq. 1)."""
+def reconstruction(
+    weights: AnyWeights, data: Products, trace: Any, kept: Any = 1.0, pairs: Any = 1.0
+) -> Array:
+    """Return the reconstruction loss, one number per run (Bao et al. 2020, eq. 1).
+
+    With the probabilities `kept` (k, 1) and `pairs` (k, k) that nested dropout keeps a latent, and
+    both of two latents, it is the expected loss of nested dropout.
+    """
     xp = namespace(weights.encoder)
-    cross = xp.sum(weights.atoms * data.encoded, axis=(-2, -1))
-    return trace - 2 * cross + xp.sum(data.gram * data.code_moment, axis=(-2, -1))
+    cross = xp.sum(kept * weights.atoms * data.encoded, axis=(-2, -1))
+    return trace - 2 * cross + xp.sum(pairs * data.gram * data.code_moment, axis=(-2, -1))
 
 
 @dataclass(frozen=True, slots=True)
 class Reconstruction(Objective):
     """Reconstruction loss without a penalty (Bao et al. 2020, eq. 1)."""
 
-    recordable = True
-
     def value(self, weights: AnyWeights, covariance: Covariance) -> Array:
         """Return the reconstruction loss, one number per training run."""
-        return reconstruction(weights, products(weights, covariance), covariance.trace)
+        data = products(weights, covariance)
+        return reconstruction(weights, data, covariance.trace, *self._masks(weights.encoder))
 
     def gradient(self, weights: AnyWeights, covariance: Covariance) -> AnyWeights:
         """Return the gradient of the reconstruction loss with respect to encoder and decoder."""
-        return weights.gather(*reconstruction_gradient(weights, products(weights, covariance)))
+        masks = self._masks(weights.encoder)
+        return weights.gather(
+            *reconstruction_gradient(weights, products(weights, covariance), *masks)
+        )
+
+    def _masks(self, ref: Array) -> tuple[Any, Any]:  # noqa: ARG002
+        """Return the probabilities that latent i, and both latents i and j, are kept."""
+        return 1.0, 1.0
 
     def minimizer(self, spectrum: Spectrum, k: int) -> UntiedWeights:
         """Return the k leading principal axes as encoder rows and as decoder columns."""
@@ -238,7 +246,7 @@ class Reconstruction(Objective):
 
 
 @dataclass(frozen=True, slots=True)
-class NonUniformL2(Objective):
+class NonUniformL2(Reconstruction):
     """Reconstruction loss plus Σᵢ λᵢ(‖encoder row i‖² + ‖decoder column i‖²).
 
     Bao et al. 2020, eq. 3.
@@ -253,13 +261,13 @@ class NonUniformL2(Objective):
     penalties: Array
 
     balanced = True  # at every stationary point: Bao et al. 2020, Theorem 1
-    recordable = True
     has_penalties = True
 
     def value(self, weights: AnyWeights, covariance: Covariance) -> Array:
         """Return the penalised reconstruction loss, one number per training run."""
-        root = self._root(weights.encoder)
-        decay = squared_norm(root * weights.encoder) + squared_norm(root * weights.atoms)
+        penalties = like(self.penalties, weights.encoder)[..., :, None]
+        squares = weights.encoder * weights.encoder + weights.atoms * weights.atoms
+        decay = namespace(squares).sum(penalties * squares, axis=(-2, -1))
         return Reconstruction().value(weights, covariance) + decay
 
     def gradient(self, weights: AnyWeights, covariance: Covariance) -> AnyWeights:
@@ -291,14 +299,13 @@ class NonUniformL2(Objective):
     def minimum(self, spectrum: Spectrum, k: int) -> float:
         """Return the global minimum of the penalised loss, which is the loss at `minimizer`."""
         values = spectrum.values[:k]
-        xp = namespace(values)
-        ascending = like(np.sort(to_numpy(self.penalties)), values)
-        nonzero = values > ascending
-        safe = where_set(values, ~nonzero, 1.0)
-        latent = where_set(ascending * (2 - ascending / safe), ~nonzero, 0.0) + where_set(
-            values, nonzero, 0.0
+        lengths, penalties = (
+            self.squared_lengths(values),
+            like(np.sort(to_numpy(self.penalties)), values),
         )
-        return float(xp.sum(latent)) + spectrum.noise(k) * (spectrum.n_features - k)
+        latents = values * (1 - lengths) ** 2 + 2 * penalties * lengths
+        rest = Reconstruction().minimum(spectrum, k)
+        return float(namespace(values).sum(latents)) + rest
 
     @property
     def aligns(self) -> bool:
@@ -325,12 +332,9 @@ class NonUniformL2(Objective):
         """
         return 4 * scalar(spectrum.values[0]) + 4 * largest(self.penalties)
 
-    def _root(self, ref: Array) -> Array:
-        return namespace(ref).sqrt(like(self.penalties, ref))[..., :, None]
-
 
 @dataclass(frozen=True, slots=True)
-class ExpectedNestedDropout(Objective):
+class ExpectedNestedDropout(Reconstruction):
     """Expected loss of nested dropout (Bao et al. 2020, eq. 6, without its factor ½).
 
     Nested dropout keeps only the first b latents, where b is random.
@@ -344,28 +348,6 @@ class ExpectedNestedDropout(Objective):
     """
 
     prior: Array
-
-    recordable = True
-
-    def value(self, weights: AnyWeights, covariance: Covariance) -> Array:
-        """Return the expected nested-dropout loss, one number per training run."""
-        xp, data = namespace(weights.encoder), products(weights, covariance)
-        kept, pairs = self._masks(weights.encoder)
-        cross = xp.sum(kept * weights.atoms * data.encoded, axis=(-2, -1))
-        square = xp.sum(pairs * data.gram * data.code_moment, axis=(-2, -1))
-        return covariance.trace - 2 * cross + square
-
-    def gradient(self, weights: AnyWeights, covariance: Covariance) -> AnyWeights:
-        """Return the gradient of the expected nested-dropout loss for encoder and decoder."""
-        data = products(weights, covariance)
-        kept, pairs = self._masks(weights.encoder)
-        encoder = 2 * ((data.gram * pairs) @ data.encoded - kept * data.decoded)
-        atoms = 2 * ((data.code_moment * pairs) @ weights.atoms - kept * data.encoded)
-        return weights.gather(encoder, atoms)
-
-    def minimizer(self, spectrum: Spectrum, k: int) -> UntiedWeights:
-        """Return the k leading principal axes as encoder rows and as decoder columns."""
-        return Reconstruction().minimizer(spectrum, k)
 
     def minimum(self, spectrum: Spectrum, k: int) -> float:
         """Return the total variance minus Σᵢ pᵢσᵢ², the global minimum of the loss.
@@ -415,7 +397,6 @@ class LinearVAE(Objective):
     aligns = True  # the diagonal posterior breaks the rotational symmetry
     orders = False  # any permutation of the latents has the same ELBO
     tying = "refused"
-    recordable = True
 
     def value(self, weights: VariationalWeights, covariance: Covariance) -> Array:
         """Return the negative evidence lower bound (−ELBO) per row, one number per training run."""
@@ -458,13 +439,10 @@ class LinearVAE(Objective):
         return VariationalWeights(encoder, atoms, zero, zero[..., :1, :])
 
     def retract(self, weights: VariationalWeights) -> VariationalWeights:
-        """Return the weights with a noise variance below `NOISE_FLOOR` raised to it.
-
-        Those of torch are overwritten: a new array would not be in one block with the others.
-        """
+        """Return the weights with a noise variance below `NOISE_FLOOR` raised to it."""
         floor = math.log(NOISE_FLOOR)
-        raised = clamped(weights.log_noise, floor, math.inf, overwrite=True)
-        return weights._replace(log_noise=raised)
+        low = weights.log_noise < floor
+        return weights._replace(log_noise=where_set(weights.log_noise, low, floor))
 
     def minimizer(self, spectrum: Spectrum, k: int) -> VariationalWeights:
         """Return the weights of probabilistic PCA: W = U(S² − s²I)₊^½ and V = (WᵀW + s²I)⁻¹Wᵀ.
@@ -523,36 +501,21 @@ class LinearVAE(Objective):
         tr W(BWᵀ − 2VΣ) is the expected squared error. Far from the minimum a Newton step in a
         logarithm is too long: it is limited to 1.
         """
-        # On a GPU, a step takes as long as its longest chain of kernels. So A and B are one array
-        # with axes (2, k, k), as are s² and D, one product gives WᵀW, VΣVᵀ and VΣW, and the steps
-        # of the logarithms are computed beside those of the layers.
         xp, (encoder, atoms) = namespace(weights.encoder), weights[:2]
-        *runs, k, m = encoder.shape
-        log_noise = xp.broadcast_to(self._log_noise(weights), weights.log_variances.shape)
-        spread = xp.exp(xp.concat([log_noise, weights.log_variances], axis=-1).mT)
-        layers = rows_together(encoder, atoms)
-        sides = xp.concat([atoms, covariance.apply(encoder)], axis=-2)
-        crossed = sides @ layers.mT
-        gram = crossed[..., :k, k:]
-        inner_outer = add_diagonal(
-            xp.stack([gram, crossed[..., k:, :k]], axis=-3), spread, overwrite=True
+        log_noise = self._log_noise(weights)
+        noise, variances = xp.exp(log_noise), xp.exp(weights.log_variances)
+        encoded, gram = covariance.apply(encoder), atoms @ atoms.mT
+        inner = add_diagonal(gram, (noise + 0.0 * variances)[..., 0])
+        outer = add_diagonal(encoded @ encoder.mT, variances[..., 0])
+        fitted = xp.sum(outer * gram, axis=(-2, -1)) - 2 * xp.sum(encoded * atoms, axis=(-2, -1))
+        misfit = (covariance.trace + fitted)[..., None, None] / (noise * encoder.shape[-1])
+        power = variances * diagonal(inner)[..., :, None]
+        return VariationalWeights(
+            encoder - solve_positive(inner, atoms),
+            atoms - solve_positive(outer, encoded),
+            clamped(1 - noise / power, -1.0, 1.0),
+            clamped(1 - misfit, -1.0, 1.0) if self.noise is None else 0.0 * log_noise,
         )
-
-        def logarithms() -> tuple[Array, Array]:
-            noise, variances = spread[..., :1, :1], spread[..., 1, :, None]
-            inner, outer = inner_outer[..., 0, :, :], inner_outer[..., 1, :, :]
-            fitted = xp.sum(outer * gram, axis=(-2, -1)) - 2.0 * trace(crossed[..., k:, k:])
-            misfit = (covariance.trace + fitted[..., None, None]) / (noise * m)
-            power = variances * diagonal(inner)[..., :, None]
-            return (
-                clamped(1 - noise / power, -1.0, 1.0),
-                clamped(1 - misfit, -1.0, 1.0) if self.noise is None else 0.0 * misfit,
-            )
-
-        ready = concurrently(logarithms, encoder)
-        best = solve_positive(inner_outer, sides.reshape((*runs, 2, k, m)))
-        change = layers - best.reshape((*runs, 2 * k, m))
-        return VariationalWeights(change[..., :k, :], change[..., k:, :], *ready())
 
     def preconditioned_curvature(self, spectrum: Spectrum) -> float:  # noqa: ARG002
         """Return 2, a bound on the curvature of the loss after preconditioning.

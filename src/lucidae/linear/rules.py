@@ -21,10 +21,7 @@ from lucidae.arrays import (
     like,
     namespace,
     scalar,
-    scaled_residual,
-    subtract_product_,
     to_numpy,
-    zeros_like_shape,
 )
 from lucidae.arrays.eigen import orthonormal_rows
 from lucidae.linear.theory import inner_gap, outer_gap
@@ -39,13 +36,6 @@ from lucidae.rows.covariances import Covariance, RowsCovariance
 from lucidae.spectrum import Spectrum
 
 Vector = np.ndarray[Any, Any]
-
-WIDTHS = 32
-"""The number of latents whose gradients are computed is rounded up to a multiple of this number, so
-that few different CUDA graphs have to be recorded."""
-
-SLACK = 1e-12
-"""Largest rounding difference between a GPU and NumPy in the probability of a prefix length."""
 
 NO_ADAM: Mapping[str, str] = {
     "adam": (
@@ -76,10 +66,6 @@ class Rule(ABC):
         always tied; ``"refused"``: never tied, because the two differ at the optimum.
     refused_optimizers : mapping of str to str
         Names of the optimizers with which the rule does not work, each with the reason.
-    recordable : bool
-        Whether `direction`, `preconditioned_direction` and `retract` only operate on arrays: they
-        draw no random numbers, change no attributes and do not wait for a GPU. Steps with torch
-        arrays on a GPU are then recorded as CUDA graphs, which takes a fraction of the time.
     """
 
     __slots__ = ()
@@ -88,7 +74,6 @@ class Rule(ABC):
     needs_rows = False
     tying = "optional"
     refused_optimizers: ClassVar[Mapping[str, str]] = {}
-    recordable = False
 
     @abstractmethod
     def direction(self, weights: Any, covariance: Any) -> Any:
@@ -178,18 +163,6 @@ class Rule(ABC):
             The batch for which directions will be computed.
         """
         return self.direction
-
-    def prefix_numbers(self, rng: np.random.Generator, n_rows: int) -> PrefixNumbers | None:  # noqa: ARG002
-        """Return an object that draws the random numbers of nested dropout; None for other rules.
-
-        Parameters
-        ----------
-        rng : numpy.random.Generator
-            The generator from which the numbers are drawn.
-        n_rows : int
-            Number of rows of the batch.
-        """
-        return None
 
     def curvature(self, spectrum: Spectrum) -> float:
         """Return a bound on the curvature of the loss near the optimum, for the step size.
@@ -289,14 +262,17 @@ class Rule(ABC):
         return None
 
 
-def reconstruction_gradient(weights: AnyWeights, data: Products) -> tuple[Array, Array]:
+def reconstruction_gradient(
+    weights: AnyWeights, data: Products, kept: Any = 1.0, pairs: Any = 1.0
+) -> tuple[Array, Array]:
     """Return the gradients of the reconstruction loss for the encoder and the transposed decoder.
 
     Both have shape (…, k, m) for k latents and m features. `data` are the products of `weights`
-    with the second moment.
+    with the second moment, and `kept` (k, 1) and `pairs` (k, k) the probabilities with which nested
+    dropout keeps a latent and both of two latents.
     """
-    encoder = scaled_residual(data.gram, data.encoded, data.decoded, 2.0)
-    atoms = scaled_residual(data.code_moment, weights.atoms, data.encoded, 2.0)
+    encoder = 2 * ((data.gram * pairs) @ data.encoded - kept * data.decoded)
+    atoms = 2 * ((data.code_moment * pairs) @ weights.atoms - kept * data.encoded)
     return encoder, atoms
 
 
@@ -324,7 +300,6 @@ class RotationAugmentedRule(Rule):
     balanced = True
     tying = "default"
     refused_optimizers = NO_ADAM
-    recordable = True
 
     def direction(self, weights: AnyWeights, covariance: Covariance) -> AnyWeights:
         """Return the reconstruction gradient plus the rotation of the latents.
@@ -338,10 +313,7 @@ class RotationAugmentedRule(Rule):
         # The rotation leaves W₂W₁ and thus the loss unchanged to first order: it only aligns.
         turn = rotation_generator(data.code_moment)
         encoder, atoms = reconstruction_gradient(weights, data)
-        return weights.gather(
-            subtract_product_(encoder, turn, weights.encoder),
-            subtract_product_(atoms, turn, weights.atoms),
-        )
+        return weights.gather(encoder - turn @ weights.encoder, atoms - turn @ weights.atoms)
 
     def alignment_rate(self, values: Vector, k: int) -> float:
         """Return the rate at which the latents align with the principal axes.
@@ -365,7 +337,6 @@ class GeneralizedHebbianRule(Rule):
     balanced = True
     tying = "required"
     refused_optimizers = NO_ADAM
-    recordable = True
 
     def direction(self, weights: TiedWeights, covariance: Covariance) -> TiedWeights:
         """Return tril(WΣWᵀ)W − WΣ, the negative of the update of Sanger's rule.
@@ -491,71 +462,31 @@ class NestedDropoutRule(Rule):
         shape = (*weights.encoder.shape[:-2], covariance.weights.shape[0])
         return partial(self.sampled, drawn=like(self.rng.random(shape), weights.encoder))
 
-    def sampled(
-        self,
-        weights: AnyWeights,
-        covariance: RowsCovariance,
-        drawn: Array,
-        width: int | None = None,
-    ) -> AnyWeights:
+    def sampled(self, weights: AnyWeights, covariance: RowsCovariance, drawn: Array) -> AnyWeights:
         """Return the gradient of the reconstruction loss with given masks of the codes.
 
         Let X be the n rows, W₁ the encoder, W₂ the decoder and M the masks (n × k, entries 0 and
         1). With the masked codes Z = M ∘ (XW₁ᵀ) the loss is ‖X − ZW₂ᵀ‖²/n. Its gradients are
-        2(M ∘ (ZW₂ᵀW₂ − XW₂))ᵀX/n for W₁ and 2(ZᵀZW₂ᵀ − ZᵀX)/n for W₂ᵀ.
-
-        Parameters
-        ----------
-        weights : UntiedWeights or TiedWeights
-            Encoder and decoder, each of shape (…, k, m).
-        covariance : RowsCovariance
-            The n rows.
-        drawn : array of shape (…, n)
-            One number per row, uniform in [0, 1), from which its prefix length follows.
-        width : int, optional
-            An upper bound on the prefix lengths; k by default. The gradients of later latents are
-            0 and are not computed.
+        2(M ∘ (ZW₂ᵀW₂ − XW₂))ᵀX/n for W₁ and 2(ZᵀZW₂ᵀ − ZᵀX)/n for W₂ᵀ. Latent i of a row is kept if
+        the row's uniform number in `drawn` (…, n) is at least the probability that fewer than i
+        latents are kept.
         """
-        xp, k = namespace(weights.encoder), weights.encoder.shape[-2]
-        width = k if width is None else width
-        near, far = weights.encoder[..., :width, :], weights.atoms[..., :width, :]
+        xp, k, far = namespace(drawn), weights.encoder.shape[-2], weights.atoms
+        mask = xp.astype(
+            drawn[..., None] >= prefix_thresholds(like(self.prior, drawn)), drawn.dtype
+        )
         # The rows are read twice, not four times: both layers share each product with them.
-        both = covariance.codes(xp.concat([near, far], axis=-2))
-        codes, images = both[..., :width], both[..., width:]
-        mask = self._masks(drawn, width)
-        kept = codes * mask
-        error = mask * (kept @ (far @ far.mT) - images)
+        both = covariance.codes(xp.concat([weights.encoder, far], axis=-2))
+        kept = both[..., :k] * mask
+        error = mask * (kept @ (far @ far.mT) - both[..., k:])
         share = (covariance.weights / covariance.total)[:, None]
         products = covariance.centred_products(xp.concat([kept, error], axis=-1) * share)
-        through, encoder = products[..., :width, :], products[..., width:, :]
-        atoms = (kept * share).mT @ kept @ far - through
-        return weights.gather(_lengthened(2 * encoder, k), _lengthened(2 * atoms, k))
+        atoms = (kept * share).mT @ kept @ far - products[..., :k, :]
+        return weights.gather(2 * products[..., k:, :], 2 * atoms)
 
     def expected(self, objective: Rule) -> Rule:
         """Return `objective`, the expectation of this rule's loss over its random masks."""
         return objective
-
-    def prefix_numbers(self, rng: np.random.Generator, n_rows: int) -> PrefixNumbers:
-        """Return an object that draws, for each row, the random number that determines its mask."""
-        return PrefixNumbers(self.prior, rng, n_rows)
-
-    def _masks(self, drawn: Array, width: int) -> Array:
-        """Return masks (…, n, width) of zeros and ones for the first `width` latents of n rows.
-
-        Latent i of a row is kept if the uniform number drawn for the row, in `drawn` (…, n), is at
-        least the probability that fewer than i latents are kept.
-        """
-        thresholds = prefix_thresholds(like(self.prior, drawn))[:width]
-        return namespace(drawn).astype(drawn[..., None] >= thresholds, drawn.dtype)
-
-
-def _lengthened(rows: Array, k: int) -> Array:
-    """Return an array of shape (…, k, m): the given rows, followed by rows of zeros."""
-    missing = k - rows.shape[-2]
-    if missing == 0:
-        return rows
-    zeros = zeros_like_shape((*rows.shape[:-2], missing, rows.shape[-1]), rows)
-    return namespace(rows).concat([rows, zeros], axis=-2)
 
 
 def keep_probabilities(prior: Array) -> Array:
@@ -575,43 +506,3 @@ def prefix_thresholds(prior: Array) -> Array:
     """
     keep = keep_probabilities(prior)
     return 1 - keep / keep[0]
-
-
-class PrefixNumbers:
-    """Draws the uniform random numbers of nested dropout: one per epoch, run and row.
-
-    A number determines the prefix length b of its row: the first b latents are kept. NumPy draws
-    the numbers in the order in which the epochs need them. A seed therefore gives the same
-    trajectory on every device, however many epochs are computed at once.
-    """
-
-    def __init__(self, prior: Array, rng: np.random.Generator, n_rows: int) -> None:
-        self.thresholds = prefix_thresholds(to_numpy(prior))
-        self.rng, self.n_rows = rng, n_rows
-        self.ahead: Vector | None = None
-
-    def __call__(self, epochs: int, runs: int) -> tuple[Vector, int]:
-        """Return random numbers of shape (epochs, runs, rows), and a bound on the prefix lengths.
-
-        Each number determines how many latents its row keeps, the prefix length; none of these
-        exceeds the bound.
-        """
-        shape = (epochs, runs, self.n_rows)
-        if self.ahead is None or self.ahead.shape != shape:
-            self.ahead = self.rng.random(shape)
-        drawn, self.ahead = self.ahead, None
-        return drawn, self.width(float(drawn.max()))
-
-    def prepare(self, epochs: int, runs: int) -> None:
-        """Draw and store the random numbers of the next call, while a GPU computes."""
-        self.ahead = self.rng.random((epochs, runs, self.n_rows))
-
-    def width(self, largest: float) -> int:
-        """Return a bound on the number of latents that random numbers up to `largest` keep.
-
-        A row keeps its first b latents, where the prefix length b follows from its uniform random
-        number and increases with it. The bound is the prefix length that `largest` gives, rounded
-        up to a multiple of `WIDTHS`, but at most the number of latents.
-        """
-        longest = int(np.searchsorted(self.thresholds, largest + SLACK, side="right"))
-        return min(len(self.thresholds), -(-longest // WIDTHS) * WIDTHS)

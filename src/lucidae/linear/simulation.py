@@ -12,12 +12,12 @@ import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
-from typing import Any, Self
+from typing import Any, Self, cast
 
 import numpy as np
 
 from lucidae.arrays import Array, eye_like, like, namespace, to_numpy
-from lucidae.arrays.graphs import keeper, leaves, replayable
+from lucidae.arrays.graphs import keeper, leaves, rebuilt, replayable
 from lucidae.iteration import Below, Callback, History, iterate, iterate_batch, log_grid
 from lucidae.linear.methods import (
     Method,
@@ -26,7 +26,6 @@ from lucidae.linear.methods import (
     geometric_prior,
     make_method,
 )
-from lucidae.linear.rules import PrefixNumbers
 from lucidae.linear.weights import OPTIMIZERS, Adam, axis_distances, finite_or_nan
 from lucidae.metrics import imbalance
 from lucidae.moments import SecondMoment
@@ -279,8 +278,13 @@ class Ensemble:
         self.in_eigenbasis = self.optimizer is not Adam and not self._needs_rows
         self.full, basis = self._basis()
         self.distances = axis_distances(basis[:, : plan.k])
-        self.whole, self.numbers = self._masked(rng)
-        self.batches = None if self.numbers else self._batches(rng)
+        # Masks of all rows are drawn outside of the steps, which can then be recorded.
+        self.masks = rng if self.method.rule.needs_rows and self._steps_per_epoch == 1 else None
+        if self.masks is not None:
+            rows = self._rows()
+            self.full = rows_covariance(rows, 0.0 * rows[0, :], 0.0 * rows[:, 0] + 1.0)
+        drawn = self._needs_rows and self.masks is None
+        self.batches = self._batches(rng) if drawn else None
 
     @property
     def _needs_rows(self) -> bool:
@@ -300,30 +304,16 @@ class Ensemble:
             )
         return self.plan.rows
 
-    def _masked(self, rng: np.random.Generator) -> tuple[Any, PrefixNumbers | None]:
-        """Return the second moment of all rows and the random numbers of their masks."""
-        if not self.method.rule.needs_rows or self._steps_per_epoch > 1:
-            return None, None
-        rows = self._rows()
-        numbers = self.method.rule.prefix_numbers(rng, int(rows.shape[0]))
-        return rows_covariance(rows, 0.0 * rows[0, :], 0.0 * rows[:, 0] + 1.0), numbers
-
-    def _batches(self, rng: np.random.Generator) -> Any:
-        """Return an endless iterator over the moments of the batches; None if none are drawn."""
-        if not self._needs_rows:
-            return None
+    def _batches(self, rng: np.random.Generator) -> Iterator[Covariance]:
+        """Yield the moments of mini-batches without end."""
         rows = self._rows()
         xp, size = namespace(rows), self.plan.batch_size or int(rows.shape[0])
         ones, zero = 0.0 * rows[:, 0] + 1.0, 0.0 * rows[0, :]
-
-        def drawn() -> Iterator[Covariance]:
-            while True:
-                order = rng.permutation(rows.shape[0])
-                for start in range(0, len(order), size):
-                    chosen = xp.asarray(order[start : start + size], device=rows.device)
-                    yield rows_covariance(xp.take(rows, chosen, axis=0), zero, ones[: len(chosen)])
-
-        return drawn()
+        while True:
+            order = rng.permutation(rows.shape[0])
+            for start in range(0, len(order), size):
+                chosen = xp.asarray(order[start : start + size], device=rows.device)
+                yield rows_covariance(xp.take(rows, chosen, axis=0), zero, ones[: len(chosen)])
 
     def start(self) -> tuple[Any, Array]:
         """Return the optimizer's state before the first step, and step sizes (runs, 1, 1)."""
@@ -338,22 +328,21 @@ class Ensemble:
         rates = like(np.array([[[run.learning_rate]] for run in self.runs]), self.values)
         return self.optimizer(rates, self.plan.momentum).start(weights), rates
 
-    def epoch(
-        self, state: Any, rates: Array, drawn: Array | None = None, width: int | None = None
-    ) -> Any:
-        """Return the optimizer's state after one pass over the rows."""
-        optimizer = self.optimizer(rates, self.plan.momentum)
-        for _ in range(self._steps_per_epoch):
-            direction = self._direction(state.weights, drawn, width)
-            moved = optimizer.update(state, direction)
-            state = moved._replace(weights=self.method.rule.retract(moved.weights))
-        return state
+    def epoch(self, state: Any, rates: Array, drawn: Array | None = None) -> Any:
+        """Return the optimizer's state after one pass over the rows.
 
-    def _direction(self, weights: Any, drawn: Array | None, width: int | None) -> Any:
-        rule: Any = self.method.rule
-        if drawn is not None:
-            return rule.sampled(weights, self.whole, drawn, width)
-        return rule.direction(weights, next(self.batches) if self.batches else self.full)
+        `drawn` are the random numbers of the masks of all rows.
+        """
+        optimizer, rule = self.optimizer(rates, self.plan.momentum), cast(Any, self.method.rule)
+        for _ in range(self._steps_per_epoch):
+            if drawn is not None:
+                direction = rule.sampled(state.weights, self.full, drawn)
+            else:
+                data = next(self.batches) if self.batches else self.full
+                direction = rule.direction(state.weights, data)
+            moved = optimizer.update(state, direction)
+            state = moved._replace(weights=rule.retract(moved.weights))
+        return state
 
     @property
     def _steps_per_epoch(self) -> int:
@@ -369,7 +358,7 @@ class Ensemble:
         state, rates = self.start()
         grid = self.plan.record_at or log_grid(self.plan.n_epochs)
         step, keep = self._several_epochs(
-            lambda state, *masks: self.epoch(state, rates, *masks), state
+            lambda state, drawn: self.epoch(state, rates, drawn), state
         )
         solution = iterate(
             step,
@@ -405,12 +394,12 @@ class Ensemble:
         state, rates = self.start()
         epochs = math.gcd(check_every, self.plan.n_epochs)
 
-        def epoch(bundle: _Bundle, *masks: Any) -> _Bundle:
-            moved = self.epoch(_rebuild(state, bundle[:-2]), bundle[-2], *masks)
+        def epoch(bundle: _Bundle, drawn: Array | None) -> _Bundle:
+            moved = self.epoch(rebuilt(state, iter(bundle[:-2])), bundle[-2], drawn)
             return _Bundle(*leaves(moved), *bundle[-2:])
 
         def measured(bundle: _Bundle) -> _Bundle:
-            weights = _rebuild(state, bundle[:-2]).weights
+            weights = rebuilt(state, iter(bundle[:-2])).weights
             return _Bundle(*bundle[:-1], self.distances["alignment"](weights))
 
         bundle = measured(_Bundle(*leaves(state), rates, rates))
@@ -436,24 +425,22 @@ class Ensemble:
         mini-batches differ from each other and are not recorded.
         """
 
-        def several(state: Any, drawn: Any = None, width: int | None = None) -> Any:
+        def several(state: Any, drawn: Any = None) -> Any:
             for index in range(epochs):
-                state = epoch(state) if drawn is None else epoch(state, drawn[index, ...], width)
+                state = epoch(state, None if drawn is None else drawn[index, ...])
             return end(state)
 
         if self.batches:
             return several, None
-        recorded = replayable(several, example)
-        numbers = self.numbers
-        if numbers is None:
+        recorded, masks = replayable(several, example), self.masks
+        if masks is None:
             return recorded, keeper(recorded)
 
         def drawing(state: Any) -> Any:
-            runs = leaves(state)[0].shape[0]
-            drawn, width = numbers(epochs, runs)
-            moved = recorded(state, like(drawn, self.values), width=width)
-            numbers.prepare(epochs, runs)
-            return moved
+            # NumPy draws the numbers in the order of the epochs: a seed gives the same trajectory
+            # on every device.
+            shape = (epochs, leaves(state)[0].shape[0], int(self._rows().shape[0]))
+            return recorded(state, like(masks.random(shape), self.values))
 
         return drawing, keeper(recorded)
 
@@ -479,14 +466,3 @@ def _method(run: Run, plan: Plan, rng: np.random.Generator) -> Method:
     ref = plan.spectrum.values
     settings = MethodSettings(like(penalties, ref), like(prior, ref), rng, run.tied)
     return make_method(run.method, settings)
-
-
-def _rebuild(template: Any, parts: Sequence[Any]) -> Any:
-    remaining = iter(parts)
-
-    def fill(part: Any) -> Any:
-        if isinstance(part, tuple):
-            return type(part)(*(fill(inner) for inner in part))
-        return next(remaining)
-
-    return fill(template)

@@ -20,8 +20,6 @@ from lucidae.arrays import (
     as_double,
     column_signs,
     eye_like,
-    fields_beside,
-    is_numpy,
     largest,
     like,
     machine_epsilon,
@@ -32,7 +30,6 @@ from lucidae.arrays import (
     where_set,
 )
 from lucidae.arrays.eigen import orthonormal_rows
-from lucidae.arrays.graphs import Steps, records
 from lucidae.counting import ComponentCount, count_in_spectrum, is_criterion
 from lucidae.iteration import Below, History, Solution, Status, iterate, log_grid
 from lucidae.linear.methods import (
@@ -63,14 +60,6 @@ UNEQUAL = 5.0
 """Factor by which quantiles of the features' variances differ more than those of equal noise, from
 which on the noise counts as unequal; parallel analysis then finds 3 components in independent
 features of which 3 have 5, 3 and 2 times the standard deviation of 17 others."""
-
-CHECK_RECORDED = 100
-"""The same number for steps that are recorded as CUDA graphs: a check waits for the device, which
-then is idle for as long as two steps take."""
-
-RECORDED = 10
-"""Number of steps per CUDA graph. The device begins after the launch of the first graph, which
-takes longer for more steps."""
 
 DEFAULT_BATCH = 256
 """Default number of rows per step of the stochastic solver."""
@@ -487,10 +476,6 @@ def solve_gradient(
     """
     optimizer = training.build(stiff.curvature)
     rule, objective = method.rule, method.objective
-    if not is_numpy(start.encoder):
-        # A step that used arrays on the CPU would have to wait for a GPU.
-        same, objective = rule is objective, fields_beside(objective, start.encoder)
-        rule = objective if same else fields_beside(rule, start.encoder)
 
     def step(state: Any) -> Any:
         toward = rule.preconditioned_direction if training.preconditions else rule.direction
@@ -500,31 +485,26 @@ def solve_gradient(
         direction = rule.direction(state.weights, covariance)
         return relative_norm(direction, state.weights, stiff.scale)
 
-    first = optimizer.start(start)
-    recorded = rule.recordable and records(start.encoder)
-    every = CHECK_RECORDED if recorded else CHECK_EVERY
-    steps = Steps(step, distance, first, stride=RECORDED, recorded=recorded)
     solution = iterate(
-        steps,
-        steps.start(first),
-        stop=Below(lambda current: current.distance, training.tol),
+        step,
+        optimizer.start(start),
+        stop=Below(distance, training.tol),
         limit=training.max_iter,
-        check_every=every,
-        record=_record(objective, covariance, measures, lambda current: current.state.weights),
-        record_at=log_grid(training.max_iter, stride=every),
+        check_every=CHECK_EVERY,
+        record=_record(objective, covariance, measures),
+        record_at=log_grid(training.max_iter, stride=CHECK_EVERY),
         callbacks=training.callbacks,
-        copy=steps.keep,
         size=covariance.n_features,
     )
-    return replace(solution, value=solution.value.state.weights)
+    return replace(solution, value=solution.value.weights)
 
 
 def _record(
-    objective: Any, covariance: Covariance, others: Measures, weights: Callable[[Any], Any]
+    objective: Any, covariance: Covariance, measures: Measures
 ) -> dict[str, Callable[[Any], Array]]:
-    """Return what the history records of a state that contains `weights`: the loss, and others."""
-    both = {"loss": lambda w: objective.value(w, covariance), **others}
-    return {name: partial(lambda f, state: f(weights(state)), f) for name, f in both.items()}
+    """Return what the history records of an optimizer's state: the loss, and other measures."""
+    both = {"loss": lambda weights: objective.value(weights, covariance), **measures}
+    return {name: partial(lambda f, state: f(state.weights), f) for name, f in both.items()}
 
 
 def moved(rule: Rule, optimizer: Optimizer, state: Any, direction: Any, scale: float = 1.0) -> Any:
@@ -610,7 +590,7 @@ def solve_stochastic(
         stop=Below(distance, training.tol),
         limit=training.max_iter,
         check_every=max(per_epoch, CHECK_EVERY),
-        record=_record(method.objective, rows, measures, lambda state: state.weights),
+        record=_record(method.objective, rows, measures),
         callbacks=training.callbacks,
         size=rows.n_features,
     )

@@ -16,7 +16,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from lucidae.arrays import Array, add_scaled, namespace, squared_norm, where_set
+from lucidae.arrays import Array, namespace, squared_norm, where_set
 from lucidae.iteration import Callback, progress_bars
 from lucidae.metrics import alignment_of, subspace_distance
 from lucidae.rows.covariances import Covariance
@@ -56,9 +56,7 @@ class TiedWeights(NamedTuple):
     def gather(self, encoder: Array, atoms: Array) -> TiedWeights:
         """Return the mean of the gradients of encoder and decoder as `TiedWeights`."""
         # By the chain rule the gradient is the sum; the mean has the step size of untied weights.
-        total = encoder + atoms
-        total /= 2
-        return TiedWeights(total)
+        return TiedWeights((encoder + atoms) / 2)
 
     def in_units(self, unit: float) -> TiedWeights:  # noqa: ARG002
         """Return the weights unchanged: the product of decoder and encoder has no unit."""
@@ -300,12 +298,9 @@ class MomentumOptimizer(Optimizer):
         return _plus(direction, state.velocity, self.momentum)
 
 
-def _plus(weights: Any, direction: Any, scale: Any, *, overwrite: bool = False) -> Any:
-    """Return weights + scale · direction for every field of the weights.
-
-    If `overwrite` is true, the arrays of `direction` may be overwritten.
-    """
-    return type(weights)(*add_scaled(weights, direction, scale, overwrite=overwrite))
+def _plus(weights: Any, direction: Any, scale: Any) -> Any:
+    """Return weights + scale · direction for every field of the weights."""
+    return map_fields(lambda w, d: w + scale * d, weights, direction)
 
 
 @dataclass(frozen=True, slots=True)
@@ -332,8 +327,7 @@ class Nesterov(MomentumOptimizer):
         """Return the state after one step against `direction`; `scale` multiplies the step size."""
         rate, velocity = self.rate * scale, self._velocity(state, direction)
         ahead = _plus(direction, velocity, self.momentum)
-        # In place: one more array would take longer than the arithmetic.
-        return MomentumState(_plus(state.weights, ahead, -rate, overwrite=True), velocity)
+        return MomentumState(_plus(state.weights, ahead, -rate), velocity)
 
 
 @dataclass(frozen=True, slots=True)
