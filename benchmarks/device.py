@@ -6,8 +6,8 @@ It prints one Markdown table, and below it the error of every check that failed.
 1 if there is one. Without a GPU the same checks run with torch on the CPU, at tiny sizes. The
 folder ``.carry`` may contain packages that the machine lacks, such as array_api_compat. The full
 run takes at most four minutes: what would begin later is left out, and named. Comparisons with
-NumPy come first, for all libraries. Only torch records simulated epochs as CUDA graphs: the goal for the
-time per epoch does not apply to CuPy.
+NumPy come first, for all libraries. Only torch records simulated epochs as CUDA graphs: the goal for
+their time does not apply to CuPy.
 """
 
 from __future__ import annotations
@@ -46,6 +46,11 @@ METHODS = ("rag", "plain", "nonuniform_l2", "linear_vae", "uniform_l2", "nested_
 GOAL_MS = {"rag": 0.1, "plain": 0.1, "nonuniform_l2": 0.1, "linear_vae": 0.1}
 TOLERANCES = {"float64": 1e-10, "float32": 1e-5}
 SEEDS = np.random.default_rng
+
+
+def penalties(method: str, k: int) -> Any:
+    """Return the argument `l2` for a method with k latents."""
+    return np.linspace(0.02, 0.1, k) if method == "nonuniform_l2" else 0.05
 
 
 Check = Callable[[], tuple[str, str, bool]]

@@ -19,7 +19,7 @@ from lucidae.certificates.claims import Certificate, Claim, certifies, check_set
 from lucidae.certificates.rows import SMALL_ROWS, Data, GivenRows, RereadRows
 from lucidae.certificates.sketch import Sketch
 from lucidae.linear import verify
-from lucidae.linear.claims import certificate, claims, evidence, figures_of
+from lucidae.linear.claims import LinearFigures, certificate, claims, evidence
 from lucidae.linear.methods import Method, Options
 from lucidae.linear.objectives import Reconstruction
 from lucidae.linear.rules import RotationAugmentedRule
@@ -141,7 +141,7 @@ def certify_weights(
     weights = method.objective.completed(
         _weights(rows, columns, data.mean.value, method.tied), noise_variance
     )
-    figures = figures_of(method, weights, data, options.training)
+    figures = LinearFigures(method, weights, data, options.training)
     return certificate(f"weights(method={method.name!r})", figures)
 
 
@@ -265,7 +265,7 @@ def certify_components(subject: Any, X: Any, *, sample_weight: Any = None) -> Ce
     mean = getattr(subject, "mean_", None)
     data = centred.about_zero() if mean is None else centred
     method = Method("rag", RotationAugmentedRule(), Reconstruction(), tied=True)
-    figures = figures_of(method, TiedWeights(components), data, DescentSettings())
+    figures = LinearFigures(method, TiedWeights(components), data, DescentSettings())
     judged = []
     for claim in claims(figures, JUDGED):
         statement = claim.statement

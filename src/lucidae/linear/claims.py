@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cached_property
 from typing import Any, NamedTuple
 
@@ -29,11 +29,12 @@ from lucidae.counting import (
 from lucidae.linear.methods import Method, Model
 from lucidae.linear.references import reference_of
 from lucidae.linear.theory import predicted_epochs
-from lucidae.linear.verify import IDENTIFIABLE, Leading, WeightFigures
+from lucidae.linear.verified_missing import PAIRED_FEATURES, ObservedFigures
+from lucidae.linear.verify import IDENTIFIABLE, WeightFigures
 from lucidae.linear.weights import DescentSettings, map_fields
 from lucidae.spectrum import Spectrum
 
-__all__ = ["LinearFigures", "certificate", "claims", "evidence", "figures_of"]
+__all__ = ["LinearFigures", "certificate", "claims", "evidence"]
 
 Vector = np.ndarray[Any, Any]
 
@@ -83,31 +84,46 @@ class Sampling(NamedTuple):
     similar: Vector
 
 
-@dataclass(frozen=True)
-class LinearFigures:
-    """Measured values of given weights, with what theory says about their method."""
+class LinearFigures(WeightFigures):
+    """Measured values of given weights, with what theory says about their method.
 
-    k: int  # number of latents
-    method: Method  # the method with which the weights were trained
-    rule: Any  # the rule to whose fixed point the weights converge
-    training: DescentSettings
-    measured: WeightFigures
-    learning_rate: float | None = None  # of the descent; None for a closed form
-    wanted: Any = None  # the estimator's argument `n_components`
-    # relative error that the covariance of the fit states for its products in single precision
-    fit_rounding: float = 0.0
-    fitted: bool = False  # whether a model was fitted here; otherwise a pair of weights was given
-    observed: bool = False  # whether the rows have missing entries
+    `learning_rate` is that of the descent, None for a closed form, `wanted` the estimator's
+    argument `n_components`, and `fit_rounding` the relative error that the covariance of the fit
+    states for its products in single precision. Without a `model`, a pair of weights was given.
+    """
 
-    @property
-    def leading(self) -> Leading:
-        """Leading eigenvalues, and the decoder's distance to the principal axes."""
-        return self.measured.leading
+    def __init__(
+        self,
+        method: Method,
+        weights: Any,
+        data: Data,
+        training: DescentSettings,
+        learning_rate: float | None = None,
+        model: Model | None = None,
+        wanted: Any = None,
+        *,
+        running: bool = False,
+        fit_rounding: float = 0.0,
+        observed: ObservedFigures | None = None,
+    ) -> None:
+        self.method, self.training, self.learning_rate = method, training, learning_rate
+        self.wanted, self.fit_rounding, self.observed = wanted, fit_rounding, observed
+        # the rule to whose fixed point the weights converge
+        self.rule = method.rule.expected(method.objective)
+        self.fitted, self.k = model is not None, len(weights.encoder)
+        references = reference_of(method.objective), reference_of(self.rule)
+        weights = map_fields(lambda rows: to_numpy(as_double(rows)), weights)
+        if model is not None:  # in the library of the training rows
+            names = "mean encoder atoms components variances code_deviations basis inside".split()
+            arrays: Any = {name: to_numpy(as_double(getattr(model, name))) for name in names}
+            model = replace(model, **arrays)
+        with np.errstate(over="ignore", invalid="ignore"):
+            super().__init__(*references, weights, data, model, running)
 
     @cached_property
     def limits(self) -> str:
         """Why the data do not decide claims about equal eigenvalues; empty if they do."""
-        moment = self.measured.data.moment
+        moment = self.data.moment
         if self.leading.hidden:
             return (
                 f"The digits of {listed('component', self.leading.unidentifiable(self.k))}, unless "
@@ -122,14 +138,14 @@ class LinearFigures:
             why = (
                 ", because products of float32 rows were computed in single precision: give float64"
             )
-        error = f"{self.measured.data.error:.1g}"
+        error = f"{self.data.error:.1g}"
         return f"The covariance of the fit differs from that of the rows by up to {error}{why}."
 
     @cached_property
     def sampling(self) -> Sampling | str:
         """Which components stand out of sampling noise, or why this is not known."""
-        data, k = self.measured.data, self.k
-        if self.observed:
+        data, k = self.data, self.k
+        if self.observed is not None:
             return "Entries are missing, but the theory of sampling noise holds for complete rows."
         if not self.leading.complete:
             return _NO_SPECTRUM
@@ -153,6 +169,11 @@ class LinearFigures:
         return np.where(values.value > factor * values.error, values.value, 0.0)
 
     @property
+    def tolerance(self) -> float:
+        """Threshold of the claims `stationarity` and `likelihood`."""
+        return float(np.clip(10 * self.training.tol, *STATIONARITY))
+
+    @property
     def advice(self) -> str:
         """What to do about weights that are not optimal: train longer, or check the data."""
         if not self.fitted:
@@ -161,7 +182,7 @@ class LinearFigures:
                 "penalties are those of their training, and that the rows were centred."
             )
         exact = ", or use solver='exact'" if self.method.objective.has_minimizer else ""
-        found, tol = self.measured.stationarity, self.training.tol
+        found, tol = self.stationarity, self.training.tol
         if self.learning_rate is None:
             why = "The weights are a closed form, which should be the optimum of the fitted data."
         elif found is None or not found.value <= tol:
@@ -176,7 +197,7 @@ class LinearFigures:
     @property
     def distance_advice(self) -> str:
         """The same for weights that do not span the principal subspace or its axes."""
-        zero = len(self.measured.zero_latents)
+        zero = len(self.zero_latents)
         if not zero:
             return self.advice
         return (
@@ -187,7 +208,7 @@ class LinearFigures:
     @property
     def zero_sentence(self) -> str:
         """Which latents are zero because of their penalties."""
-        zero = self.measured.zero_latents
+        zero = self.zero_latents
         are = "is" if len(zero) == 1 else "are"
         return (
             "The penalty is not below the eigenvalue of its component, so "
@@ -195,51 +216,30 @@ class LinearFigures:
         )
 
 
-def figures_of(
-    method: Method,
-    weights: Any,
-    data: Data,
-    training: DescentSettings,
-    learning_rate: float | None = None,
-    model: Model | None = None,
-    wanted: Any = None,
-    *,
-    running: bool = False,
-    fit_rounding: float = 0.0,
-) -> LinearFigures:
-    """Measure how close weights are to the optimum for given data."""
-    weights = map_fields(lambda rows: to_numpy(as_double(rows)), weights)
-    if model is not None:
-        names = ("mean", "encoder", "atoms", "components", "variances", "code_deviations")
-        arrays: Any = {
-            n: to_numpy(as_double(getattr(model, n))) for n in (*names, "basis", "inside")
-        }
-        model = replace(model, **arrays)
-    rule = method.rule.expected(method.objective)
-    references = reference_of(method.objective), reference_of(rule)
-    with np.errstate(over="ignore", invalid="ignore"):
-        found = WeightFigures(*references, weights, data, model, running)
-    settings = training, found, learning_rate, wanted, fit_rounding
-    return LinearFigures(len(weights.encoder), method, rule, *settings, fitted=model is not None)
-
-
 def certificate(title: str, figures: LinearFigures) -> Certificate:
-    """Return the certificate of a linear autoencoder from its measured values."""
-    return Certificate(title, claims(figures), evidence(figures))
+    """Return the certificate of a linear autoencoder from its measured values.
+
+    If a fit to rows with missing entries did not converge, claims that would hold are undecided.
+    """
+    found = claims(figures)
+    if figures.observed is not None and not figures.observed.converged:
+        unclear: Any = {"holds": None, "undecided": True, "advice": _NOT_CONVERGED}
+        found = tuple(replace(claim, **unclear) if claim.holds else claim for claim in found)
+    return Certificate(title, found, evidence(figures))
 
 
 def evidence(figures: LinearFigures) -> dict[str, Any]:
     """Return the numbers from which the measured values can be computed again, by name."""
-    found, leading, sampling = figures.measured, figures.leading, figures.sampling
-    loss, minimum, size = found.loss_terms
+    leading, sampling = figures.leading, figures.sampling
+    loss, minimum, size = figures.loss_terms
     numbers: dict[str, Any] = {
         "eigenvalues": leading.values.value[: figures.k + 1],
         "eigenvalue_error": float(leading.values.error[0]),
         "eigenvalue_after_k_at_most": leading.outside,
         "all_eigenvalues_computed": leading.complete,
-        "trace": found.data.trace,
-        "n_rows": found.data.weight,
-        "moment_error": found.data.error,
+        "trace": figures.data.trace,
+        "n_rows": figures.data.weight,
+        "moment_error": figures.data.error,
         "misalignments": leading.misalignments.value,
         "loss": loss,
         "minimum": minimum,
@@ -250,11 +250,14 @@ def evidence(figures: LinearFigures) -> dict[str, Any]:
     if isinstance(sampling, Sampling):
         numbers["components_above_noise"] = sampling.above
         numbers["components_of_similar_variance"] = sampling.similar
-    if found.leverage is not None:
-        numbers["leverage_rows"] = found.leverage.rows
-        numbers["leverage_shares"] = found.leverage.shares
-    known = vars(reference_of(figures.method.objective))
-    return numbers | {name: known[name] for name in ("penalties", "prior") if name in known}
+    if figures.leverage is not None:
+        numbers["leverage_rows"] = figures.leverage.rows
+        numbers["leverage_shares"] = figures.leverage.shares
+    for name in ("penalties", "prior"):
+        known = getattr(figures.method.objective, name, None)
+        if known is not None:
+            numbers[name] = to_numpy(known)
+    return numbers if figures.observed is None else numbers | figures.observed.evidence
 
 
 Judge = Callable[[Claim, LinearFigures], Claim | None]
@@ -393,7 +396,7 @@ def _order(text: Claim, figures: LinearFigures) -> Claim:
     if not figures.rule.orders:
         return replace(text, advice=f"Method {figures.method.name!r} does not order its latents.")
     advice = f"{figures.advice} Or sort the latents by their variance, largest first."
-    return text.judged(figures.measured.rise, RISE, advice)
+    return text.judged(figures.rise, RISE, advice)
 
 
 @judges(
@@ -402,19 +405,20 @@ def _order(text: Claim, figures: LinearFigures) -> Claim:
     "definition of a stationary point",
 )
 def _stationarity(text: Claim, figures: LinearFigures) -> Claim:
-    found = figures.measured.stationarity
+    found = figures.stationarity
     if found is None:
         return replace(text, advice=_NO_NOISE, undecided=True)
-    bound = float(np.clip(10 * figures.training.tol, *STATIONARITY))
-    return text.judged(found, bound, figures.advice)
+    return text.judged(found, figures.tolerance, figures.advice)
 
 
 @judges("gap")
 def _gap(text: Claim, figures: LinearFigures) -> Claim:
-    objective, found = figures.method.objective, figures.measured.losses.gap
+    objective, found = figures.method.objective, figures.losses.gap
     reference = reference_of(objective)
     words: Any = {"statement": objective.gap_statement, "reference": reference.citation}
-    text = replace(text, **words, headline="global minimum of the loss")
+    # That of an estimated covariance may be a local maximum of the likelihood.
+    headline = "global minimum of the loss" if figures.observed is None else ""
+    text = replace(text, **words, headline=headline)
     if found is None:
         why = _NO_NOISE
         if not reference.independent:
@@ -442,7 +446,7 @@ def _balance(text: Claim, figures: LinearFigures) -> Claim:
         "Gradient steps on untied weights disturb the balance in proportion to the learning rate: "
         "set tied=True, or lower learning_rate."
     )
-    return text.judged(figures.measured.balance, BALANCE, advice)
+    return text.judged(figures.balance, BALANCE, advice)
 
 
 @judges(
@@ -453,7 +457,7 @@ def _balance(text: Claim, figures: LinearFigures) -> Claim:
 def _nonzero(text: Claim, figures: LinearFigures) -> Claim:
     if not figures.method.objective.has_penalties:
         return replace(text, advice="This method has no penalties.")
-    zeros, uncertain = figures.measured.zero_latents, figures.measured.uncertain_latents
+    zeros, uncertain = figures.zero_latents, figures.uncertain_latents
     # A component without variance has a latent of zero under every penalty: no exception.
     zero = int(np.sum(figures.resolved()[zeros] > 0.0))
     if len(zeros) and not zero:
@@ -542,7 +546,7 @@ def _sampling(text: Claim, figures: LinearFigures) -> Claim:
 )
 def _component_count(text: Claim, figures: LinearFigures) -> Claim | None:
     """Return the claim `component_count` if `n_components` names a criterion, otherwise None."""
-    data, wanted = figures.measured.data, figures.wanted
+    data, wanted = figures.data, figures.wanted
     if not figures.fitted or not is_criterion(wanted):
         return None
     if not figures.leading.complete or data.weight is None:
@@ -564,7 +568,7 @@ def _component_count(text: Claim, figures: LinearFigures) -> Claim | None:
 )
 def _leverage(text: Claim, figures: LinearFigures) -> Claim:
     """Return the claim `leverage`, which names rows that carry more than their share."""
-    found = figures.measured.leverage
+    found = figures.leverage
     if found is None:
         why = "The rows are not known any more, or there are fewer than ten of them."
         return replace(text, advice=why)
@@ -586,7 +590,7 @@ def _conditioning(text: Claim, figures: LinearFigures) -> Claim:
     found = figures.method.objective.hessian_eigenvalues(leading.values.value)
     if found is not None:
         found = found[found > 1e-12 * found[-1]]
-    if found is None or not found.size or found[0] <= IDENTIFIABLE * figures.measured.data.error:
+    if found is None or not found.size or found[0] <= IDENTIFIABLE * figures.data.error:
         why = "The Hessian is not known for this method, or all latents are zero at its optimum. "
         return replace(text, advice=(why + figures.limits).strip())
     return replace(text, value=float(found[-1] / found[0]))
@@ -598,7 +602,7 @@ def _conditioning(text: Claim, figures: LinearFigures) -> Claim:
     "Bao et al. 2020, Theorem 5 (half of its rate) and Section 4.3",
 )
 def _epochs(text: Claim, figures: LinearFigures) -> Claim:
-    leading, data, k = figures.leading, figures.measured.data, figures.k
+    leading, data, k = figures.leading, figures.data, figures.k
     if not leading.complete:
         return replace(text, advice=_NO_SPECTRUM)
     step, values, rate = figures.learning_rate, leading.values.value, None
@@ -626,7 +630,7 @@ def _epochs(text: Claim, figures: LinearFigures) -> Claim:
     "definition of the attributes",
 )
 def _attributes(text: Claim, figures: LinearFigures) -> Claim:
-    found, data = figures.measured.attributes, figures.measured.data
+    found, data = figures.attributes, figures.data
     if found is None:
         why = "A pair of weights was given, which has no fitted attributes."
         return replace(text, advice=why)
@@ -648,7 +652,7 @@ def _is_wanted_number(figures: LinearFigures) -> bool:
     explain, None stands for the rank, and a criterion counts. Eigenvalues between 0.01 and 100
     times their error may count or not. If the eigenvalues are not known, the result is True.
     """
-    k, wanted, data = figures.k, figures.wanted, figures.measured.data
+    k, wanted, data = figures.k, figures.wanted, figures.data
     if isinstance(wanted, int):
         return k == wanted
     if not figures.leading.complete:
@@ -676,7 +680,7 @@ def _is_wanted_number(figures: LinearFigures) -> bool:
     "Freivalds 1979, failure probability 1e-9",
 )
 def _moment(text: Claim, figures: LinearFigures) -> Claim:
-    data = figures.measured.data
+    data = figures.data
     if data.moment is None:
         return replace(text, advice=_UNTESTED[data.origin], undecided=data.origin == "lost")
     advice = "The covariance was changed after it had been computed, or was computed wrongly."
@@ -689,6 +693,100 @@ _UNTESTED = {
     "lost": "The rows of this covariance are not known any more, so that nothing tests it: call "
     "lucidae.certify(estimator, X) with all rows X.",
 }
+
+
+@judges(
+    "likelihood",
+    "the parameters are a stationary point of the likelihood of the observed entries (norm of the "
+    "gradient per row)",
+    "Tipping & Bishop 1999; Rubin 1976 (missing at random)",
+)
+def _likelihood(text: Claim, figures: LinearFigures) -> Claim | None:
+    found = figures.observed
+    if found is None:
+        return None
+    text = replace(text, headline="stationary point of the likelihood")
+    if found.gradient is None:
+        return replace(text, advice=_NOT_STORED, undecided=True)
+    if found.noiseless:
+        why = (
+            "The likelihood has no maximum: the noise variance tends to zero, because so many "
+            "components explain the observed entries without noise. Choose a smaller n_components."
+        )
+        return replace(text, value=float(found.gradient.value), advice=why, undecided=True)
+    advice = (
+        "Train longer (increase max_iter). If X is not the data that was passed to fit, this "
+        "result is expected."
+    )
+    return text.judged(found.gradient, figures.tolerance, advice)
+
+
+@judges(
+    "identifiability",
+    "every two features were observed together, so that their covariance is determined by data "
+    "(number of pairs that hardly ever were)",
+    "linear algebra of WWᵀ + γI",
+)
+def _identifiability(text: Claim, figures: LinearFigures) -> Claim | None:
+    """Return the claim that data determine every covariance.
+
+    The covariance of two features that were hardly ever observed together follows from the model
+    alone. If they are linked to common features by fewer than k independent loadings, mirror images
+    of the loadings have the same likelihood; with more links the fit may still be near the mirror
+    image of the global maximum. So nothing is claimed then.
+    """
+    if figures.observed is None:
+        return None
+    text = replace(text, headline="every two features observed together")
+    if figures.observed.gradient is None:
+        return replace(text, advice=_NOT_STORED, undecided=True)
+    pairs = figures.observed.pairs
+    if pairs is None:
+        return replace(text, advice=_MANY_FEATURES)
+    if not len(pairs):
+        return text.judged(0.0, 0.0)
+    shown = ", ".join(f"{i} and {j}" for i, j in pairs[:3])
+    more = "" if len(pairs) <= 3 else f" and {len(pairs) - 3} other pairs"
+    why = (
+        f"Columns {shown}{more}, counted from 0, were never or hardly ever observed together, so "
+        "that their covariance follows from the model alone. Other loadings may have the same "
+        "likelihood (mirror images) or a higher one. Choose a smaller n_components, or collect "
+        "rows in which these columns are observed together."
+    )
+    text = replace(text, value=float(len(pairs)), threshold=0.0, advice=why)
+    # Groups of features without any link have no common covariance for certain.
+    apart = figures.observed.apart
+    return replace(text, holds=False if apart else None, undecided=not apart)
+
+
+@judges(
+    "missing_information",
+    "largest share of the variance of a code that the missing entries leave undetermined, on "
+    "average over the rows",
+    "law of total variance",
+)
+def _missing_information(text: Claim, figures: LinearFigures) -> Claim | None:
+    if figures.observed is None:
+        return None
+    lost = figures.observed.lost
+    if lost is None:
+        return replace(text, advice=_NOT_STORED)
+    known = figures.observed.evidence
+    shares = ", ".join(f"{100 * share:.2g} %" for share in lost[:10])
+    told = (
+        f"{100 * known['missing_share']:.2g} % of the entries are missing, in "
+        f"{known['n_patterns']} patterns. By component, this share of the variance is lost: "
+        f"{shares}{' …' * (len(lost) > 10)}."
+    )
+    return replace(text, value=float(np.max(lost)), advice=told)
+
+
+_NOT_STORED = "The rows were not stored: call lucidae.certify(estimator, X) with all rows X."
+_NOT_CONVERGED = (
+    "The fit did not converge, so that nothing is claimed about it: increase max_iter, or choose a "
+    "smaller n_components."
+)
+_MANY_FEATURES = f"Pairs of features are not examined for more than {PAIRED_FEATURES} features."
 
 
 def _components(numbers: Vector) -> str:

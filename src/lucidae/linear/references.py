@@ -14,8 +14,8 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from dataclasses import dataclass
-from typing import Any, ClassVar
+from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 
@@ -40,7 +40,7 @@ Vector = np.ndarray[Any, Any]
 class Reference(ABC):
     """Reference formulas of an update rule that is not the gradient of any loss."""
 
-    citation: ClassVar[str]  # where it is shown what the rule converges to
+    citation: str  # where it is shown what the rule converges to
     independent = True  # false if the formulas are those of the solvers
 
     @abstractmethod
@@ -64,24 +64,53 @@ class Reference(ABC):
         return self
 
 
+@dataclass(frozen=True)
 class ObjectiveReference(Reference):
     """Reference formulas of an objective, whose update direction is its gradient.
 
-    The defaults are those of the loss tr Σ + tr NΣ plus terms without Σ, where
+    The loss is tr Σ + tr NΣ + Σᵢ λᵢ(‖encoder row i‖² + ‖decoder column i‖²), where
     N = W₁ᵀ(K∘W₂ᵀW₂)W₁ − W₂DW₁ − (W₂DW₁)ᵀ with D = diag(d) and Kᵢⱼ = d_max(i,j) for the
-    probabilities d with which latents are kept. For the reconstruction loss all of them are 1.
+    probabilities d with which latents are kept. It is the reconstruction loss if d = 1 and λ = 0,
+    and no objective has both other probabilities and penalties.
     """
 
-    @abstractmethod
-    def minimum(self, values: Vector, rest: float, m: int) -> float:
-        """Return the global minimum for the k leading eigenvalues, and the sum of the others."""
+    citation: str = "Baldi & Hornik 1989"
+    penalties: Vector | None = None  # (k,): the penalties λ in the order of the latents
+    prior: Vector | None = None  # (k,): the probability that the first b latents alone are kept
 
     def keep(self, k: int) -> Vector:
-        """Return the probabilities d with which the latents are kept."""
-        return np.ones(k)
+        """Return the probabilities d that b is at least 1, …, k."""
+        return np.ones(k) if self.prior is None else np.cumsum(self.prior[::-1])[::-1]
+
+    def _decay(self, k: int) -> Vector:
+        return np.zeros(k) if self.penalties is None else self.penalties
+
+    def minimum(self, values: Vector, rest: float, m: int) -> float:  # noqa: ARG002
+        """Return the global minimum for the k leading eigenvalues, and the sum of the others.
+
+        The smallest penalty belongs to the largest eigenvalue. A latent of squared length a on its
+        axis has the loss (1 − d)σ² + dσ²(1 − a)² + 2λa.
+        """
+        keep, penalties = self.keep(len(values)), np.sort(self._decay(len(values)))
+        length = np.maximum(1 - penalties / np.maximum(values, TINY), 0.0) * (values > 0.0)
+        latents = values * (1 - keep + keep * (1 - length) ** 2) + 2 * penalties * length
+        return float(np.sum(latents)) + rest
+
+    def in_units(self, unit: float) -> ObjectiveReference:
+        """Return the objective with penalties in the new unit of variance."""
+        penalties = None if self.penalties is None else self.penalties / unit**2
+        return replace(self, penalties=penalties)
 
     def loss(self, terms: Terms) -> Ball | None:
-        """Return the residual variance tr((I − W₂W₁)Σ(I − W₂W₁)ᵀ); None if it is not finite.
+        """Return the loss; None if it is not finite."""
+        total = self.misfit(terms) if self.prior is None else self.expanded_loss(terms)
+        if self.penalties is None:
+            return total
+        squares = terms.encoder * terms.encoder + terms.atoms * terms.atoms
+        return total + (squares * self.penalties[:, None]).sum()
+
+    def misfit(self, terms: Terms) -> Ball:
+        """Return the residual variance tr((I − W₂W₁)Σ(I − W₂W₁)ᵀ).
 
         It is computed from R with Σ = RᵀR or from Σ itself, if they are known, which lose no digits
         if it is small beside tr Σ.
@@ -115,27 +144,49 @@ class ObjectiveReference(Reference):
 
     def direction(self, terms: Terms) -> tuple[Ball, ...]:
         """Return the gradient."""
-        return terms.gathered(*self.gradients(terms))
+        encoder, atoms = self.gradients(terms)
+        decay = 2 * self._decay(len(terms.encoder.value))[:, None]
+        return terms.gathered(encoder + terms.encoder * decay, atoms + terms.atoms * decay)
+
+    def scale(self, terms: Terms, top: float) -> float:
+        """Return 4(σ₁² + λ) for the largest penalty λ."""
+        return super().scale(terms, top) + 4 * float(np.max(self._decay(1)))
 
     def size(self, data: Data) -> float:
         """Return the total variance, by which loss minus minimum is divided."""
         return max(data.trace, TINY)
 
-    def optimal_form(self, values: Ball, unsure: float) -> tuple[Vector, float]:  # noqa: ARG002
+    def optimal_form(self, values: Ball, unsure: float) -> tuple[Vector, float]:
         """Return the coefficients of N at the optimum, one for each of the k leading axes.
 
-        The second result bounds how much they change if the eigenvalues change by `unsure`.
+        They are d(a² − 2a) for the squared lengths a = 1 − λ/σ² of the latents. The second result
+        bounds how much they change if the eigenvalues change by `unsure`.
         """
-        return -self.keep(len(values.value)), 0.0
+        penalties = np.sort(self._decay(len(values.value)))
+        least = np.maximum(np.maximum(values.low, penalties), TINY)
+        sizes = np.maximum(1.0 - penalties / np.maximum(values.value, TINY), 0.0)
+        moved = unsure * float(np.max(2 * (penalties / least) ** 2 / least))
+        return self.keep(len(penalties)) * (sizes**2 - 2 * sizes), moved
 
     def latent_order(self, k: int) -> Vector:
-        """Return the latents, sorted by descending variance at the optimum."""
-        return np.arange(k)
+        """Return the latents, sorted by descending variance at the optimum: ascending penalty."""
+        return np.argsort(self._decay(k), kind="stable")
 
-    def zero_latents(self, values: Ball) -> tuple[Vector, Vector]:  # noqa: ARG002
-        """Return the latents that are zero at the optimum, and those for which it is not known."""
-        none = np.empty(0, dtype=int)
-        return none, none
+    def zero_latents(self, values: Ball) -> tuple[Vector, Vector]:
+        """Return the latents that are zero at the optimum, and those for which it is not known.
+
+        Their penalty is not below their eigenvalue (Bao et al. 2020, Theorem 2). It is not known if
+        the difference is smaller than the error of the eigenvalue.
+        """
+        penalties = self.penalties
+        if penalties is None:
+            return np.empty(0, dtype=int), np.empty(0, dtype=int)
+        # Latent i belongs to the component that is the rank of its penalty.
+        own = values[np.argsort(self.latent_order(len(penalties)))]
+        free = penalties == 0.0  # without a penalty a latent is zero only if there is no variance
+        zero = np.where(free, own.value <= 0.0, penalties >= own.high)
+        nonzero = np.where(free, own.value > 0.0, penalties < own.low)
+        return np.flatnonzero(zero), np.flatnonzero(~zero & ~nonzero)
 
     def loss_in_unit(self, loss: float, unit: float, m: int) -> float:  # noqa: ARG002
         """Return a loss for data that were divided by `unit` in the unit of the data."""
@@ -204,17 +255,19 @@ def _pairs(keep: Vector) -> Vector:
     return np.minimum.outer(keep, keep)
 
 
+@dataclass(frozen=True)
 class SelfJudged(ObjectiveReference):
     """The formulas of an objective or a rule that has no record, from its own methods.
 
     `Data` has what such methods use of a covariance: `apply`, `trace` and `n_features`.
     """
 
-    citation = "the methods of the registered objective or rule itself, not verified independently"
-    independent = False
+    citation: str = (
+        "the methods of the registered objective or rule itself, not verified independently"
+    )
+    rule: Any = None
 
-    def __init__(self, rule: Any) -> None:
-        self.rule = rule
+    independent = False
 
     def direction(self, terms: Terms) -> tuple[Ball, ...]:
         """Return what the method `direction` returns."""
@@ -250,7 +303,7 @@ class SelfJudged(ObjectiveReference):
 
     def zero_latents(self, values: Ball) -> tuple[Vector, Vector]:
         """Return what the method `zero_latents` returns, if the objective has penalties."""
-        none = super().zero_latents(values)[1]
+        none = np.empty(0, dtype=int)
         if not self.rule.has_penalties:
             return none, none
         return np.asarray(self.rule.zero_latents(values.value)) - 1, none
@@ -261,98 +314,6 @@ def _spectrum(values: Vector, data: Data) -> Spectrum:
     return Spectrum(values, np.zeros((data.n_features, len(values))), data.trace)
 
 
-class ReconstructionReference(ObjectiveReference):
-    """tr((I − W₂W₁)Σ(I − W₂W₁)ᵀ)."""
-
-    citation = "Baldi & Hornik 1989"
-
-    def minimum(self, values: Vector, rest: float, m: int) -> float:  # noqa: ARG002
-        """Return the sum of the eigenvalues after the first k."""
-        return rest
-
-
-@dataclass(frozen=True)
-class NonUniformL2Reference(ObjectiveReference):
-    """Residual variance plus Σᵢ λᵢ(‖encoder row i‖² + ‖decoder column i‖²)."""
-
-    penalties: Vector  # (k,): the penalties λ in the order of the latents
-
-    citation = "Bao et al. 2020, Theorem 3"
-
-    def in_units(self, unit: float) -> NonUniformL2Reference:
-        """Return the objective with penalties in the new unit of variance."""
-        return NonUniformL2Reference(self.penalties / unit**2)
-
-    def loss(self, terms: Terms) -> Ball | None:
-        """Return the residual variance plus penalties."""
-        squares = terms.encoder * terms.encoder + terms.atoms * terms.atoms
-        misfit = super().loss(terms)
-        return None if misfit is None else misfit + (squares * self.penalties[:, None]).sum()
-
-    def minimum(self, values: Vector, rest: float, m: int) -> float:  # noqa: ARG002
-        """Return the sum of the minima of single latents, the smallest penalty first."""
-        # A latent of squared length a on its axis has the loss σ²(1 − a)² + 2λa.
-        penalties = np.sort(self.penalties)
-        length = np.maximum(1 - penalties / np.maximum(values, TINY), 0.0) * (values > 0.0)
-        return float(np.sum(values * (1 - length) ** 2 + 2 * penalties * length)) + rest
-
-    def direction(self, terms: Terms) -> tuple[Ball, ...]:
-        """Return the gradient."""
-        decay, (encoder, atoms) = 2 * self.penalties[:, None], self.gradients(terms)
-        return terms.gathered(encoder + terms.encoder * decay, atoms + terms.atoms * decay)
-
-    def scale(self, terms: Terms, top: float) -> float:
-        """Return 4(σ₁² + λ) for the largest penalty λ."""
-        return super().scale(terms, top) + 4 * float(np.max(self.penalties))
-
-    def optimal_form(self, values: Ball, unsure: float) -> tuple[Vector, float]:
-        """Return a² − 2a for the squared lengths a = 1 − λ/σ² of the latents."""
-        penalties = np.sort(self.penalties)
-        least = np.maximum(np.maximum(values.low, penalties), TINY)
-        sizes = np.maximum(1.0 - penalties / np.maximum(values.value, TINY), 0.0)
-        moved = unsure * float(np.max(2 * (penalties / least) ** 2 / least))
-        return sizes**2 - 2 * sizes, moved
-
-    def latent_order(self, k: int) -> Vector:  # noqa: ARG002
-        """Return the latents by ascending penalty."""
-        return np.argsort(self.penalties, kind="stable")
-
-    def zero_latents(self, values: Ball) -> tuple[Vector, Vector]:
-        """Return the latents whose penalty is not below their eigenvalue (Bao et al., Theorem 2).
-
-        It is not known if the difference is smaller than the error of the eigenvalue.
-        """
-        penalties, k = self.penalties, len(self.penalties)
-        # Latent i belongs to the component that is the rank of its penalty.
-        own = values[np.argsort(self.latent_order(k))]
-        free = penalties == 0.0  # without a penalty a latent is zero only if there is no variance
-        zero = np.where(free, own.value <= 0.0, penalties >= own.high)
-        nonzero = np.where(free, own.value > 0.0, penalties < own.low)
-        return np.flatnonzero(zero), np.flatnonzero(~zero & ~nonzero)
-
-
-@dataclass(frozen=True)
-class ExpectedNestedDropoutReference(ObjectiveReference):
-    """Mean residual variance of the first b latents, with the probability of each b."""
-
-    prior: Vector  # (k,): the probability of each number b of latents that are kept, from 1 to k
-
-    citation = "Rippel et al. 2014; Bao et al. 2020, Section 5"
-
-    def keep(self, k: int) -> Vector:  # noqa: ARG002
-        """Return the probabilities that b is at least 1, …, k."""
-        return np.cumsum(self.prior[::-1])[::-1]
-
-    def loss(self, terms: Terms) -> Ball:
-        """Return the mean over b."""
-        return self.expanded_loss(terms)
-
-    def minimum(self, values: Vector, rest: float, m: int) -> float:  # noqa: ARG002
-        """Return the mean, over b, of the total variance minus the first b eigenvalues."""
-        left = rest + float(np.sum(values)) - np.cumsum(values)
-        return float(self.prior @ left)
-
-
 @dataclass(frozen=True)
 class LinearVAEReference(ObjectiveReference):
     """Negative evidence lower bound per row: negative log-likelihood plus KL divergence.
@@ -360,13 +321,12 @@ class LinearVAEReference(ObjectiveReference):
     The noise variance s² is fixed (`noise`) or, if that is None, a parameter of the weights.
     """
 
-    noise: float | None
-
-    citation = "Tipping & Bishop 1999; Bao et al. 2020, Appendix F"
+    citation: str = "Tipping & Bishop 1999; Bao et al. 2020, Appendix F"
+    noise: float | None = None
 
     def in_units(self, unit: float) -> LinearVAEReference:
         """Return the objective with the noise variance in the new unit."""
-        return LinearVAEReference(None if self.noise is None else self.noise / unit**2)
+        return replace(self, noise=None if self.noise is None else self.noise / unit**2)
 
     def loss_in_unit(self, loss: float, unit: float, m: int) -> float:
         """Return the loss by −log p(sx) = −log p(x) + m log s."""
@@ -380,8 +340,7 @@ class LinearVAEReference(ObjectiveReference):
         """Return −ELBO; None if the noise variance is 0."""
         k, m = terms.encoder.value.shape
         noise, logs = self._noise(terms), terms.weights.log_variances[:, 0]
-        misfit = super().loss(terms)
-        if not noise > 0.0 or misfit is None:
+        if not noise > 0.0:
             return None
         log_noise = float(terms.weights.log_noise[0, 0]) if self.noise is None else math.log(noise)
         variances = np.exp(logs)
@@ -389,7 +348,7 @@ class LinearVAEReference(ObjectiveReference):
         divergence = float(np.sum(np.diag(terms.code_moment.value) + variances - logs)) - k
         constant = m * math.log(2 * math.pi) + m * log_noise + spread / noise + divergence
         rounding = m * abs(log_noise) + m + abs(spread) / noise + abs(divergence) + k
-        return (misfit / noise + Ball(constant, gamma(8 * m) * rounding)) * 0.5
+        return (self.misfit(terms) / noise + Ball(constant, gamma(8 * m) * rounding)) * 0.5
 
     def minimum(self, values: Vector, rest: float, m: int) -> float:
         """Return the smallest negative log-likelihood per row of probabilistic PCA.
@@ -410,10 +369,9 @@ class LinearVAEReference(ObjectiveReference):
         """Return the gradient for encoder, decoder, log posterior variances and log s²."""
         noise, variances = self._noise(terms), np.exp(terms.weights.log_variances)
         lengths = np.diag(terms.gram.value)[:, None]
-        (encoder, atoms), misfit = self.gradients(terms), super().loss(terms)
-        slope = Ball(0.0)
-        if self.noise is None and misfit is not None:
-            misfit = misfit + float(np.sum(variances * lengths))
+        (encoder, atoms), slope = self.gradients(terms), Ball(0.0)
+        if self.noise is None:
+            misfit = self.misfit(terms) + float(np.sum(variances * lengths))
             slope = float(terms.data.n_features) - misfit / noise
         return (
             encoder / (2.0 * noise) + terms.encoded,
@@ -455,7 +413,7 @@ class RotationAugmentedReference(Reference):
 
     def direction(self, terms: Terms) -> tuple[Ball, ...]:
         """Return the direction of Bao et al. 2020, Algorithm 1."""
-        encoder, atoms = ReconstructionReference().gradients(terms)
+        encoder, atoms = ObjectiveReference().gradients(terms)
         moment = terms.code_moment
         turn = Ball((np.triu(moment.value, 1) - np.tril(moment.value, -1)) / 2, moment.error)
         return terms.gathered(encoder - turn @ terms.encoder, atoms - turn @ terms.atoms)
@@ -497,10 +455,14 @@ class BrockettReference(Reference):
 
 # Functions that return the reference formulas of each objective and rule of the package.
 REFERENCES: dict[type, Any] = {
-    Reconstruction: lambda _: ReconstructionReference(),
-    NonUniformL2: lambda rule: NonUniformL2Reference(to_numpy(rule.penalties)),
-    ExpectedNestedDropout: lambda rule: ExpectedNestedDropoutReference(to_numpy(rule.prior)),
-    LinearVAE: lambda rule: LinearVAEReference(rule.noise),
+    Reconstruction: lambda _: ObjectiveReference(),
+    NonUniformL2: lambda rule: ObjectiveReference(
+        "Bao et al. 2020, Theorem 3", penalties=to_numpy(rule.penalties)
+    ),
+    ExpectedNestedDropout: lambda rule: ObjectiveReference(
+        "Rippel et al. 2014; Bao et al. 2020, Section 5", prior=to_numpy(rule.prior)
+    ),
+    LinearVAE: lambda rule: LinearVAEReference(noise=rule.noise),
     RotationAugmentedRule: lambda _: RotationAugmentedReference(),
     GeneralizedHebbianRule: lambda _: GeneralizedHebbianReference(),
     BrockettRule: lambda rule: BrockettReference(to_numpy(rule.ranks)),
@@ -509,4 +471,5 @@ REFERENCES: dict[type, Any] = {
 
 def reference_of(rule: Any) -> Any:
     """Return the reference formulas of an objective or a rule; its own ones if it has no record."""
-    return REFERENCES.get(type(rule), SelfJudged)(rule)
+    make = REFERENCES.get(type(rule))
+    return SelfJudged(rule=rule) if make is None else make(rule)

@@ -26,7 +26,7 @@ from lucidae.counting import ComponentCount, is_criterion
 from lucidae.iteration import History, Status
 from lucidae.iteration.progress import TIMED_FEATURES, elapsed
 from lucidae.linear.certify import data_of_rows
-from lucidae.linear.claims import LinearFigures, certificate, figures_of
+from lucidae.linear.claims import LinearFigures, certificate
 from lucidae.linear.methods import Method, Model, Options, TrainedWeights
 from lucidae.linear.missing import ObservedGaussian, fit_observed, gaussian_of
 from lucidae.linear.solvers import (
@@ -40,7 +40,12 @@ from lucidae.linear.solvers import (
     solve,
     stiffness,
 )
-from lucidae.linear.verified_missing import Parameters, certify_observed, data_of_parameters
+from lucidae.linear.verified_missing import (
+    ObservedFigures,
+    Parameters,
+    data_of_parameters,
+    observed_figures,
+)
 from lucidae.moments import SecondMoment
 from lucidae.rows.covariances import Covariance, rows_covariance
 from lucidae.rows.operator import (
@@ -382,11 +387,11 @@ class LinearState(FittedState):
         """
         fitted = self.parameters
         model = Parameters(to_numpy(fitted.mean), to_numpy(fitted.loadings), fitted.noise)
-        figures = self._figures(data_of_parameters(model, fitted.weight, X, weights))
         encoder = to_numpy(as_double(self.model.encoder))
-        name = f"{title}(method={self.options.method!r}, handle_missing='em')"
         converged = self.observed is None or self.model.outcome.status.ok
-        return certify_observed(name, figures, model, encoder, X, weights, converged)
+        found = observed_figures(model, encoder, X, weights, converged)
+        figures = self._figures(data_of_parameters(model, fitted.weight, X, weights), found)
+        return certificate(f"{title}(method={self.options.method!r}, handle_missing='em')", figures)
 
     @property
     def parameters(self) -> ObservedGaussian:
@@ -555,14 +560,14 @@ class LinearState(FittedState):
         """Return the certificate of the fitted model on the given data."""
         return certificate(f"{title}(method={self.options.method!r})", self._figures(data))
 
-    def _figures(self, data: Data) -> LinearFigures:
+    def _figures(self, data: Data, observed: ObservedFigures | None = None) -> LinearFigures:
         """Return the measured values of the fitted model on the given data."""
         model, training = self.model, self.options.training
         outcome, wanted = model.outcome, self.options.n_components
         if self.observed is not None and not isinstance(wanted, int):
             wanted = int(model.encoder.shape[0])  # its meaning depends on the rows, not on Σ
         stored = self._moment
-        return figures_of(
+        return LinearFigures(
             outcome.method,
             outcome.weights,
             data,
@@ -573,6 +578,7 @@ class LinearState(FittedState):
             # The variances of a stream are running averages, which no data reproduce.
             running=self.stream is not None,
             fit_rounding=self._rounding if stored is None else stored.rounding,
+            observed=observed,
         )
 
     def _data(

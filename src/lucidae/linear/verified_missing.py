@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -18,13 +17,10 @@ from scipy.sparse.csgraph import connected_components
 
 from lucidae.arrays import as_double, to_numpy
 from lucidae.certificates.bounds import TINY, Ball, gamma
-from lucidae.certificates.claims import Certificate, Claim
 from lucidae.certificates.rows import Data, GivenRows
-from lucidae.linear.claims import STATIONARITY, LinearFigures, claims
-from lucidae.linear.claims import evidence as evidence_of
 from lucidae.linear.verify import DENSE_FEATURES
 
-__all__ = ["Parameters", "certify_observed", "data_of_parameters"]
+__all__ = ["ObservedFigures", "Parameters", "data_of_parameters", "observed_figures"]
 
 Vector = np.ndarray[Any, Any]
 
@@ -149,147 +145,52 @@ def _lost(model: Parameters, rows: Vector, mass: Vector, encoder: Vector) -> Vec
     return np.asarray(left / np.sum(mass) / np.maximum(variances, TINY))
 
 
-_NOT_STORED = "The rows were not stored: call lucidae.certify(estimator, X) with all rows X."
-_NOT_CONVERGED = (
-    "The fit did not converge, so that nothing is claimed about it: increase max_iter, or choose a "
-    "smaller n_components."
-)
-_TEXTS = {
-    "likelihood": Claim(
-        "likelihood",
-        "the parameters are a stationary point of the likelihood of the observed entries (norm of "
-        "the gradient per row)",
-        "Tipping & Bishop 1999; Rubin 1976 (missing at random)",
-        headline="stationary point of the likelihood",
-    ),
-    "identifiability": Claim(
-        "identifiability",
-        "every two features were observed together, so that their covariance is determined by "
-        "data (number of pairs that hardly ever were)",
-        "linear algebra of WWᵀ + γI",
-        headline="every two features observed together",
-    ),
-    "missing_information": Claim(
-        "missing_information",
-        "largest share of the variance of a code that the missing entries leave undetermined, on "
-        "average over the rows",
-        "law of total variance",
-    ),
-}
+class ObservedFigures(NamedTuple):
+    """What the rows with missing entries say of the parameters; None if they were not stored."""
+
+    gradient: Ball | None  # norm of the gradient of the log-likelihood per row
+    noiseless: bool  # whether the noise tends to zero, so that the likelihood has no maximum
+    pairs: Vector | None  # (p, 2): features that were hardly ever observed together, if examined
+    apart: bool  # whether groups of features were never observed together
+    lost: Vector | None  # (k,): share of the variance of each code that is undetermined
+    evidence: dict[str, Any]
+    converged: bool
 
 
-def certify_observed(
-    title: str,
-    figures: LinearFigures,
-    model: Parameters,
-    encoder: Vector,
-    X: Any,
-    weights: Any,
-    converged: bool,
-) -> Certificate:
-    """Return the certificate of a fit to rows X with missing entries, or None if not stored.
-
-    `figures` are those of the weights on the covariance of the model. If the fit did not converge,
-    claims that would hold are undecided.
-    """
-    figures = replace(figures, observed=True)
-    evidence = evidence_of(figures) | {"noise_variance": model.noise}
-    added = tuple(
-        replace(text, advice=_NOT_STORED, undecided=name != "missing_information")
-        for name, text in _TEXTS.items()
-    )
-    if X is not None:
-        rows = to_numpy(as_double(X))
-        mass = np.ones(len(rows)) if weights is None else to_numpy(weights)
-        used = (mass > 0.0) & ~np.all(np.isnan(rows), axis=1)
-        rows, mass = rows[used], mass[used]
-        identifiable, never = _identifiability(rows)
-        likelihood, value = _likelihood(model, rows, mass, figures.training.tol)
-        lost = _lost(model, rows, mass, encoder)
-        seen = ~np.isnan(rows)
-        missing = 1.0 - float(mass @ seen.mean(axis=1)) / float(np.sum(mass))
-        patterns = len(np.unique(np.packbits(seen, axis=1), axis=0))
-        shares = ", ".join(f"{100 * share:.2g} %" for share in lost[:10])
-        told = (
-            f"{100 * missing:.2g} % of the entries are missing, in {patterns} patterns. By "
-            f"component, this share of the variance is lost: {shares}{' …' * (len(lost) > 10)}."
-        )
-        information = replace(_TEXTS["missing_information"], value=float(np.max(lost)), advice=told)
-        added = likelihood, identifiable, information
-        evidence |= {
-            "log_likelihood": value,
-            "missing_share": missing,
-            "n_patterns": patterns,
-            "never_observed_together": never,
-            "lost_code_variance": lost,
-        }
-    # The gap is that of the estimated covariance, which may be a local maximum of the likelihood:
-    # it says nothing that a reader should take from the first line.
-    judged = (
-        *(
-            replace(claim, headline="") if claim.name == "gap" else claim
-            for claim in claims(figures)
-        ),
-        *added,
-    )
-    if not converged:
-        unclear: Any = {"holds": None, "undecided": True, "advice": _NOT_CONVERGED}
-        judged = tuple(replace(claim, **unclear) if claim.holds else claim for claim in judged)
-    return Certificate(title, judged, evidence)
-
-
-def _likelihood(
-    model: Parameters, rows: Vector, mass: Vector, tolerance: float
-) -> tuple[Claim, float]:
-    """Return the claim that the likelihood is stationary, and the log-likelihood."""
-    (value, size), text = likelihood_of(model, rows, mass), _TEXTS["likelihood"]
-    size = math.inf if math.isnan(size) else size / float(np.sum(mass))
-    if model.noise <= NO_NOISE * float(np.mean(model.variances)):
-        why = (
-            "The likelihood has no maximum: the noise variance tends to zero, because so many "
-            "components explain the observed entries without noise. Choose a smaller n_components."
-        )
-        return replace(text, value=size, advice=why, undecided=True), value
+def observed_figures(
+    model: Parameters, encoder: Vector, X: Any, weights: Any, converged: bool
+) -> ObservedFigures:
+    """Measure parameters on rows X with missing entries, or None if they were not stored."""
+    evidence: dict[str, Any] = {"noise_variance": model.noise}
+    noiseless = model.noise <= NO_NOISE * float(np.mean(model.variances))
+    if X is None:
+        return ObservedFigures(None, noiseless, None, False, None, evidence, converged)
+    rows = to_numpy(as_double(X))
+    mass = np.ones(len(rows)) if weights is None else to_numpy(weights)
+    used = (mass > 0.0) & ~np.all(np.isnan(rows), axis=1)
+    rows, mass = rows[used], mass[used]
+    seen, total = ~np.isnan(rows), float(np.sum(mass))
+    value, size = likelihood_of(model, rows, mass)
     # The relative error of G⁻¹ is its condition number times the machine epsilon.
     top = float(np.max(np.sum(model.loadings**2, axis=0), initial=0.0))
     error = gamma(8 * len(model.mean)) * (1.0 + top / model.noise)
-    bound = float(np.clip(10 * tolerance, *STATIONARITY))
-    advice = (
-        "Train longer (increase max_iter). If X is not the data that was passed to fit, this "
-        "result is expected."
-    )
-    return text.judged(Ball(size, error), bound, advice), value
-
-
-def _identifiability(rows: Vector) -> tuple[Claim, Vector | None]:
-    """Return the claim that data determine every covariance, and the pairs never seen together.
-
-    The covariance of two features that were hardly ever observed together follows from the model
-    alone. If they are linked to common features by fewer than k independent loadings, mirror images
-    of the loadings have the same likelihood; with more links the fit may still be near the mirror
-    image of the global maximum. So nothing is claimed then.
-    """
-    text, m = _TEXTS["identifiability"], rows.shape[1]
-    if m > PAIRED_FEATURES:
-        why = f"Pairs of features are not examined for more than {PAIRED_FEATURES} features."
-        return replace(text, advice=why), None
-    seen = (~np.isnan(rows)).astype(np.float32)
-    count = (seen.T @ seen).astype(float)
-    most = np.max(count - np.diag(np.diag(count)), axis=1)
-    hardly = (count < 0.5) | (count < FEW_ROWS * np.minimum.outer(most, most))
-    pairs = np.argwhere(np.triu(hardly, 1))
-    never = pairs[count[tuple(pairs.T)] < 0.5]
-    if not len(pairs):
-        return text.judged(0.0, 0.0), never
-    shown = ", ".join(f"{i} and {j}" for i, j in pairs[:3])
-    more = "" if len(pairs) <= 3 else f" and {len(pairs) - 3} other pairs"
-    why = (
-        f"Columns {shown}{more}, counted from 0, were never or hardly ever observed together, so "
-        "that their covariance follows from the model alone. Other loadings may have the same "
-        "likelihood (mirror images) or a higher one. Choose a smaller n_components, or collect "
-        "rows in which these columns are observed together."
-    )
-    found: Any = {"value": float(len(pairs)), "threshold": 0.0, "advice": why}
-    # Groups of features without any link have no common covariance for certain.
-    apart = connected_components(count > 0.5, directed=False)[0] > 1
-    return replace(text, **found, holds=False if apart else None, undecided=not apart), never
+    gradient = Ball(math.inf if math.isnan(size) else size / total, error)
+    pairs = never = None
+    apart = False
+    if rows.shape[1] <= PAIRED_FEATURES:
+        together = seen.astype(np.float32)
+        count = (together.T @ together).astype(float)
+        most = np.max(count - np.diag(np.diag(count)), axis=1)
+        hardly = (count < 0.5) | (count < FEW_ROWS * np.minimum.outer(most, most))
+        pairs = np.argwhere(np.triu(hardly, 1))
+        never = pairs[count[tuple(pairs.T)] < 0.5]
+        apart = connected_components(count > 0.5, directed=False)[0] > 1
+    lost = _lost(model, rows, mass, encoder)
+    evidence |= {
+        "log_likelihood": value,
+        "missing_share": 1.0 - float(mass @ seen.mean(axis=1)) / total,
+        "n_patterns": len(np.unique(np.packbits(seen, axis=1), axis=0)),
+        "never_observed_together": never,
+        "lost_code_variance": lost,
+    }
+    return ObservedFigures(gradient, noiseless, pairs, apart, lost, evidence, converged)
