@@ -6,8 +6,8 @@ It prints one Markdown table, and below it the error of every check that failed.
 1 if there is one. Without a GPU the same checks run with torch on the CPU, at tiny sizes. The
 folder ``.carry`` may contain packages that the machine lacks, such as array_api_compat. The full
 run takes at most four minutes: what would begin later is left out, and named. Comparisons with
-NumPy come first, for all libraries. Only torch records simulated epochs as CUDA graphs: the goal for
-their time does not apply to CuPy.
+NumPy come first, for all libraries. Only torch records simulated epochs as CUDA graphs: the goal
+for their time does not apply to CuPy.
 """
 
 from __future__ import annotations

@@ -23,7 +23,7 @@ from benchmarks._tables import mnist_rows
 from lucidae import LinearAutoencoder, SecondMoment
 from lucidae.linear.methods import MethodSettings, geometric_prior, make_method
 from lucidae.linear.simulation import Plan, Run, simulate
-from lucidae.linear.solvers import solve_gradient, stiffness
+from lucidae.linear.solvers import descend, stiffness
 from lucidae.linear.theory import AlignedPoint, best_penalties, hessian_eigenvalues
 from lucidae.linear.weights import DescentSettings, TiedWeights, UntiedWeights
 from lucidae.metrics import axis_alignment_distance
@@ -108,7 +108,7 @@ def solver_epochs(
     method = make_method("rag", MethodSettings(np.zeros(K), geometric_prior(K), None, tied))
     training = DescentSettings(learning_rate=RATE, momentum=MOMENTUM, max_iter=n_epochs, tol=0.0)
     stiff = stiffness(method, covariance, start, preconditioned=training.preconditions)
-    return solve_gradient(method, covariance, start, training, stiff, {}).value
+    return descend(method, covariance, start, training, stiff, {}).value
 
 
 def simulated_epochs(spectrum: Spectrum, n_epochs: int) -> UntiedWeights:

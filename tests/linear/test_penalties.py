@@ -20,10 +20,10 @@ from lucidae.linear.theory import (
     hessian_eigenvalues,
     nonuniform_penalties,
     paper_penalties,
-    rotation_bound,
     uniform_penalties,
     zero_latents,
 )
+from lucidae_papers.linear.penalties import rotation_bound
 
 seeds = st.integers(0, 2**32 - 1)
 

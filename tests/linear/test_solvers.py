@@ -251,8 +251,8 @@ def test_corrected_directions_have_the_mean_of_all_rows_and_no_noise_at_the_anch
     rows, rng = RowOperator.of(given), np.random.default_rng(1)
     method = make_method(name, MethodSettings(np.array([0.1, 0.2]), geometric_prior(2), rng))
     anchor, here = (random_start(method, 2, 5, 0.5, rng, rows.mean) for _ in range(2))
-    direction = ReducedVariance(method, rows)
-    full = direction.move_anchor(anchor)
+    direction = ReducedVariance(method)
+    full = direction.move_anchor(anchor, rows)
     batches = np.split(np.arange(24), 4)
     for batch in batches:
         assert_allclose(direction(anchor, rows.batch(batch)).encoder, full.encoder, atol=1e-12)

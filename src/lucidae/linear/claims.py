@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from lucidae.arrays import as_double, to_numpy
+from lucidae.arrays import as_double, fields_beside, to_numpy
 from lucidae.certificates.bounds import TINY, Ball, gamma
 from lucidae.certificates.claims import Certificate, Claim, listed
 from lucidae.certificates.rows import Data
@@ -110,13 +110,11 @@ class LinearFigures(WeightFigures):
         self.wanted, self.fit_rounding, self.observed = wanted, fit_rounding, observed
         # the rule to whose fixed point the weights converge
         self.rule = method.rule.expected(method.objective)
-        self.fitted, self.k = model is not None, len(weights.encoder)
+        self.fitted, self.k = model is not None, int(weights.encoder.shape[0])
         references = reference_of(method.objective), reference_of(self.rule)
         weights = map_fields(lambda rows: to_numpy(as_double(rows)), weights)
         if model is not None:  # in the library of the training rows
-            names = "mean encoder atoms components variances code_deviations basis inside".split()
-            arrays: Any = {name: to_numpy(as_double(getattr(model, name))) for name in names}
-            model = replace(model, **arrays)
+            model = fields_beside(model, np.empty(0))
         with np.errstate(over="ignore", invalid="ignore"):
             super().__init__(*references, weights, data, model, running)
 

@@ -46,8 +46,6 @@ from lucidae.rows.covariances import Covariance, DenseCovariance
 from lucidae.rows.operator import (
     EXACT_FEATURES,
     STORED_FEATURES,
-    CsrRows,
-    DenseRows,
     RowOperator,
 )
 from lucidae.spectrum import Spectrum, leading, refined, ritz_spectrum
@@ -320,12 +318,7 @@ def _trained_outcome(
     noise = 0.0 if size is None else batch_noise(size, rows.rows.shape[0], training)
     stiff = stiffness(method, covariance, start, noise, training.preconditions and size is None)
     for _ in range(ATTEMPTS):
-        if size is None:
-            solution = solve_gradient(method, covariance, start, training, stiff, measures)
-        else:
-            solution = solve_stochastic(
-                method, covariance, start, training, size, rng, stiff, measures
-            )
+        solution = descend(method, covariance, start, training, stiff, measures, size, rng)
         if solution.status is not Status.DIVERGED or not automatic:
             break
         # Rows far from the others can make a batch steeper than the bound on the curvature.
@@ -462,51 +455,6 @@ def random_start(method: Method, k: int, m: int, scale: float, rng: Any, ref: Ar
     return method.start(encoder, atoms)
 
 
-def solve_gradient(
-    method: Method,
-    covariance: Covariance,
-    start: Any,
-    training: DescentSettings,
-    stiff: Stiffness,
-    measures: Measures,
-) -> Solution[Any]:
-    """Minimise by full-batch descent, and return the solution with the trained weights.
-
-    Only products with the second moment of the data are computed.
-    """
-    optimizer = training.build(stiff.curvature)
-    rule, objective = method.rule, method.objective
-
-    def step(state: Any) -> Any:
-        toward = rule.preconditioned_direction if training.preconditions else rule.direction
-        return moved(rule, optimizer, state, toward(state.weights, covariance))
-
-    def distance(state: Any) -> Array:
-        direction = rule.direction(state.weights, covariance)
-        return relative_norm(direction, state.weights, stiff.scale)
-
-    solution = iterate(
-        step,
-        optimizer.start(start),
-        stop=Below(distance, training.tol),
-        limit=training.max_iter,
-        check_every=CHECK_EVERY,
-        record=_record(objective, covariance, measures),
-        record_at=log_grid(training.max_iter, stride=CHECK_EVERY),
-        callbacks=training.callbacks,
-        size=covariance.n_features,
-    )
-    return replace(solution, value=solution.value.weights)
-
-
-def _record(
-    objective: Any, covariance: Covariance, measures: Measures
-) -> dict[str, Callable[[Any], Array]]:
-    """Return what the history records of an optimizer's state: the loss, and other measures."""
-    both = {"loss": lambda weights: objective.value(weights, covariance), **measures}
-    return {name: partial(lambda f, state: f(state.weights), f) for name, f in both.items()}
-
-
 def moved(rule: Rule, optimizer: Optimizer, state: Any, direction: Any, scale: float = 1.0) -> Any:
     """Return the state of the optimizer after one step, whose size is multiplied by `scale`."""
     after = optimizer.update(state, direction, scale)
@@ -524,20 +472,19 @@ class ReducedVariance:
     rule, which computes d(w) anyway, the current weights become the anchor.
     """
 
-    def __init__(self, method: Method, rows: DenseRows | CsrRows) -> None:
+    def __init__(self, method: Method) -> None:
         self.rule = method.rule
         self.expected = method.expected()  # a sampled direction is never zero
-        self.rows = rows
         self.anchor: Any = None
         self.full: Any = None
 
-    def move_anchor(self, weights: Any) -> Any:
+    def move_anchor(self, weights: Any, rows: Covariance) -> Any:
         """Store `weights` as the anchor, and return the direction of all rows at these weights.
 
         The anchor are the earlier weights at which the directions of batches are compared with that
         of all rows, in order to reduce the noise of later directions.
         """
-        self.anchor, self.full = weights, self.expected.direction(weights, self.rows)
+        self.anchor, self.full = weights, self.expected.direction(weights, rows)
         return self.full
 
     def __call__(self, weights: Any, batch: Covariance) -> Any:
@@ -551,48 +498,60 @@ class ReducedVariance:
         return map_fields(lambda w, a, full: w - a + full, here, there, self.full)
 
 
-def solve_stochastic(
+def descend(
     method: Method,
-    rows: DenseRows | CsrRows,
+    data: Any,
     start: Any,
     training: DescentSettings,
-    batch_size: int,
-    rng: np.random.Generator,
     stiff: Stiffness,
     measures: Measures,
+    batch_size: int | None = None,
+    rng: np.random.Generator | None = None,
 ) -> Solution[Any]:
-    """Minimise by descent on mini-batches, and return the solution with the trained weights.
+    """Minimise by descent, and return the solution with the trained weights.
 
-    For m features and k latents it needs O(mk) memory in addition to one batch. Each evaluation of
-    the stopping rule is one pass over all rows; the direction found there also corrects the
-    directions of the following batches (`ReducedVariance`).
+    A step uses the second moment of all rows, of which only products are computed, or that of a
+    mini-batch of so many rows. For m features and k latents, mini-batches need O(mk) memory. Each
+    evaluation of the stopping rule is one pass over all rows; the direction found there also
+    corrects the directions of the following batches (`ReducedVariance`).
     """
-    n_rows = rows.rows.shape[0]
-    optimizer = training.build(stiff.curvature)
-    per_epoch = max(1, -(-n_rows // batch_size))
-    batches = _shuffled(n_rows, batch_size, rng)
-    whole = rows.batch(np.arange(n_rows)) if batch_size >= n_rows else None
-    direction = ReducedVariance(method, rows)
+    optimizer, rule, every = training.build(stiff.curvature), method.rule, CHECK_EVERY
+    toward = rule.preconditioned_direction if training.preconditions else rule.direction
+    reduced, record_at = None, log_grid(training.max_iter, stride=every)
+    if batch_size is not None:
+        assert rng is not None, "mini-batches are drawn"
+        n_rows = data.rows.shape[0]
+        batches, reduced = _shuffled(n_rows, batch_size, rng), ReducedVariance(method)
+        whole = data.batch(np.arange(n_rows)) if batch_size >= n_rows else None
+        every, record_at = max(1, -(-n_rows // batch_size), every), None
 
     def step(state: Any) -> Any:
+        if reduced is None:
+            return moved(rule, optimizer, state, toward(state.weights, data))
         index = next(batches)
-        batch = rows.batch(index) if whole is None else whole
+        batch = data.batch(index) if whole is None else whole
         if batch.total == 0.0:
             return state
-        return moved(method.rule, optimizer, state, direction(state.weights, batch))
+        return moved(rule, optimizer, state, reduced(state.weights, batch))
 
     def distance(state: Any) -> Array:
-        return relative_norm(direction.move_anchor(state.weights), state.weights, stiff.scale)
+        find = rule.direction if reduced is None else reduced.move_anchor
+        return relative_norm(find(state.weights, data), state.weights, stiff.scale)
 
+    losses = {"loss": lambda weights: method.objective.value(weights, data)}
     solution = iterate(
         step,
         optimizer.start(start),
         stop=Below(distance, training.tol),
         limit=training.max_iter,
-        check_every=max(per_epoch, CHECK_EVERY),
-        record=_record(method.objective, rows, measures),
+        check_every=every,
+        record={
+            name: partial(lambda measure, state: measure(state.weights), measure)
+            for name, measure in {**losses, **measures}.items()
+        },
+        record_at=record_at,
         callbacks=training.callbacks,
-        size=rows.n_features,
+        size=data.n_features,
     )
     return replace(solution, value=solution.value.weights)
 

@@ -153,27 +153,6 @@ def _pairs(first: Vector, off: Vector, second: Vector) -> Vector:
     return np.stack([np.stack([first, off], -1), np.stack([off, second], -1)], -2)
 
 
-def nonuniform_condition_bound(values: Vector) -> float:
-    """Return 2(k−1)(σ₁²−σ_k²) Σ_{1<i<k}(σᵢ²−σ_k²) / (σ₁²σ_k²) for the k eigenvalues given.
-
-    It bounds the condition number of the non-uniform ℓ₂ objective (Bao et al. 2020, Section 4.3).
-    """
-    values = np.asarray(values, dtype=float)
-    first, last, k = values[0], values[-1], len(values)
-    inner = float(np.sum(values[1:-1] - last))
-    return float(2 * (k - 1) * (first - last) * inner / (first * last))
-
-
-def nested_condition_bound(values: Vector) -> float:
-    """Return 8σ₁²(k−1)²/(σ₁²−σ_k²) for the k eigenvalues given; infinity if all are equal.
-
-    It bounds the condition number of expected nested dropout (Bao et al. 2020, Section 5).
-    """
-    values = np.asarray(values, dtype=float)
-    spread = values[0] - values[-1]
-    return float(8 * values[0] * (len(values) - 1) ** 2 / spread) if spread > 0 else math.inf
-
-
 def zero_latents(values: Vector, penalties: Vector) -> Vector:
     """Return the numbers, from 1, of the latents that are zero at the minimum of a penalised loss.
 
@@ -234,25 +213,12 @@ TIE = 1e-8
 """Relative difference below which two eigenvalues count as equal."""
 
 
-def rotation_bound(values: Vector, penalties: Vector) -> float:
-    """Return the largest of the ratios in Bao et al. 2020, eq. 16, for two neighbouring latents.
-
-    That paper minimises this number instead of the condition number of the Hessian. With the k
-    eigenvalues σ² (`values`, descending), the ascending penalties λ and ν = 1 − λ/σ², the ratio for
-    latents j and j + 1 is 2(σ₁² − σ_k²)(νⱼ₊₁ + νⱼ) / ((λⱼ₊₁ − λⱼ)(νⱼ − νⱼ₊₁)).
-    """
-    power = 1 - penalties / values
-    gaps = (penalties[1:] - penalties[:-1]) * (power[:-1] - power[1:])
-    return float(np.max(2 * (values[0] - values[-1]) * (power[1:] + power[:-1]) / gaps))
-
-
 def paper_penalties(values: Vector) -> Vector:
     """Return the k penalties of Bao et al. 2020, Figure 5, ascending.
 
-    They minimise the largest ratio in eq. 16 of that paper (see `rotation_bound`). All ratios are
-    equal then, the first penalty is 0, and the last one is the k-th eigenvalue. The condition
-    number of the Hessian itself is infinite for these penalties: use `best_penalties` to minimise
-    that number.
+    They minimise the largest ratio in eq. 16 of that paper. All ratios are equal then, the first
+    penalty is 0, and the last one is the k-th eigenvalue. The condition number of the Hessian
+    itself is infinite for these penalties: use `best_penalties` to minimise that number.
 
     Parameters
     ----------

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -14,9 +15,6 @@ from lucidae.linear.theory import (
     AlignedPoint,
     condition_number,
     hessian_eigenvalues,
-    nested_condition_bound,
-    nonuniform_condition_bound,
-    rotation_bound,
 )
 from lucidae_papers.declaration import (
     Arrays,
@@ -52,6 +50,39 @@ EARLY, LATE = 100, 1000
 """Epochs at which the runs are compared; training ends at `LATE`."""
 
 SEEDS = tuple(range(6))
+
+
+def nonuniform_condition_bound(values: np.ndarray[Any, Any]) -> float:
+    """Return 2(k−1)(σ₁²−σ_k²) Σ_{1<i<k}(σᵢ²−σ_k²) / (σ₁²σ_k²) for the k eigenvalues given.
+
+    It bounds the condition number of the non-uniform ℓ₂ objective (Bao et al. 2020, Section 4.3).
+    """
+    values = np.asarray(values, dtype=float)
+    first, last, k = values[0], values[-1], len(values)
+    inner = float(np.sum(values[1:-1] - last))
+    return float(2 * (k - 1) * (first - last) * inner / (first * last))
+
+
+def nested_condition_bound(values: np.ndarray[Any, Any]) -> float:
+    """Return 8σ₁²(k−1)²/(σ₁²−σ_k²) for the k eigenvalues given; infinity if all are equal.
+
+    It bounds the condition number of expected nested dropout (Bao et al. 2020, Section 5).
+    """
+    values = np.asarray(values, dtype=float)
+    spread = values[0] - values[-1]
+    return float(8 * values[0] * (len(values) - 1) ** 2 / spread) if spread > 0 else math.inf
+
+
+def rotation_bound(values: np.ndarray[Any, Any], penalties: np.ndarray[Any, Any]) -> float:
+    """Return the largest of the ratios in Bao et al. 2020, eq. 16, for two neighbouring latents.
+
+    That paper minimises this number instead of the condition number of the Hessian. With the k
+    eigenvalues σ² (`values`, descending), the ascending penalties λ and ν = 1 − λ/σ², the ratio for
+    latents j and j + 1 is 2(σ₁² − σ_k²)(νⱼ₊₁ + νⱼ) / ((λⱼ₊₁ − λⱼ)(νⱼ − νⱼ₊₁)).
+    """
+    power = 1 - penalties / values
+    gaps = (penalties[1:] - penalties[:-1]) * (power[:-1] - power[1:])
+    return float(np.max(2 * (values[0] - values[-1]) * (power[1:] + power[:-1]) / gaps))
 
 
 @dataclass(frozen=True, slots=True)
