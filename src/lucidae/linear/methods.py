@@ -17,13 +17,10 @@ from sklearn.utils import check_random_state
 
 from lucidae.arrays import (
     Array,
-    cholesky,
-    diagonal,
     eigh_descending,
     machine_epsilon,
     namespace,
     scalar,
-    solve_lower,
     where_set,
 )
 from lucidae.counting import CRITERIA, check_criterion
@@ -629,54 +626,47 @@ class Model:
 
         Variances of zero are first replaced by the machine epsilon times the largest variance.
         """
-        # Q and its complement are invariant: M is inverted inside and s² outside, so that the
-        # inverse is Q(M⁻¹ − s⁻²I)Qᵀ + s⁻²I.
-        inside, noise = self._floored()
-        inverse = namespace(inside).linalg.inv(inside)
-        inner = self.basis @ (inverse if noise is None else _minus_diagonal(inverse, 1 / noise))
-        precision = inner @ self.basis.mT
-        return precision if noise is None else _minus_diagonal(precision, -1 / noise)
+        axes, variances, noise = self._eigenpairs()
+        return _with_level(axes, 1 / variances, 1 / noise)
 
     def covariance(self) -> Array:
-        """Return the covariance Q(M − s²I)Qᵀ + s²I of the Gaussian model, (m, m) for m features.
+        """Return the covariance of the Gaussian model, (m, m) for m features.
 
-        Q (m × r) is an orthonormal basis of the span of the components, which has the dimension r,
-        M (r × r) the covariance of the data in this basis, and s² the noise variance.
+        It is that of the data in the span of the components, and the noise variance outside.
         """
-        noise = self.noise_variance
-        inner = self.basis @ _minus_diagonal(self.inside, noise) @ self.basis.mT
-        return _minus_diagonal(inner, -noise)
+        return _with_level(*self._eigenpairs())
 
     def log_likelihood(self, centred: Array) -> Array:
         """Return the log-likelihood of each row under probabilistic PCA, shape (n,)."""
-        xp, m = namespace(centred), centred.shape[1]
-        inside, noise = self._floored()
-        factor, _ = cholesky(inside)
-        codes = centred @ self.basis
-        whitened = solve_lower(factor, codes.mT)
-        misfit = xp.sum(whitened * whitened, axis=0)
-        log_determinant = 2 * scalar(xp.sum(xp.log(diagonal(factor))))
-        if noise is not None:
-            rest = centred - codes @ self.basis.mT
+        xp, (axes, variances, noise) = namespace(centred), self._eigenpairs()
+        codes, outside = centred @ axes, centred.shape[1] - axes.shape[1]
+        misfit = xp.sum(codes * codes / variances, axis=1)
+        log_determinant = scalar(xp.sum(xp.log(variances)))
+        if outside:
+            rest = centred - codes @ axes.mT
             misfit = misfit + xp.sum(rest * rest, axis=1) / noise
-            log_determinant += (m - inside.shape[0]) * math.log(noise)
-        return -(misfit + log_determinant + m * math.log(2 * math.pi)) / 2
+            log_determinant += outside * math.log(noise)
+        return -(misfit + log_determinant + centred.shape[1] * math.log(2 * math.pi)) / 2
 
-    def _floored(self) -> tuple[Array, float | None]:
-        """Return the covariance inside the components' span (r × r) and the noise variance outside.
+    def _eigenpairs(self) -> tuple[Array, Array, float]:
+        """Return axes (m, r) of the components' span, the variances along them, and outside.
 
         Variances smaller than the machine epsilon times the largest variance are raised to this
-        number; otherwise data of deficient rank would have an infinite likelihood. The noise
-        variance is None if the r components span all m features (r = m).
+        number; otherwise data of deficient rank would have an infinite likelihood.
         """
         values, vectors = eigh_descending(self.inside)
-        floor = machine_epsilon(values) * max(scalar(values[0]), self.noise_variance, TINY)
-        inside = (vectors * where_set(values, values < floor, floor)) @ vectors.mT
-        if self.basis.shape[0] == self.basis.shape[1]:
-            return inside, None
-        return inside, max(self.noise_variance, floor)
+        noise = self.noise_variance if self.basis.shape[1] < self.basis.shape[0] else 0.0
+        floor = machine_epsilon(values) * max(scalar(values[0]), noise, TINY)
+        variances = where_set(values, values < floor, floor)
+        return self.basis @ vectors, variances, max(noise, floor)
 
 
-def _minus_diagonal(A: Array, value: float) -> Array:
-    xp = namespace(A)
-    return A - value * xp.eye(A.shape[0], dtype=A.dtype, device=A.device)
+def _with_level(axes: Array, values: Array, level: float) -> Array:
+    """Return the matrix with these eigenvectors and eigenvalues, and the eigenvalue `level` else.
+
+    With as many axes as features, the level has no part in it.
+    """
+    xp, (m, r) = namespace(axes), axes.shape
+    level = level if r < m else 0.0
+    inner = (axes * (values - level)) @ axes.mT
+    return inner + level * xp.eye(m, dtype=axes.dtype, device=axes.device)

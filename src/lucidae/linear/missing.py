@@ -52,7 +52,6 @@ from lucidae.iteration.progress import progress_bars
 from lucidae.linear.methods import Model, check_features
 from lucidae.linear.weights import DescentSettings
 from lucidae.moments import SMALLEST_SCATTER
-from lucidae.rows.covariances import TINY
 from lucidae.spectrum import Spectrum, padded
 from lucidae.validation import warn_user
 
@@ -212,13 +211,12 @@ def gaussian_of(model: Model, *, maximum_likelihood: bool = False) -> ObservedGa
     Variances of zero are replaced by the machine epsilon times the largest variance. The divisor
     of the variances is the total weight n of the rows minus one, or n if `maximum_likelihood`.
     """
-    xp = namespace(model.basis)
-    values, vectors = eigh_descending(model.inside)
-    m, r = model.basis.shape
-    noise = scalar(values[-1]) if m == r else model.noise_variance
-    noise = max(noise, machine_epsilon(values) * max(scalar(values[0]), noise), TINY)
+    axes, values, noise = model._eigenpairs()
+    xp = namespace(axes)
+    if axes.shape[0] == axes.shape[1]:
+        noise = scalar(values[-1])
     lengths = values - noise
-    loadings = (model.basis @ vectors) * xp.sqrt(where_set(lengths, lengths < 0.0, 0.0))
+    loadings = axes * xp.sqrt(where_set(lengths, lengths < 0.0, 0.0))
     share = model.degrees / model.weight if maximum_likelihood else 1.0
     return ObservedGaussian(model.mean, math.sqrt(share) * loadings, share * noise, model.weight)
 
@@ -339,7 +337,7 @@ class ObservedRows:
         xp, (m, k) = namespace(beta), (beta.shape[0], beta.shape[1] - 1)
         information = zeros_like_shape((m, (k + 1) ** 2), beta)
         cross, value, rest = zeros_like_shape((m, k + 1), beta), 0.0, 0.0
-        for patterns, part, z, error, inverse, log_det in self._posteriors(
+        for patterns, part, of_row, z, error, inverse, log_det in self._posteriors(
             beta, noise, (k + 1) ** 2
         ):
             mask, counts = self.mask[patterns, :], self.counts[patterns]
@@ -350,10 +348,12 @@ class ObservedRows:
             shrunk = noise * xp.linalg.trace(inverse)
             rest += scalar(xp.sum(error * error)) + noise * scalar(counts @ (k - shrunk))
             latents = xp.concat([z, self.intercepts[part][:, None]], axis=1)
-            moments = self._summed(latents, patterns)
+            outer = xp.reshape(latents[:, :, None] * latents[:, None, :], (-1, (k + 1) ** 2))
             # The posterior covariance γG⁻¹ of every row is added to the moments of its mean.
-            moments[:, :k, :k] += (noise * counts)[:, None, None] * inverse
-            information = information + mask.mT @ xp.reshape(moments, (-1, (k + 1) ** 2))
+            spread = xp.zeros((counts.shape[0], k + 1, k + 1), dtype=z.dtype, device=z.device)
+            spread[:, :k, :k] = (noise * counts)[:, None, None] * inverse
+            information = information + of_row.mT @ outer
+            information = information + mask.mT @ xp.reshape(spread, (-1, (k + 1) ** 2))
             cross = cross + self.rows[part, :].mT @ latents
         information = xp.reshape(information, (m, k + 1, k + 1))
         total = scalar(xp.sum(self.rows * self.rows))
@@ -370,7 +370,7 @@ class ObservedRows:
         """
         xp, (m, k) = namespace(beta), (beta.shape[0], beta.shape[1] - 1)
         W, gradient = beta[:, :k], zeros_like_shape((m, m), beta)
-        for patterns, _, _, error, inverse, _ in self._posteriors(beta, noise, m * (k + 1)):
+        for patterns, _, _, _, error, inverse, _ in self._posteriors(beta, noise, m * (k + 1)):
             mask, counts = self.mask[patterns, :], self.counts[patterns]
             a = error / noise
             # C_oo⁻¹ = (I − W_o G⁻¹ W_oᵀ)/γ (Woodbury), summed over patterns as one product.
@@ -414,29 +414,15 @@ class ObservedRows:
             limit = int(np.searchsorted(starts, starts[first] + most, side="right")) - 1
             end = min(last, max(first + 1, limit))
             patterns, part = slice(first, end), slice(int(starts[first]), int(starts[end]))
-            of_row = mask = self.mask[patterns, :]
-            per_row, log_det = inverses(mask, W, noise)
-            inverse, sizes = per_row, np.diff(starts[first : end + 1])
-            if not np.all(sizes == 1):  # several rows of a pattern
-                owner = np.repeat(np.arange(len(sizes)), sizes)
-                owner = xp.asarray(owner, device=mask.device)
-                of_row, per_row = (xp.take(array, owner, axis=0) for array in (mask, inverse))
+            mask, sizes = self.mask[patterns, :], np.diff(starts[first : end + 1])
+            inverse, log_det = inverses(mask, W, noise)
+            owner = xp.asarray(np.repeat(np.arange(len(sizes)), sizes), device=mask.device)
+            of_row, per_row = (xp.take(array, owner, axis=0) for array in (mask, inverse))
             centred = self.rows[part, :] - (self.intercepts[part][:, None] * of_row) * mean
             z = (per_row @ (centred @ W)[:, :, None])[:, :, 0]
             errors = centred - of_row * (z @ W.mT)
-            yield _PatternPosterior(patterns, part, z, errors, inverse, log_det)
+            yield _PatternPosterior(patterns, part, of_row, z, errors, inverse, log_det)
             first = end
-
-    def _summed(self, latents: Array, patterns: slice) -> Array:
-        """Return the sum of zzᵀ over the stored rows of each of p patterns, (p, k + 1, k + 1)."""
-        outer = latents[:, :, None] * latents[:, None, :]
-        local = self.starts[patterns.start : patterns.stop + 1] - self.starts[patterns.start]
-        if len(local) == outer.shape[0] + 1:  # one row of each pattern
-            return outer
-        xp = namespace(latents)
-        sums = xp.cumulative_sum(outer, axis=0, include_initial=True)
-        edges = xp.take(sums, xp.asarray(local, device=latents.device), axis=0)
-        return edges[1:, :, :] - edges[:-1, :, :]
 
 
 class _PatternPosterior(NamedTuple):
@@ -444,6 +430,7 @@ class _PatternPosterior(NamedTuple):
 
     patterns: slice
     rows: slice  # the stored rows of these patterns
+    of_row: Array  # the mask of each of these rows
     latents: Array  # the posterior means z
     errors: Array  # v − aμ − Wz in the observed features
     inverse: Array  # G⁻¹ of each pattern
