@@ -560,7 +560,7 @@ def relative_size(fitted, X, weights=None):
 
 
 def test_the_gradient_is_that_of_the_likelihood(monkeypatch):
-    monkeypatch.setattr("lucidae.linear.verified_missing.BLOCK_ENTRIES", 100)
+    monkeypatch.setattr("lucidae.linear.verify.POSTERIOR_ENTRIES", 100)
     X, _ = make_incomplete(80, 6, 2, 0.3, seed=1)
     weights = np.random.default_rng(0).uniform(0.0, 3.0, 80)
     model = em().fit(X)
@@ -697,7 +697,7 @@ def test_features_that_form_no_large_group_are_undecided():
 def test_large_problems_are_not_judged_for_identifiability(monkeypatch):
     X = halves(2)
     model = em(1).fit(X)
-    monkeypatch.setattr("lucidae.linear.verified_missing.PAIRED_FEATURES", 3)
+    monkeypatch.setattr("lucidae.linear.verify.PAIRED_FEATURES", 3)
     assert certify(model, X)["identifiability"].verdict == "does not apply"
     monkeypatch.setattr("lucidae.linear.verify.DENSE_FEATURES", 3)
     assert certify(model, X)["subspace"].holds

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from lucidae.arrays import Array, as_double, is_array, like, namespace, to_numpy
+from lucidae.arrays import as_double, is_array, to_numpy
 from lucidae.certificates.bounds import TINY, epsilon
 from lucidae.certificates.claims import Certificate, Claim, certifies, check_settings
 from lucidae.certificates.rows import SMALL_ROWS, Data, GivenRows, RereadRows
@@ -138,9 +138,10 @@ def certify_weights(
             )
         spectrum = Spectrum(known.values.value, np.eye(data.n_features), data.trace)
     method = options.make(rows.shape[0], spectrum)
-    weights = method.objective.completed(
-        _weights(rows, columns, data.mean.value, method.tied), noise_variance
-    )
+    layers = to_numpy(as_double(rows)), to_numpy(as_double(columns)).T
+    tied = method.tied and np.array_equal(*layers)
+    weights = TiedWeights(layers[0]) if tied else UntiedWeights(*layers)
+    weights = method.objective.completed(weights, noise_variance)
     figures = LinearFigures(method, weights, data, options.training)
     return certificate(f"weights(method={method.name!r})", figures)
 
@@ -210,12 +211,6 @@ def data_of_rows(rows: GivenRows, center: Vector | None = None) -> Data:
     return Data.of_moment(moment.mean, moment.covariance, moment.weight, sketch, rows)
 
 
-def _weights(encoder: Array, decoder: Array, ref: Array, tied: bool) -> Any:
-    rows, atoms = like(as_double(encoder), ref), like(as_double(decoder), ref).mT
-    same = bool(namespace(rows).all(rows == atoms))
-    return TiedWeights(rows) if tied and same else UntiedWeights(rows, atoms)
-
-
 @certifies("components")
 def certify_components(subject: Any, X: Any, *, sample_weight: Any = None) -> Certificate:
     """Judge how close the `components_` of a fitted object are to the principal components of `X`.
@@ -259,7 +254,12 @@ def certify_components(subject: Any, X: Any, *, sample_weight: Any = None) -> Ce
             f"certify was called with {type(subject).__name__} but without data: give the rows X, "
             "or their SecondMoment."
         )
-    components = _numbers(subject.components_, "components_")
+    given = subject.components_
+    try:
+        rows = check_rows(given if is_array(given) else np.asarray(given), name="components_")
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"components_ is not a matrix of finite numbers: {error}") from error
+    components = to_numpy(as_double(rows))
     centred = data_of(*checked_data(X, sample_weight))
     _check_shape(components.shape, centred.n_features, "components_")
     mean = getattr(subject, "mean_", None)
@@ -276,15 +276,6 @@ def certify_components(subject: Any, X: Any, *, sample_weight: Any = None) -> Ce
     attributes = _attributes_claim(subject, components, mean, centred)
     title = type(subject).__name__ + (" (rows not centred)" if mean is None else "")
     return Certificate(title, (*judged, attributes), evidence(figures))
-
-
-def _numbers(values: Any, name: str) -> Vector:
-    """Return an attribute as a float64 matrix; raise a ValueError if it is not a finite matrix."""
-    try:
-        rows = check_rows(values if is_array(values) else np.asarray(values), name=name)
-    except (TypeError, ValueError) as error:
-        raise ValueError(f"{name} is not a matrix of finite numbers: {error}") from error
-    return to_numpy(as_double(rows))
 
 
 def _attributes_claim(subject: Any, components: Vector, mean: Any, data: Data) -> Claim:

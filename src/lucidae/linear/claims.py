@@ -29,8 +29,7 @@ from lucidae.counting import (
 from lucidae.linear.methods import Method, Model
 from lucidae.linear.references import reference_of
 from lucidae.linear.theory import predicted_epochs
-from lucidae.linear.verified_missing import PAIRED_FEATURES, ObservedFigures
-from lucidae.linear.verify import IDENTIFIABLE, WeightFigures
+from lucidae.linear.verify import IDENTIFIABLE, PAIRED_FEATURES, ObservedFigures, WeightFigures
 from lucidae.linear.weights import DescentSettings, map_fields
 from lucidae.spectrum import Spectrum
 
@@ -111,12 +110,14 @@ class LinearFigures(WeightFigures):
         # the rule to whose fixed point the weights converge
         self.rule = method.rule.expected(method.objective)
         self.fitted, self.k = model is not None, int(weights.encoder.shape[0])
-        references = reference_of(method.objective), reference_of(self.rule)
+        objective = reference = reference_of(method.objective)
+        if self.rule is not method.objective:
+            reference = reference_of(self.rule)
         weights = map_fields(lambda rows: to_numpy(as_double(rows)), weights)
         if model is not None:  # in the library of the training rows
             model = fields_beside(model, np.empty(0))
         with np.errstate(over="ignore", invalid="ignore"):
-            super().__init__(*references, weights, data, model, running)
+            super().__init__(objective, reference, weights, data, model, running)
 
     @cached_property
     def limits(self) -> str:

@@ -59,10 +59,6 @@ class Reference(ABC):
         """
         return 4 * (1.0 + norm(terms.gram.value))
 
-    def in_units(self, unit: float) -> Reference:  # noqa: ARG002
-        """Return the reference for data divided by `unit`."""
-        return self
-
 
 @dataclass(frozen=True)
 class ObjectiveReference(Reference):
@@ -97,7 +93,7 @@ class ObjectiveReference(Reference):
         return float(np.sum(latents)) + rest
 
     def in_units(self, unit: float) -> ObjectiveReference:
-        """Return the objective with penalties in the new unit of variance."""
+        """Return the reference for data divided by `unit`."""
         penalties = None if self.penalties is None else self.penalties / unit**2
         return replace(self, penalties=penalties)
 
@@ -131,13 +127,13 @@ class ObjectiveReference(Reference):
         keep = self.keep(len(terms.encoder.value))
         total = Ball(terms.data.trace, gamma(terms.data.n_features) * terms.data.trace)
         cross = terms.encoded * terms.atoms * keep[:, None]
-        squares = terms.gram * terms.code_moment * _pairs(keep)
+        squares = terms.gram * terms.code_moment * np.minimum.outer(keep, keep)
         return total - 2.0 * cross.sum() + squares.sum()
 
     def gradients(self, terms: Terms) -> tuple[Ball, Ball]:
         """Return the gradients of tr NΣ for both layers."""
         keep = self.keep(len(terms.encoder.value))
-        pairs, kept = _pairs(keep), keep[:, None]
+        pairs, kept = np.minimum.outer(keep, keep), keep[:, None]
         encoder = 2.0 * ((terms.gram * pairs) @ terms.encoded - terms.decoded * kept)
         atoms = 2.0 * ((terms.code_moment * pairs) @ terms.atoms - terms.encoded * kept)
         return encoder, atoms
@@ -231,11 +227,12 @@ class ObjectiveReference(Reference):
             return unsure * sum(self.separate_sizes(terms))
         k = len(encoder)
         coefficients, moved = self.optimal_form(leading.values[:k], unsure)
+        keep = self.keep(k)
         # N − N* vanishes outside of the span of encoder, decoder and axes.
         span = np.linalg.qr(np.concatenate([encoder, atoms, leading.axes.T]).T)[0]
         inner, outer, axes = encoder @ span, atoms @ span, span.T @ leading.axes
-        product = (outer.T * self.keep(k)) @ inner
-        form = inner.T @ (_pairs(self.keep(k)) * (outer @ outer.T)) @ inner - product - product.T
+        product, pairs = (outer.T * keep) @ inner, np.minimum.outer(keep, keep)
+        form = inner.T @ (pairs * (outer @ outer.T)) @ inner - product - product.T
         steps = np.abs(np.diff(np.append(coefficients, 0.0)))
         turned = 2 * math.sqrt(2) * unsure / np.maximum(leading.steps(k)[0], TINY)
         turned = np.minimum(turned, np.sqrt(2.0 * np.arange(1, k + 1)))
@@ -248,11 +245,6 @@ class ObjectiveReference(Reference):
         codes = terms.encoder.value @ terms.encoder.value.T
         size = math.sqrt(max(float(np.sum(codes * terms.gram.value)), 0.0))
         return size * size + 2 * size + math.sqrt(len(codes)), norm(codes)
-
-
-def _pairs(keep: Vector) -> Vector:
-    """Return the matrix of d_max(i,j) for descending d."""
-    return np.minimum.outer(keep, keep)
 
 
 @dataclass(frozen=True)

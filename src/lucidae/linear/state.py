@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 import threading
 from collections.abc import Mapping
+from contextlib import nullcontext
 from copy import deepcopy
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
@@ -40,7 +41,7 @@ from lucidae.linear.solvers import (
     solve,
     stiffness,
 )
-from lucidae.linear.verified_missing import (
+from lucidae.linear.verify import (
     ObservedFigures,
     Parameters,
     data_of_parameters,
@@ -451,10 +452,12 @@ class LinearState(FittedState):
                 self._model = self.stream.model()
             else:
                 assert self.moment is not None, "a state contains a model, a moment or a stream"
-                shown = self.moment.n_features >= TIMED_FEATURES and self.options.training.verbose
-                data = MomentRows(self.moment)
-                with elapsed("solving", shown):
-                    found = solve(self.options, data, self.previous)
+                many, verbose = (
+                    self.moment.n_features >= TIMED_FEATURES,
+                    self.options.training.verbose,
+                )
+                with elapsed("solving", verbose) if many else nullcontext():
+                    found = solve(self.options, MomentRows(self.moment), self.previous)
                 self._model, self._spectrum, self._count = found
                 self.previous = self._model.outcome.weights
         return self._model
