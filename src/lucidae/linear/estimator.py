@@ -34,23 +34,11 @@ from lucidae.linear.certify import (
     read_sketched,
 )
 from lucidae.linear.methods import Options, check_features
-from lucidae.linear.missing import (
-    comparable,
-    gaussian_of,
-    has_missing,
-    observed_part,
-    unmasked,
-)
+from lucidae.linear.missing import comparable, gaussian_of, has_missing, observed_part, unmasked
 from lucidae.linear.state import LinearState
 from lucidae.moments import SecondMoment
 from lucidae.rows import blocks
-from lucidae.rows.kinds import (
-    AlignedBlocks,
-    aligned_blocks,
-    check_batch,
-    in_memory,
-    loaded,
-)
+from lucidae.rows.kinds import AlignedBlocks, aligned_blocks, check_batch, in_memory, loaded
 from lucidae.rows.operator import (
     EXACT_FEATURES,
     STORED_FEATURES,

@@ -15,14 +15,7 @@ from typing import Any
 import numpy as np
 from sklearn.utils import check_random_state
 
-from lucidae.arrays import (
-    Array,
-    eigh_descending,
-    machine_epsilon,
-    namespace,
-    scalar,
-    where_set,
-)
+from lucidae.arrays import Array, eigh_descending, machine_epsilon, namespace, scalar, where_set
 from lucidae.counting import CRITERIA, check_criterion
 from lucidae.iteration import History, Status
 from lucidae.linear.objectives import (

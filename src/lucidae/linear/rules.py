@@ -16,22 +16,10 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from lucidae.arrays import (
-    Array,
-    like,
-    namespace,
-    scalar,
-    to_numpy,
-)
+from lucidae.arrays import Array, like, namespace, scalar, to_numpy
 from lucidae.arrays.eigen import orthonormal_rows
 from lucidae.linear.theory import inner_gap, outer_gap
-from lucidae.linear.weights import (
-    AnyWeights,
-    Products,
-    TiedWeights,
-    UntiedWeights,
-    products,
-)
+from lucidae.linear.weights import AnyWeights, Products, TiedWeights, UntiedWeights, products
 from lucidae.rows.covariances import Covariance, RowsCovariance
 from lucidae.spectrum import Spectrum
 

@@ -15,7 +15,8 @@ from lucidae.linear.methods import (
     make_method,
 )
 from lucidae.linear.missing import ObservedGaussian
-from lucidae.linear.state import LinearState, Stream, StreamFit
+from lucidae.linear.solvers import Stream, StreamFit
+from lucidae.linear.state import LinearState
 from lucidae.linear.weights import (
     AdamState,
     DescentState,

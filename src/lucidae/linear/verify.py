@@ -34,13 +34,7 @@ from lucidae.certificates.bounds import (
     turn,
 )
 from lucidae.certificates.rows import Data, GivenRows, norm
-from lucidae.certificates.sketch import (
-    STARTS,
-    STEPS,
-    Complement,
-    drawn_after,
-    orthonormal,
-)
+from lucidae.certificates.sketch import STARTS, STEPS, Complement, drawn_after, orthonormal
 
 __all__ = [
     "Leading",
