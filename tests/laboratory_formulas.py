@@ -17,8 +17,7 @@ from lucidae.dropout.problem import (
     sampled_gradient,
     shared_direction,
 )
-from lucidae.linear.objectives import NonUniformL2
-from lucidae.linear.rules import RotationAugmentedRule
+from lucidae.linear.objectives import NonUniformL2, RotationAugmentedRule
 from lucidae.linear.weights import TiedWeights, UntiedWeights
 from lucidae.rows.covariances import EigenbasisCovariance
 from lucidae.sparsity import group_lasso

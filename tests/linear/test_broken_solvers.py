@@ -28,14 +28,12 @@ from lucidae import LinearAutoencoder, moments, spectrum
 from lucidae.arrays import eigen
 from lucidae.linear import solvers, weights
 from lucidae.linear.objectives import (
+    BrockettRule,
     ExpectedNestedDropout,
+    GeneralizedHebbianRule,
     LinearVAE,
     NonUniformL2,
     Reconstruction,
-)
-from lucidae.linear.rules import (
-    BrockettRule,
-    GeneralizedHebbianRule,
     RotationAugmentedRule,
     reconstruction_gradient,
     rotation_generator,

@@ -20,7 +20,7 @@ from lucidae.linear import (
     geometric_prior,
     make_method,
 )
-from lucidae.linear.rules import brockett_ranks, rotation_generator
+from lucidae.linear.objectives import brockett_ranks, rotation_generator
 from lucidae.metrics import axis_alignment_distance
 from lucidae.rows.covariances import RowsCovariance
 

@@ -27,7 +27,7 @@ from lucidae.linear import (
     geometric_prior,
 )
 from lucidae.linear.missing import ObservedRows
-from lucidae.linear.rules import brockett_ranks, keep_probabilities, rotation_generator
+from lucidae.linear.objectives import brockett_ranks, keep_probabilities, rotation_generator
 
 seeds = st.integers(0, 2**32 - 1)
 

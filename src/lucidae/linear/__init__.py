@@ -14,16 +14,14 @@ from lucidae.linear.methods import (
     unregister_method,
 )
 from lucidae.linear.objectives import (
+    BrockettRule,
     ExpectedNestedDropout,
+    GeneralizedHebbianRule,
     LinearVAE,
+    NestedDropoutRule,
     NonUniformL2,
     Objective,
     Reconstruction,
-)
-from lucidae.linear.rules import (
-    BrockettRule,
-    GeneralizedHebbianRule,
-    NestedDropoutRule,
     RotationAugmentedRule,
     Rule,
 )

@@ -21,8 +21,7 @@ from lucidae.certificates.sketch import Sketch
 from lucidae.linear import verify
 from lucidae.linear.claims import LinearFigures, certificate, claims, evidence
 from lucidae.linear.methods import Method, Options
-from lucidae.linear.objectives import Reconstruction
-from lucidae.linear.rules import RotationAugmentedRule
+from lucidae.linear.objectives import Reconstruction, RotationAugmentedRule
 from lucidae.linear.verify import find_leading, mean_difference
 from lucidae.linear.weights import DescentSettings, TiedWeights, UntiedWeights
 from lucidae.moments import SecondMoment

@@ -19,16 +19,14 @@ from lucidae.arrays import Array, eigh_descending, machine_epsilon, namespace, s
 from lucidae.counting import CRITERIA, check_criterion
 from lucidae.iteration import History, Status
 from lucidae.linear.objectives import (
+    BrockettRule,
     ExpectedNestedDropout,
+    GeneralizedHebbianRule,
     LinearVAE,
+    NestedDropoutRule,
     NonUniformL2,
     Objective,
     Reconstruction,
-)
-from lucidae.linear.rules import (
-    BrockettRule,
-    GeneralizedHebbianRule,
-    NestedDropoutRule,
     RotationAugmentedRule,
     Rule,
     brockett_ranks,

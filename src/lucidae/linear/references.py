@@ -22,8 +22,15 @@ import numpy as np
 from lucidae.arrays import to_numpy
 from lucidae.certificates.bounds import TINY, Ball, gamma
 from lucidae.certificates.rows import Data, norm
-from lucidae.linear.objectives import ExpectedNestedDropout, LinearVAE, NonUniformL2, Reconstruction
-from lucidae.linear.rules import BrockettRule, GeneralizedHebbianRule, RotationAugmentedRule
+from lucidae.linear.objectives import (
+    BrockettRule,
+    ExpectedNestedDropout,
+    GeneralizedHebbianRule,
+    LinearVAE,
+    NonUniformL2,
+    Reconstruction,
+    RotationAugmentedRule,
+)
 from lucidae.linear.verify import Leading, Losses, Terms
 from lucidae.spectrum import Spectrum
 

@@ -41,7 +41,7 @@ from lucidae.linear.methods import (
     check_features,
     relative_norm,
 )
-from lucidae.linear.rules import Rule
+from lucidae.linear.objectives import Rule
 from lucidae.linear.weights import DescentSettings, Optimizer, axis_distances, map_fields
 from lucidae.rows.covariances import Covariance, DenseCovariance, rows_covariance
 from lucidae.rows.operator import EXACT_FEATURES, STORED_FEATURES, RowOperator

@@ -19,7 +19,7 @@ from lucidae.certificates.claims import Certificate, Claim, at_most, certify
 from lucidae.dropout.claims import certify_weights
 from lucidae.dropout.solvers import equalize_pair
 from lucidae.dropout.theory import strength_of
-from lucidae.linear.rules import rotation_generator
+from lucidae.linear.objectives import rotation_generator
 from lucidae.moments import SecondMoment
 from lucidae.nn.layers import (
     Tensor,
