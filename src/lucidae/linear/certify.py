@@ -21,6 +21,7 @@ from lucidae.certificates.sketch import Sketch
 from lucidae.linear import verify
 from lucidae.linear.claims import LinearFigures, certificate, claims, evidence
 from lucidae.linear.methods import Method, Options
+from lucidae.linear.missing import unmasked
 from lucidae.linear.objectives import Reconstruction, RotationAugmentedRule
 from lucidae.linear.verify import find_leading, mean_difference
 from lucidae.linear.weights import DescentSettings, TiedWeights, UntiedWeights
@@ -161,23 +162,24 @@ def _check_shape(shape: tuple[int, ...], m: int, name: str) -> None:
         )
 
 
-def checked_data(X: Any, sample_weight: Any) -> tuple[Any, Any]:
+def checked_data(X: Any, sample_weight: Any, *, missing: bool = False) -> tuple[Any, Any]:
     """Return validated data and the weights of their rows, in the form in which they are certified.
 
     Rows in memory are returned with their weights, a `SecondMoment` as it is, and other data as
-    `AlignedBlocks`, unless they are small enough to be loaded.
+    `AlignedBlocks`, unless they are small enough to be loaded. NaN raises an error unless `missing`
+    is true.
     """
     if isinstance(X, SecondMoment):
         return X, None
     if not (in_memory(X) and in_memory(sample_weight)):
         blocks = X if isinstance(X, AlignedBlocks) else aligned_blocks(X, None, sample_weight)
-        small = loaded_rows(blocks)
+        small = loaded_rows(blocks, missing=missing)
         if small is None:
             if blocks.rows.n_features > EXACT_FEATURES:
                 check_repeatable(blocks)
             return blocks, None
         X, sample_weight = small.rows, small.weights
-    X = check_rows(X)
+    X = check_rows(unmasked(X), finite="allow-nan") if missing else check_rows(X)
     return X, check_weights(sample_weight, X)
 
 

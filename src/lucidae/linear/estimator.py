@@ -730,17 +730,14 @@ class LinearAutoencoder(
         return self._with_changes(super().certificate_)
 
     def _certify_on(self, X: Any, y: Any = None, *, sample_weight: Any = None) -> Certificate:  # noqa: ARG002
-        if self.handle_missing == "em" and not isinstance(X, SecondMoment):
-            X, sample_weight = loaded_if_small(X, sample_weight)
-            in_blocks = isinstance(X, AlignedBlocks)
-            rows = X if in_blocks else self._rows(X, reset=False)
-            observed = self._state.observed is not None
-            if not in_blocks and (observed or has_missing(rows)):
-                mass = check_weights(sample_weight, rows)
-                found = self._state.certify_observed(rows, mass, type(self).__name__)
-                return self._with_changes(found)
-        rows, weights = checked_data(X, sample_weight)
+        missing = self.handle_missing == "em"
+        rows, weights = checked_data(X, sample_weight, missing=missing)
         self._check_features(rows)
+        if isinstance(rows, AlignedBlocks | SecondMoment):
+            missing = False
+        if missing and (self._state.observed is not None or has_missing(rows)):
+            found = self._state.certify_observed(rows, weights, type(self).__name__)
+            return self._with_changes(found)
         center = to_numpy(as_double(self._state.model.mean))
         data = data_of(rows, weights, verbose=self.verbose, center=center)
         return self._with_changes(self._state.certify(data, type(self).__name__))
@@ -795,18 +792,6 @@ def _too_light(weight: float) -> ValueError:
         f"sample_weight sums to {weight:g}, expected a sum above 1, because weights are "
         "frequencies. Multiply the weights so that they sum to the number of samples."
     )
-
-
-def loaded_if_small(X: Any, sample_weight: Any) -> tuple[Any, Any]:
-    """Return data of any kind as rows in memory, which may contain NaN, with their weights.
-
-    Data that are too large are returned as `AlignedBlocks`, which contain their weights.
-    """
-    if in_memory(X) and in_memory(sample_weight):
-        return X, sample_weight
-    data = aligned_blocks(X, None, sample_weight)
-    small = loaded_rows(data, missing=True)
-    return (data, None) if small is None else (small.rows, small.weights)
 
 
 def check_streamed(options: Options, n_features: int, start: SecondMoment | None) -> None:

@@ -520,7 +520,8 @@ def descend(
     """
     optimizer, rule, every = training.build(stiff.curvature), method.rule, CHECK_EVERY
     toward = rule.preconditioned_direction if training.preconditions else rule.direction
-    reduced, record_at = None, log_grid(training.max_iter, stride=every)
+    reduced: ReducedVariance | None = None
+    record_at: Any = log_grid(training.max_iter, stride=every)
     if batch_size is not None:
         assert rng is not None, "mini-batches are drawn"
         n_rows = data.rows.shape[0]

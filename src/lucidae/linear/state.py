@@ -85,27 +85,24 @@ class LinearState(FittedState):
         small, moment = data.n_features <= STORED_FEATURES, data.moment
         self._rows, self._sketch = None, sketch if small else None
         self._rounding = 0.0 if moment is None else moment.rounding
-        rows, self._moment = data.rows, moment if small else None
+        self._moment, rows, again = moment if small else None, data.rows, None
         self._given = rows is None and sketch is None and moment is not None
-        if rows is None:
-            again = None
-            if isinstance(data, BlockRows):
-                again = RereadRows(data.passes, data.n_features)
-            # The second moment alone does not determine components that were read from the blocks.
-            if (self.refined and again is not None) or self._moment is None:
-                self._certificate = self.certify(self._data(moment, sketch, again), title)
-            return
-        copied = small and moment is None and not self.options.draws_rows
-        if copied or math.prod(rows.shape) <= SMALL_ROWS:
-            self._rows = TrainingRows.copied(rows, data.weights, title)
-            return
-        self._rows = TrainingRows.referenced(rows, data.weights, title, moment)
-        if self._rows is None:
+        if rows is not None:
+            copied = small and moment is None and not self.options.draws_rows
+            if copied or math.prod(rows.shape) <= SMALL_ROWS:
+                self._rows = TrainingRows.copied(rows, data.weights, title)
+                return
+            self._rows = TrainingRows.referenced(rows, data.weights, title, moment)
+            if self._rows is not None:
+                return
+            again = GivenRows(rows, data.weights)
             sketch = None if moment is None else Sketch.of(rows, data.weights)
             self._sketch = sketch if small else None
-            if self._moment is None or self.refined:
-                known = self._data(moment, sketch, GivenRows(rows, data.weights))
-                self._certificate = self.certify(known, title)
+        elif isinstance(data, BlockRows):
+            again = RereadRows(data.passes, data.n_features)
+        # The second moment alone does not determine components of small variance.
+        if self._moment is None or (self.refined and again is not None):
+            self._certificate = self.certify(self._data(moment, sketch, again), title)
 
     def after(self, options: Options, X: Any, weights: Array | None) -> LinearState:
         """Return a new state that includes one more batch of rows X (n, m) with their weights.
@@ -188,8 +185,7 @@ class LinearState(FittedState):
         encoder = to_numpy(as_double(self.model.encoder))
         converged = self.observed is None or self.model.outcome.status.ok
         found = observed_figures(model, encoder, X, weights, converged)
-        figures = self._figures(data_of_parameters(model, fitted.weight, X, weights), found)
-        return certificate(f"{title}(method={self.options.method!r}, handle_missing='em')", figures)
+        return self.certify(data_of_parameters(model, fitted.weight, X, weights), title, found)
 
     @property
     def parameters(self) -> ObservedGaussian:
@@ -249,11 +245,11 @@ class LinearState(FittedState):
                 self._model = self.stream.model()
             else:
                 assert self.moment is not None, "a state contains a model, a moment or a stream"
-                many, verbose = (
+                many, shown = (
                     self.moment.n_features >= TIMED_FEATURES,
                     self.options.training.verbose,
                 )
-                with elapsed("solving", verbose) if many else nullcontext():
+                with elapsed("solving", shown) if many else nullcontext():
                     found = solve(self.options, MomentRows(self.moment), self.previous)
                 self._model, self._spectrum, self._count = found
                 self.previous = self._model.outcome.weights
@@ -356,22 +352,22 @@ class LinearState(FittedState):
         claim = undecided("optimum", "the fitted weights are optimal", "", why)
         return Certificate(title, (claim,))
 
-    def certify(self, data: Data, title: str) -> Certificate:
-        """Return the certificate of the fitted model on the given data."""
-        return certificate(f"{title}(method={self.options.method!r})", self._figures(data))
+    def certify(
+        self, data: Data, title: str, observed: ObservedFigures | None = None
+    ) -> Certificate:
+        """Return the certificate of the fitted model on the given data.
 
-    def _figures(self, data: Data, observed: ObservedFigures | None = None) -> LinearFigures:
-        """Return the measured values of the fitted model on the given data."""
-        model, training = self.model, self.options.training
-        outcome, wanted = model.outcome, self.options.n_components
+        `observed` is what rows with missing entries say of it.
+        """
+        model, outcome = self.model, self.model.outcome
+        wanted, stored = self.options.n_components, self._moment
         if self.observed is not None and not isinstance(wanted, int):
             wanted = int(model.encoder.shape[0])  # its meaning depends on the rows, not on Σ
-        stored = self._moment
-        return LinearFigures(
+        figures = LinearFigures(
             outcome.method,
             outcome.weights,
             data,
-            training,
+            self.options.training,
             outcome.learning_rate,
             model,
             wanted,
@@ -380,6 +376,8 @@ class LinearState(FittedState):
             fit_rounding=self._rounding if stored is None else stored.rounding,
             observed=observed,
         )
+        missing = "" if observed is None else ", handle_missing='em'"
+        return certificate(f"{title}(method={self.options.method!r}{missing})", figures)
 
     def _data(
         self,
