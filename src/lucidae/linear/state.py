@@ -85,7 +85,8 @@ class LinearState(FittedState):
         small, moment = data.n_features <= STORED_FEATURES, data.moment
         self._rows, self._sketch = None, sketch if small else None
         self._rounding = 0.0 if moment is None else moment.rounding
-        self._moment, rows, again = moment if small else None, data.rows, None
+        self._moment, rows = moment if small else None, data.rows
+        again: GivenRows | RereadRows | None = None
         self._given = rows is None and sketch is None and moment is not None
         if rows is not None:
             copied = small and moment is None and not self.options.draws_rows
@@ -245,10 +246,8 @@ class LinearState(FittedState):
                 self._model = self.stream.model()
             else:
                 assert self.moment is not None, "a state contains a model, a moment or a stream"
-                many, shown = (
-                    self.moment.n_features >= TIMED_FEATURES,
-                    self.options.training.verbose,
-                )
+                many = self.moment.n_features >= TIMED_FEATURES
+                shown = self.options.training.verbose
                 with elapsed("solving", shown) if many else nullcontext():
                     found = solve(self.options, MomentRows(self.moment), self.previous)
                 self._model, self._spectrum, self._count = found
