@@ -52,6 +52,7 @@ from lucidae.iteration.progress import progress_bars
 from lucidae.linear.methods import Model, check_features
 from lucidae.linear.weights import DescentSettings
 from lucidae.moments import SMALLEST_SCATTER
+from lucidae.rows.covariances import TINY
 from lucidae.spectrum import Spectrum, padded
 from lucidae.validation import warn_user
 
@@ -212,9 +213,8 @@ def gaussian_of(model: Model, *, maximum_likelihood: bool = False) -> ObservedGa
     of the variances is the total weight n of the rows minus one, or n if `maximum_likelihood`.
     """
     axes, values, noise = model._eigenpairs()
-    xp = namespace(axes)
-    if axes.shape[0] == axes.shape[1]:
-        noise = scalar(values[-1])
+    xp, full = namespace(axes), axes.shape[0] == axes.shape[1]
+    noise = max(scalar(values[-1]) if full else noise, TINY)
     lengths = values - noise
     loadings = axes * xp.sqrt(where_set(lengths, lengths < 0.0, 0.0))
     share = model.degrees / model.weight if maximum_likelihood else 1.0

@@ -73,15 +73,12 @@ class ObjectiveReference(Reference):
     """
 
     citation: str = "Baldi & Hornik 1989"
-    penalties: Vector | None = None  # (k,): the penalties λ in the order of the latents
+    penalties: Any = 0.0  # (k,): the penalties λ in the order of the latents; 0 without any
     prior: Vector | None = None  # (k,): the probability that the first b latents alone are kept
 
     def keep(self, k: int) -> Vector:
         """Return the probabilities d that b is at least 1, …, k."""
         return np.ones(k) if self.prior is None else np.cumsum(self.prior[::-1])[::-1]
-
-    def _decay(self, k: int) -> Vector:
-        return np.zeros(k) if self.penalties is None else self.penalties
 
     def minimum(self, values: Vector, rest: float, m: int) -> float:  # noqa: ARG002
         """Return the global minimum for the k leading eigenvalues, and the sum of the others.
@@ -89,20 +86,19 @@ class ObjectiveReference(Reference):
         The smallest penalty belongs to the largest eigenvalue. A latent of squared length a on its
         axis has the loss (1 − d)σ² + dσ²(1 − a)² + 2λa.
         """
-        keep, penalties = self.keep(len(values)), np.sort(self._decay(len(values)))
+        keep, penalties = self.keep(len(values)), np.sort(self.penalties + 0.0 * values)
         length = np.maximum(1 - penalties / np.maximum(values, TINY), 0.0) * (values > 0.0)
         latents = values * (1 - keep + keep * (1 - length) ** 2) + 2 * penalties * length
         return float(np.sum(latents)) + rest
 
     def in_units(self, unit: float) -> ObjectiveReference:
         """Return the reference for data divided by `unit`."""
-        penalties = None if self.penalties is None else self.penalties / unit**2
-        return replace(self, penalties=penalties)
+        return replace(self, penalties=self.penalties / unit**2)
 
     def loss(self, terms: Terms) -> Ball | None:
         """Return the loss; None if it is not finite."""
         total = self.misfit(terms) if self.prior is None else self.expanded_loss(terms)
-        if self.penalties is None:
+        if not np.ndim(self.penalties):
             return total
         squares = terms.encoder * terms.encoder + terms.atoms * terms.atoms
         return total + (squares * self.penalties[:, None]).sum()
@@ -143,12 +139,12 @@ class ObjectiveReference(Reference):
     def direction(self, terms: Terms) -> tuple[Ball, ...]:
         """Return the gradient."""
         encoder, atoms = self.gradients(terms)
-        decay = 2 * self._decay(len(terms.encoder.value))[:, None]
+        decay = 2 * np.reshape(self.penalties, (-1, 1))
         return terms.gathered(encoder + terms.encoder * decay, atoms + terms.atoms * decay)
 
     def scale(self, terms: Terms, top: float) -> float:
         """Return 4(σ₁² + λ) for the largest penalty λ."""
-        return super().scale(terms, top) + 4 * float(np.max(self._decay(1)))
+        return super().scale(terms, top) + 4 * float(np.max(self.penalties))
 
     def size(self, data: Data) -> float:
         """Return the total variance, by which loss minus minimum is divided."""
@@ -160,7 +156,7 @@ class ObjectiveReference(Reference):
         They are d(a² − 2a) for the squared lengths a = 1 − λ/σ² of the latents. The second result
         bounds how much they change if the eigenvalues change by `unsure`.
         """
-        penalties = np.sort(self._decay(len(values.value)))
+        penalties = np.sort(self.penalties + 0.0 * values.value)
         least = np.maximum(np.maximum(values.low, penalties), TINY)
         sizes = np.maximum(1.0 - penalties / np.maximum(values.value, TINY), 0.0)
         moved = unsure * float(np.max(2 * (penalties / least) ** 2 / least))
@@ -168,7 +164,7 @@ class ObjectiveReference(Reference):
 
     def latent_order(self, k: int) -> Vector:
         """Return the latents, sorted by descending variance at the optimum: ascending penalty."""
-        return np.argsort(self._decay(k), kind="stable")
+        return np.argsort(self.penalties + np.zeros(k), kind="stable")
 
     def zero_latents(self, values: Ball) -> tuple[Vector, Vector]:
         """Return the latents that are zero at the optimum, and those for which it is not known.
@@ -176,8 +172,8 @@ class ObjectiveReference(Reference):
         Their penalty is not below their eigenvalue (Bao et al. 2020, Theorem 2). It is not known if
         the difference is smaller than the error of the eigenvalue.
         """
-        penalties = self.penalties
-        if penalties is None:
+        penalties = np.asarray(self.penalties)
+        if not penalties.ndim:
             return np.empty(0, dtype=int), np.empty(0, dtype=int)
         # Latent i belongs to the component that is the rank of its penalty.
         own = values[np.argsort(self.latent_order(len(penalties)))]
