@@ -101,7 +101,8 @@ class ObjectiveReference(Reference):
         if not np.ndim(self.penalties):
             return total
         squares = terms.encoder * terms.encoder + terms.atoms * terms.atoms
-        return total + (squares * self.penalties[:, None]).sum()
+        decay: Ball = (squares * self.penalties[:, None]).sum()
+        return total + decay
 
     def misfit(self, terms: Terms) -> Ball:
         """Return the residual variance tr((I − W₂W₁)Σ(I − W₂W₁)ᵀ).

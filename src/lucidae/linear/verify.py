@@ -483,6 +483,7 @@ class WeightFigures:
             running,
         )
         self.data = scaled.in_units(1.0 / unit)  # in the units of the user
+        self.leverage = find_leverage(self.data, weights.atoms)
         known = self._leading
         self.leading = replace(
             known, values=known.values * unit**2, outside=known.outside * unit**2
@@ -564,11 +565,6 @@ class WeightFigures:
             found |= _compare_with_data(model, self.data)
         worst = max(found, key=lambda name: found[name])
         return worst, found[worst]
-
-    @cached_property
-    def leverage(self) -> Leverage | None:
-        """Rows that carry a large share of a component or of the total variance."""
-        return find_leverage(self.data, self._terms.atoms.value)
 
 
 def _norm(*parts: Ball) -> Ball:
