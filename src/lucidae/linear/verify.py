@@ -33,7 +33,7 @@ from lucidae.certificates.bounds import (
     gamma,
     turn,
 )
-from lucidae.certificates.rows import Data, GivenRows, norm
+from lucidae.certificates.rows import LARGEST_COPY, Data, GivenRows, norm
 from lucidae.certificates.sketch import STARTS, STEPS, Complement, drawn_after, orthonormal
 
 __all__ = [
@@ -50,6 +50,9 @@ Vector = np.ndarray[Any, Any]
 
 # Largest number of features for which all eigenvalues are computed; otherwise they are bounded.
 DENSE_FEATURES = 1024
+
+# Largest number of rows, of more features, whose Gram matrix is decomposed.
+FEW_ROWS = 1024
 
 # A decoder column of smaller entries counts as zero: its direction has lost digits.
 SHORTEST = 1e-290
@@ -190,7 +193,13 @@ def find_leading(data: Data, atoms: Vector) -> tuple[Data, Leading]:
         finite, zero = bool(np.all(np.isfinite(atoms))), not np.any(np.abs(atoms) > SHORTEST)
         if not finite or zero or not data.trace > data.rounding:
             return data, _unknown(k, data, 1.0 if finite else math.nan)
-        found = _of_products(data, atoms)
+        rows = data.rows
+        few = (
+            isinstance(rows, GivenRows)
+            and rows.shape[0] < min(rows.shape[1], FEW_ROWS)
+            and math.prod(rows.shape) <= LARGEST_COPY
+        )
+        found = _of_few_rows(data, atoms) if few else _of_products(data, atoms)
     # 1. Components of small variance: the rows have more digits than their second moment.
     lost = found.unidentifiable(k)
     if data.rows is None and data.weight is not None:
@@ -287,6 +296,29 @@ def _of_products(data: Data, atoms: Vector) -> Leading:
     ritz = rest.ritz(span.basis.T, span.images, span.residual[:0] if tiny else span.residual)
     lower = np.append(ritz, np.zeros(k))[:k] - data.error
     return _of_residuals(data, atoms, span, rest.bound, rest.found, lower)
+
+
+def _of_few_rows(data: Data, atoms: Vector) -> Leading:
+    """Enclose the eigenvalues by those of the Gram matrix AAᵀ of few centred, weighted rows A.
+
+    If its eigenvalues λ satisfy θ_r > λ_{r+1} + ‖R‖, with the r Ritz values θ and the residual R of
+    the span, none outside of the span exceeds λ_{r+1} + ‖R‖: otherwise r + 1 eigenvalues of the
+    block diagonal part of Σ would, against Weyl's inequality.
+    """
+    k, rows, span = len(atoms), data.rows, _Span.of(data, atoms)
+    assert isinstance(rows, GivenRows), "the caller has tested it"
+    A = rows.matrix(data.mean.value * data.unit, 1.0 / data.unit)
+    # Rows that are centred about another mean differ by its error in every row.
+    offset = norm(data.mean.error)
+    error = gamma(rows.shape[1]) * data.trace + offset * (2 * math.sqrt(data.trace) + offset)
+    known = enclose_eigenvalues(A.gram(), error)
+    values = np.append(np.maximum(known.values, 0.0), np.zeros(k + 1))
+    found = float(values[len(span.values)])
+    bound = found + known.error + span.size
+    bound = bound if span.values[-1] > bound else math.inf
+    bound = min(bound, max(data.trace - float(np.sum(span.values)), 0.0) + 4 * data.error)
+    leading = _of_residuals(data, atoms, span, bound, found, values[:k] - known.error)
+    return replace(leading, values=Ball(values[: k + 1], np.full(k + 1, known.error)))
 
 
 def _of_residuals(
