@@ -554,9 +554,7 @@ class LinearAutoencoder(
         check_is_fitted(self)
         X = self._rows(X, reset=False)
         model = self._state.model
-        encoder = model.encoder
-        if self.whiten:
-            encoder = encoder / model.code_deviations[:, None]
+        encoder = model.encoder / (model.code_deviations[:, None] if self.whiten else 1.0)
         if self.handle_missing == "em" and has_missing(X):
             X = gaussian_of(model).expectation(X)
         with np.errstate(over="ignore", divide="ignore", invalid="ignore"):
@@ -583,9 +581,7 @@ class LinearAutoencoder(
         check_is_fitted(self)
         model = self._state.model
         codes = checked_codes(X, model.atoms.shape[0])
-        atoms = model.atoms
-        if self.whiten:
-            atoms = atoms * model.code_deviations[:, None]
+        atoms = model.atoms * (model.code_deviations[:, None] if self.whiten else 1.0)
         with np.errstate(over="ignore", divide="ignore", invalid="ignore"):
             rows = codes @ like(atoms, codes) + like(model.mean, codes)
         return _check_finite(rows, "the decoded rows")
@@ -621,9 +617,7 @@ class LinearAutoencoder(
         check_is_fitted(self)
         X = self._rows(X, reset=False, accept_sparse=False)
         model = self._state.model
-        encoder = model.encoder
-        if self.whiten:
-            encoder = encoder / model.code_deviations[:, None]
+        encoder = model.encoder / (model.code_deviations[:, None] if self.whiten else 1.0)
         return like(gaussian_of(model).code_covariance(X, encoder), X)
 
     @by_blocks

@@ -233,23 +233,22 @@ def paper_penalties(values: Vector) -> Vector:
         )
     if len(values) == 1:
         return np.array([0.0])
-    scaled: Vector = values[0] * _paper_sequence(values / values[0])
-    return scaled
+    unit, values = values[0], values / values[0]
 
-
-# The largest of the adjacent ratios is smallest when all are equal. For a given ratio each penalty
-# follows from the one before it; the last penalty decreases with the ratio, so that one root search
-# finds the ratio at which it equals its upper limit σ_k².
-
-
-def _paper_sequence(values: Vector) -> Vector:
     def excess(log_ratio: float) -> float:
         return float(_equal_ratio_penalties(values, np.exp(log_ratio))[-1] - values[-1])
 
-    low, high = _bracket(excess)
+    # The largest of the adjacent ratios is smallest when all are equal. For a given ratio each
+    # penalty follows from the one before it; the last penalty decreases with the ratio, so that one
+    # root search finds the ratio at which it equals its upper limit σ_k².
+    low, high = -2.0, 2.0
+    while excess(low) < 0:
+        low -= 4.0
+    while excess(high) > 0:
+        high += 4.0
     log_ratio = scipy.optimize.brentq(excess, low, high, xtol=1e-13)
     chosen: Vector = np.minimum(_equal_ratio_penalties(values, np.exp(log_ratio)), values[-1])
-    return chosen
+    return np.asarray(unit * chosen)
 
 
 def _equal_ratio_penalties(values: Vector, ratio: float) -> Vector:
@@ -450,15 +449,6 @@ def _pair_excess(own: float, following: float, last: float, penalty: float, floo
     third += 2 * penalty - floor - 4 * last * last / fourth
     off = 4 * math.sqrt(power * next_power) * (penalty * own / second + last * following / fourth)
     return (first + third) / 2 - math.hypot((first - third) / 2, off)
-
-
-def _bracket(excess: Any) -> tuple[float, float]:
-    low, high = -2.0, 2.0
-    while excess(low) < 0:
-        low -= 4.0
-    while excess(high) > 0:
-        high += 4.0
-    return low, high
 
 
 def _descending(values: Any) -> Vector:
