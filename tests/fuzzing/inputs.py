@@ -147,7 +147,7 @@ NO_ROWS = (
     "[[1.0], [1.0, 2.0]]",
     "np.ma.array(A, mask=A == A.max())",
     "np.ma.array(A, mask=True)",
-    "pd.DataFrame(A).assign(word='a')",
+    "pd.DataFrame({'word': ['a'] * n})",
     "pd.DataFrame({j: pd.array(A[:, j], dtype='Float64') for j in range(d)}).mask(A == A.max())",
     "pd.DataFrame(A).mask(A == A.max())",
     "pd.DataFrame({'when': pd.date_range('2020', periods=n)})",
