@@ -6,7 +6,7 @@ from numpy.testing import assert_allclose
 
 import extras
 from lucidae.dropout import scalar_surface
-from lucidae_papers.declaration import Curve, Measured, Results
+from lucidae_papers.declaration import Curve, Measured, Results, with_settings
 from lucidae_papers.engine import experiment
 from lucidae_papers.verdicts import Outcome
 
@@ -141,6 +141,16 @@ def test_paths_that_stay_at_an_optimum_have_no_distance():
         assert_allclose(curve.y, 0.0, atol=1e-12, err_msg=name)
     (plot,) = landscapes.paths(outcome)
     check_numbers(plot, outcome.curves, next(iter(outcome.curves)))
+
+
+def test_a_single_strength_has_a_figure_too():
+    declared = with_settings(experiment("dropout-paths"), "smoke", {"strengths": [0.5]})
+    setting = declared.at("smoke").setting
+    arrays = {"path": np.zeros((setting.n_steps + 1, 2, 2))}
+    results = Results(tuple(Measured(cell.settings, arrays, {}) for cell in setting.cells()))
+    outcome = Outcome(declared, "smoke", results, setting.curves(results), ())
+    (plot,) = landscapes.paths(outcome)
+    check_numbers(plot, outcome.curves, "distance/0.5/start 1")
 
 
 def sizes(setting):

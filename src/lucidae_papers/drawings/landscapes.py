@@ -98,7 +98,8 @@ def paths(outcome: Outcome) -> Sequence[Block]:
     """Return a plot of the paths of dropout SGD on the contours of the expected loss."""
     setting = outcome.setting
     with drawing():
-        figure, panels = new_figure(1, len(setting.strengths), figsize=(9.0, 3.3), sharey=True)
+        count = len(setting.strengths)
+        figure, (panels,) = new_figure(1, count, figsize=(9.0, 3.3), sharey=True, squeeze=False)
         for axes, lam in zip(panels, setting.strengths, strict=True):
             surface = scalar_surface(2.0, lam, points=61)
             ceiling = 7.0

@@ -320,7 +320,7 @@ def convergence(outcome: Outcome) -> Sequence[Block]:
     colours = (LIGHT["blue"], LIGHT["orange"], LIGHT["green"])
     with drawing():
         figure, rows = new_figure(
-            len(setting.widths), 2, figsize=(8.6, 2.9 * len(setting.widths) + 0.7)
+            len(setting.widths), 2, figsize=(8.6, 2.9 * len(setting.widths) + 0.7), squeeze=False
         )
         for (left, right), width in zip(rows, setting.widths, strict=True):
             for lam, colour in zip(setting.strengths, colours, strict=False):
@@ -400,7 +400,9 @@ def compression(outcome: Outcome) -> Sequence[Block]:
     curves = outcome.curves
     networks = [name for name in NETWORKS if f"dense/{name}" in curves]
     with drawing():
-        figure, panels = new_figure(1, len(networks), figsize=(3.2 * len(networks), 4.1))
+        figure, (panels,) = new_figure(
+            1, len(networks), figsize=(3.2 * len(networks), 4.1), squeeze=False
+        )
         for axes, network in zip(panels, networks, strict=True):
             for method, (colour, marker, dash) in RECIPE_LOOKS.items():
                 curve = curves[f"loss/{network}/{method}"]
