@@ -23,7 +23,6 @@ singular value decomposition knows them up to ε √λ₁/(difference of the sin
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any
@@ -57,7 +56,7 @@ from lucidae.arrays.eigen import (
 )
 from lucidae.arrays.threads import in_each_thread, one_thread, row_parts
 from lucidae.moments import SPARSE_SQUARE_COST, covariance_spectrum
-from lucidae.rows.covariances import Covariance, has_fast_products
+from lucidae.rows.covariances import Covariance, has_fast_products, moment_product
 from lucidae.rows.operator import EXACT_FEATURES, BlockRows, CsrRows, DenseRows, RowOperator
 
 __all__ = ["costs", "leading", "refined"]
@@ -463,10 +462,13 @@ def _in_single_precision(rows: DenseRows, k: int, cost: Costs) -> Spectrum | Non
     these have small eigenvalues.
     """
     vectors, count = None, k + 1
+    assert rows.single_products is not None, "the caller has tested it"
+    (X, mean), shares = rows.single_products, rows.shares
+    # 1) Approximate eigenvectors, from block Krylov iteration or from the Gram matrix.
     if cost.iterates:
         with one_thread():  # the products use Python threads, which those of BLAS would disturb
             pairs = krylov_eigenpairs(
-                rows.single_product,
+                lambda block: moment_product(block, X, mean, shares, single=True),
                 count,
                 rows.mean,
                 passes=cost.most,
@@ -477,27 +479,24 @@ def _in_single_precision(rows: DenseRows, k: int, cost: Costs) -> Spectrum | Non
     if vectors is None and cost.gram <= cost.scatter:
         values, left = leading_eigenpairs(rows.single_gram(), count)
         if values[-1] > math.sqrt(RESOLVED) * values[0]:
-            assert rows.single_products is not None
-            X, mean = rows.single_products
-            scaled = (left / np.sqrt(values) * np.sqrt(rows.shares)[:, None]).astype(np.float32).T
+            scaled = (left / np.sqrt(values) * np.sqrt(shares)[:, None]).astype(np.float32).T
             right = (scaled @ X) - scaled.sum(axis=1, dtype=np.float64)[:, None] * mean
             vectors = np.linalg.qr(right.T)[0]
-    return None if vectors is None else _power_step(vectors, rows.double_product, rows.trace)
-
-
-def _power_step(vectors: Array, apply: Callable[[Array], Array], trace: float) -> Spectrum | None:
-    """Return eigenpairs of Σ from approximate eigenvectors (m, k), by one product with Σ."""
-    images = apply(vectors.T)
+    if vectors is None:
+        return None
+    # 2) Rayleigh–Ritz in double precision, without a float64 copy of the rows.
+    images = moment_product(vectors.T, rows.rows, rows.mean, shares)
     inner = images @ vectors
     values, turn = eigh_descending((inner + inner.T) / 2)
     if not values[-1] > 0.0:
         return None
-    rows, images = turn.T @ vectors.T, turn.T @ images
-    residuals = np.linalg.norm(images - values[:, None] * rows, axis=1)
+    vectors, images = vectors @ turn, turn.T @ images
+    residuals = np.linalg.norm(images - values[:, None] * vectors.T, axis=1)
     if np.any(residuals[:-1] > SINGLE_ERROR * (values[:-1] - values[-1])):
         return None
+    # 3) The power step.
     columns, triangle = np.linalg.qr((images / values[:, None]).T)
-    return Spectrum(values, fix_signs(columns * np.sign(np.diagonal(triangle))), trace)
+    return Spectrum(values, fix_signs(columns * np.sign(np.diagonal(triangle))), rows.trace)
 
 
 def ritz_spectrum(covariance: Covariance, k: int, like: Array, *, n_iter: int = 8) -> Spectrum:

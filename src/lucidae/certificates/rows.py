@@ -25,10 +25,19 @@ from typing import Any, NamedTuple
 import numpy as np
 import scipy.sparse
 
-from lucidae.arrays import as_double, like, namespace, to_numpy
+from lucidae.arrays import as_double, like, to_numpy
 from lucidae.arrays.threads import blas_threads, in_threads
 from lucidae.certificates.bounds import TINY, Ball, gamma, is_positive_definite, triangle
-from lucidae.certificates.sketch import STARTS, STEPS, Complement, Sketch, canonical, drawn_after
+from lucidae.certificates.sketch import (
+    STARTS,
+    STEPS,
+    Complement,
+    Sketch,
+    canonical,
+    drawn_after,
+    joined,
+    row_squares,
+)
 
 __all__ = [
     "OVERFLOW",
@@ -84,17 +93,6 @@ def norm(values: Vector) -> float:
 # Sums over blocks of rows ------------------------------------------------------------------------
 
 
-def _joined(X: Any, Y: Any) -> Any:
-    """Return [x | y] for a block of rows, sparse if X is."""
-    if Y is None:
-        return X
-    Y = Y[:, None] if Y.ndim == 1 else Y
-    if scipy.sparse.issparse(X):
-        return scipy.sparse.hstack([X, to_numpy(as_double(Y))], format="csr")
-    X = as_double(X)
-    return namespace(X).concat([X, like(as_double(Y), X)], axis=1)
-
-
 def _shares(weights: Any, n: int) -> Vector:
     """Return the weights of n rows, 1 each by default."""
     return np.ones(n) if weights is None else to_numpy(weights).astype(float)
@@ -119,12 +117,6 @@ def _centred(rows: Any, center: Vector, plain: bool = False) -> tuple[Any, Vecto
     return rows, np.where(full, 0.0, center)
 
 
-def _squared(rows: Any) -> Any:
-    """Return sparse rows with the squares of their entries."""
-    rows = canonical(rows)
-    return type(rows)((rows.data * rows.data, rows.indices, rows.indptr), rows.shape)
-
-
 @dataclass(frozen=True)
 class Deviations:
     """Sums over deviations d = x − c of rows x with weights w: Σ w, Σ w d, Σ w d² and Σ w⟨v, d⟩d.
@@ -139,7 +131,7 @@ class Deviations:
 
     def __call__(self, X: Any, Y: Any, weights: Any) -> tuple[Any, ...]:
         """Return the sums over a block of rows."""
-        rows, left = _centred(_joined(X, Y), self.center, self.plain)
+        rows, left = _centred(joined(X, Y), self.center, self.plain)
         w, sparse = _shares(weights, rows.shape[0]), scipy.sparse.issparse(rows)
 
         def total(factors: Vector, table: Any) -> Vector:
@@ -153,7 +145,9 @@ class Deviations:
         squares, weight = 0.0 * left, float(w.sum())
         found = total(both, rows)
         if not len(self.vectors):
-            squares = total(w, _squared(rows) if sparse else rows * rows)
+            if sparse:
+                rows.data **= 2  # of the copy that was centred
+            squares = total(w, rows if sparse else rows * rows)
             squares = squares - 2 * left * found[-1] + weight * left**2
         if sparse or self.plain:
             found -= np.outer(both.sum(axis=1), left)
@@ -177,7 +171,7 @@ class CenteredTriangle:
     unit: Any  # a number, or one for each column
 
     def __call__(self, X: Any, Y: Any, weights: Any) -> tuple[Vector, float]:
-        X = _joined(X, Y)
+        X = joined(X, Y)
         X = X.toarray() if scipy.sparse.issparse(X) else X
         rows = (to_numpy(as_double(X)) - self.center) / self.unit
         rows = np.column_stack([np.ones(len(rows)), rows])
@@ -243,14 +237,11 @@ class GivenRows:
         """Return ‖x − c‖² of each row, shape (n,)."""
         (n, m), X = self.shape, self.X
         if scipy.sparse.issparse(X):
-            squares = np.asarray(_squared(X).sum(axis=1)).ravel() - 2.0 * (X @ center)
+            squares = row_squares(canonical(X).astype(np.float64)) - 2.0 * (X @ center)
             return np.asarray(np.maximum(squares + center @ center, 0.0))
-        step, found = max(1, BLOCK_ENTRIES // m), np.empty(n)
-        for start in range(0, n, step):
-            part = slice(start, min(start + step, n))
-            block = X[part, :] - like(center, X)
-            found[part] = to_numpy(namespace(block).sum(block * block, axis=1))
-        return found
+        starts, step = range(0, n, max(1, BLOCK_ENTRIES // m)), max(1, BLOCK_ENTRIES // m)
+        blocks = (X[start : start + step, :] - like(center, X) for start in starts)
+        return np.concatenate([row_squares(block) for block in blocks])
 
     def matrix(self, center: Vector, factors: Any = 1.0, *, centered: bool = True) -> RowMatrix:
         """Return the rows x of positive weight as √p(x − c) times factors of the columns.

@@ -297,8 +297,8 @@ def _shifted(rows: Any, shift: Any) -> Any:
     return rows
 
 
-def _squares(rows: Any) -> Vector:
-    """Return the sum of the squares of each row."""
+def row_squares(rows: Any) -> Vector:
+    """Return the sum of the squares of each row, in memory or on a device."""
     if scipy.sparse.issparse(rows):
         sums = np.add.reduceat(np.append(rows.data**2, 0.0), rows.indptr[:-1])
         return np.where(np.diff(rows.indptr) > 0, sums, 0.0)
@@ -367,7 +367,7 @@ class Sketch:
                 block = _shifted(X[part, :], center if shift.any() else None)
                 codes = xp.concat([(block @ vectors) * own[part, None], own[part, None]], axis=1)
                 images = images + block.T @ codes
-                squares.append(_squares(block))
+                squares.append(row_squares(block))
             return to_numpy(images), np.concatenate(squares)
 
         # Threads of BLAS would only wait for each other in products that are so small.
@@ -487,25 +487,30 @@ def column_scales(X: Any, Y: Any, *, centered: bool = True) -> Vector:
     return np.asarray(np.exp2(np.round(np.log2(np.concatenate(found)))))
 
 
+def joined(X: Any, Y: Any) -> Any:
+    """Return [x | y] for a block of rows, sparse if X is."""
+    if Y is None:
+        return X
+    Y = Y[:, None] if Y.ndim == 1 else Y
+    if scipy.sparse.issparse(X):
+        return scipy.sparse.hstack([X, to_numpy(as_double(Y))], format="csr")
+    X = as_double(X)
+    return namespace(X).concat([X, like(as_double(Y), X)], axis=1)
+
+
 def sketch_pairs(
     X: Any, Y: Any, weights: Any, scales: Vector, before: Sketch | None = None
 ) -> Sketch:
     """Return the sketch of the rows of [X | Y] divided by `scales`, after those of `before`."""
     sketch = Sketch.empty(len(scales)) if before is None else before
-    m, n = X.shape[1], X.shape[0]
-    step = n if scipy.sparse.issparse(X) else max(FIRST_ROWS, 2 * BLOCK_ENTRIES // len(scales))
+    n, sparse = X.shape[0], scipy.sparse.issparse(X)
+    step = n if sparse else max(FIRST_ROWS, BLOCK_ENTRIES // len(scales))
     for start in range(0, n, step):
         part = slice(start, start + step)
-        share = None if weights is None else weights[part]
-        outputs = None if Y is None else to_numpy(as_double(Y[part, :])) / scales[m:]
-        if scipy.sparse.issparse(X):
-            rows = X.tocsr().astype(np.float64).multiply(1.0 / scales[:m]).tocsr()
-            if outputs is not None:
-                rows = scipy.sparse.hstack([rows, scipy.sparse.csr_array(outputs)], format="csr")
+        rows = joined(X if sparse else X[part, :], None if Y is None else Y[part, :])
+        if sparse:
+            rows = rows.astype(np.float64).multiply(1.0 / scales).tocsr()
         else:
-            block = as_double(X[part, :])
-            rows = block / like(scales[:m], block)
-            if outputs is not None:
-                rows = namespace(block).concat([rows, like(outputs, block)], axis=1)
-        sketch = sketch.update(rows, share)
+            rows = as_double(rows) / like(scales, rows)
+        sketch = sketch.update(rows, None if weights is None else weights[part])
     return sketch

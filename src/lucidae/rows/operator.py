@@ -41,7 +41,7 @@ from lucidae.arrays import (
 )
 from lucidae.arrays.threads import blas_threads, in_threads, one_thread
 from lucidae.moments import SecondMoment, check_squares, slices, sparse_centre, sparse_square
-from lucidae.rows.covariances import RowsCovariance, moment_product
+from lucidae.rows.covariances import RowsCovariance
 from lucidae.rows.passes import Passes
 from lucidae.validation import mapping_of
 
@@ -358,16 +358,6 @@ class DenseRows(_RowsInMemory):
                 center = mean if plain else 0.0 * mean
                 block = block if plain else as_double(block) - mean
                 yield RowsCovariance(block, center, own, share), share
-
-    def single_product(self, rows: Vector) -> Vector:
-        """Return ``rows @ Σ`` for `rows` (k, m), from products in single precision."""
-        assert self.single_products is not None, "asked for before"
-        X, mean = self.single_products
-        return moment_product(rows, X, mean, self.shares, single=True)
-
-    def double_product(self, rows: Vector) -> Vector:
-        """Return ``rows @ Σ`` for `rows` (k, m), without a float64 copy of float32 rows."""
-        return moment_product(rows, self.rows, self.mean, self.shares)
 
     def single_gram(self) -> Vector:
         """Return the Gram matrix of the centred rows, from products in single precision."""
