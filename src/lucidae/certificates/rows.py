@@ -47,6 +47,7 @@ __all__ = [
     "RereadRows",
     "RowMatrix",
     "complement_bound",
+    "is_below",
     "norm",
 ]
 
@@ -568,8 +569,7 @@ def complement_bound(A: RowMatrix, vectors: Vector, level: float) -> tuple[float
 
     It comes from a block Krylov space with random starts (`lucidae.certificates.sketch`), which
     is extended until the bound is at most `level`, or until further steps cannot decide; or from a
-    Cholesky factorisation of level · I − PGP with the projection P onto the complement, which
-    exists only if all eigenvalues of PGP are below `level` (Rump 2006).
+    Cholesky factorisation (`is_below`).
     """
     size = min(A.shape)
     starts = drawn_after((min(STARTS, size - vectors.shape[1]), size), vectors)
@@ -581,12 +581,20 @@ def complement_bound(A: RowMatrix, vectors: Vector, level: float) -> tuple[float
             break
     bound = space.bound
     if bound > level >= space.found and size**2 * max(A.shape) <= LARGEST_CHOLESKY:
-        matrix = A.gram()
-        images = matrix @ vectors
-        inside = vectors.T @ images
-        matrix = images @ vectors.T + vectors @ images.T - vectors @ inside @ vectors.T - matrix
         slack = 4 * gamma(size) * size * level + 8 * A.rounding
-        matrix.flat[:: size + 1] += level + slack
-        if is_positive_definite(matrix, 4 * A.rounding):
+        if is_below(A.gram(), vectors, level + slack, 4 * A.rounding):
             bound = min(bound, level + slack)
     return bound, space
+
+
+def is_below(matrix: Vector, vectors: Vector, level: float, error: float) -> bool:
+    """Tell whether eigenvalues of G outside of the span of orthonormal columns are below a level.
+
+    They are if level · I − PGP has a Cholesky factorisation, with the projection P onto the
+    complement of the span (Rump 2006). G is known up to `error`.
+    """
+    images = matrix @ vectors
+    inside = vectors.T @ images
+    rest = images @ vectors.T + vectors @ images.T - vectors @ inside @ vectors.T - matrix
+    rest.flat[:: len(matrix) + 1] += level
+    return bool(is_positive_definite(rest, error))

@@ -33,7 +33,14 @@ from lucidae.certificates.bounds import (
     gamma,
     turn,
 )
-from lucidae.certificates.rows import LARGEST_COPY, Data, GivenRows, norm
+from lucidae.certificates.rows import (
+    LARGEST_CHOLESKY,
+    LARGEST_COPY,
+    Data,
+    GivenRows,
+    is_below,
+    norm,
+)
 from lucidae.certificates.sketch import STARTS, STEPS, Complement, drawn_after, orthonormal
 
 __all__ = [
@@ -291,6 +298,12 @@ def _of_products(data: Data, atoms: Vector) -> Leading:
         before = rest.found
         if tied or decided or hopeless or not rest.extend(steps):
             break
+    # Where the eigenvalues outside are nearly equal, a factorisation of a tested matrix decides.
+    level = last - 2.0 * span.size / FAR
+    if data.moment is not None and m**3 <= LARGEST_CHOLESKY and rest.found < level < rest.bound:
+        whole = product(np.eye(m))
+        if is_below((whole + whole.T) / 2, span.basis, level, 4 * data.error):
+            rest.bound = level
     # Residuals that are nearly zero do not raise the Ritz values of the span.
     tiny = span.size**2 <= data.error * float(span.values[0])
     ritz = rest.ritz(span.basis.T, span.images, span.residual[:0] if tiny else span.residual)
