@@ -757,7 +757,8 @@ def sparse_square(X: Any) -> Array:
     if n * m * m > SPARSE_SQUARE_COST * X.nnz * X.nnz / n:
         return (X.T @ X).toarray()
     squares = None
-    for part in slices(n, max(BLOCK_ROWS, DENSE_ENTRIES // m)):
+    # At most a quarter of the rows is dense at a time, however small they are.
+    for part in slices(n, max(1, min(DENSE_ENTRIES // m, n // 4))):
         squares = add_gram_(squares, X[part].toarray())
     return cast(Array, squares)
 

@@ -240,8 +240,9 @@ class GivenRows:
         if scipy.sparse.issparse(X):
             squares = row_squares(canonical(X).astype(np.float64)) - 2.0 * (X @ center)
             return np.asarray(np.maximum(squares + center @ center, 0.0))
-        starts, step = range(0, n, max(1, BLOCK_ENTRIES // m)), max(1, BLOCK_ENTRIES // m)
-        blocks = (X[start : start + step, :] - like(center, X) for start in starts)
+        step = max(1, BLOCK_ENTRIES // m)
+        parts = (slice(start, min(start + step, n)) for start in range(0, n, step))
+        blocks = (X[part, :] - like(center, X) for part in parts)
         return np.concatenate([row_squares(block) for block in blocks])
 
     def matrix(self, center: Vector, factors: Any = 1.0, *, centered: bool = True) -> RowMatrix:
