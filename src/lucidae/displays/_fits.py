@@ -483,8 +483,8 @@ def _all_eigenvalues(estimator: Any) -> tuple[Any, float, int]:
     )
 
 
-OPTIMA = (("loss", "loss", "minimum"), ("objective", "value", "bound"))
-"""Quantities of histories, and the evidence of a certificate with their value and their optimum."""
+OPTIMA = {"loss": ("loss", "minimum"), "objective": ("value", "bound")}
+"""Evidence of a certificate with the value and the optimum of quantities of a history."""
 
 
 class HistoryDisplay(Display):
@@ -558,13 +558,13 @@ class HistoryDisplay(Display):
         """
         _, history = fitted_attribute(estimator, ("history_",), cls.__name__)
         display = cls(history, quantity=quantity)
-        found = estimator.certificate_.evidence
-        for name, value, least in OPTIMA:
+        value, least = OPTIMA.get(display.quantity, ("", ""))
+        if value and hasattr(estimator, "certificate_"):
+            found = estimator.certificate_.evidence
             # Only if the history recorded what the certificate compares with the optimum.
-            if display.quantity == name and least in found:
-                last = np.ravel(history[name][-1])
-                if np.allclose(last, found[value], rtol=1e-6, atol=0.0):
-                    display.optimum = float(found[least])
+            last = np.ravel(history[display.quantity][-1])
+            if least in found and np.allclose(last, found[value], rtol=1e-6, atol=0.0):
+                display.optimum = float(found[least])
         return display.plot(ax=ax, **line)
 
     def _draw(self, ax: Any, line: dict[str, Any]) -> None:
