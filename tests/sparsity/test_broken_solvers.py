@@ -86,8 +86,7 @@ METHODS = {
     posterior.ActiveFactor: ("of", "mean", "posterior"),
     posterior.Posterior: ("variance",),
     estimator.SparseState: ("_moved", "predicted", "variances"),
-    working_set.ColumnPoint: ("moves_exactly", "working_set", "without_vanishing", "states"),
-    working_set.ColumnPart: ("move", "polish", "evaluated"),
+    working_set.ColumnPoint: ("swept", "without_vanishing", "states"),
     objectives.State: ("residual", "power", "energy_of_fit"),
     objectives.Marginal: ("value", "gradient", "violation", "reduced_value", "degrees_of_freedom"),
     objectives.FullCovariance: ("volume", "pressure", "concavity"),
@@ -100,7 +99,7 @@ FUNCTIONS = {
         "leave_one_out",
     ),
     prior: ("best_change", "gain_of", "coordinate_gains"),
-    working_set: ("candidates", "polished", "best_coordinate_step", "descend_coordinates"),
+    working_set: ("candidates", "descend_coordinates"),
     newton: (
         "is_accepted", "violation", "newton_direction", "newton_step", "_raised",
         "polish_relevances",

@@ -33,7 +33,13 @@ from lucidae.sparsity.posterior import (
     removal_costs,
     significance_threshold,
 )
-from lucidae.sparsity.prior import BlockPrior, Groups, inverse_root, square_root
+from lucidae.sparsity.prior import (
+    Groups,
+    full_moves,
+    inverse_root,
+    spherical_moves,
+    square_root,
+)
 from lucidae.sparsity.problem import Problem, group_grams, normalise
 from lucidae.sparsity.solve import advice_on, fitted_parameters
 from lucidae.sparsity.working_set import change_covariance_, move_all
@@ -340,7 +346,7 @@ class GroupEstimate:
         if not np.isfinite(before := energy_of(problem, groups, present)):
             return self.columns
         for number in self._weakest(groups, thresholds):
-            kind = BlockPrior(groups, self.template.group_covariance == "full")
+            kind = full_moves if self.template.group_covariance == "full" else spherical_moves
             lost = loss_without(problem, groups, kind, number, thresholds[number], present, before)
             if thresholds[number] <= lost < NEARLY * thresholds[number]:
                 energy = energy_of(problem, groups, self._refitted(groups, number))
@@ -602,7 +608,7 @@ def block_diagonal(groups: Groups, covariances: Floats, columns: Floats) -> Floa
 
 
 def loss_without(
-    problem: Problem, groups: Groups, kind: BlockPrior, number: int, threshold: float,
+    problem: Problem, groups: Groups, kind: Any, number: int, threshold: float,
     present: list[Floats], before: float,
 ) -> float:  # fmt: skip
     """Return twice the log-likelihood that is lost without a group, with the others fitted again.
@@ -661,7 +667,7 @@ def forward_selection(
     grows most beyond a share of its threshold (`ENTRY`, `MOVED`), until there is none.
     """
     groups, count = Groups.of(labels, labels.size), responses.shape[1]
-    prior, width = BlockPrior(groups, full), groups.members.shape[1]
+    moves, width = full_moves if full else spherical_moves, groups.members.shape[1]
     least = np.array([thresholds[int(size)] for size in groups.present.sum(axis=1)])
     # The columns of the groups; smaller ones are padded by zeros.
     stack = np.moveaxis(gain[:, groups.members] * groups.present, 1, 0)
@@ -704,7 +710,7 @@ def forward_selection(
         while chosen.size:
             loads = gram[place, index.size :]
             metric = gram[place[:, :, None], place[:, None, :]]
-            moved, gains = prior.moves(now, metric, loads @ np.swapaxes(loads, 1, 2))
+            moved, gains = moves(now, metric, loads @ np.swapaxes(loads, 1, 2))
             limits = np.where(now.any(axis=(1, 2)), MOVED, ENTRY) * least[chosen]
             excess = count * gains - limits
             first = int(excess.argmax())

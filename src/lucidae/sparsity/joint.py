@@ -46,7 +46,7 @@ from lucidae.sparsity.problem import (
 )
 from lucidae.sparsity.solve import BASIN, BASIN_LIMIT, FEW_RESPONSES, Limits, descend, finished
 from lucidae.sparsity.verify import EnergyKind, Fit, Sample, measure
-from lucidae.sparsity.working_set import EnergyModel
+from lucidae.sparsity.working_set import ColumnPoint
 from lucidae.validation import (
     check_choice,
     check_integer,
@@ -207,11 +207,11 @@ def solve_joint(
         problems, units = _normalised(parts)
         counts = [unit.n_responses for unit in units]
         rule = ("mackay" if sum(counts) > FEW_RESPONSES else "em") if solver == "auto" else solver
-        model = EnergyModel(FULL, shares=tuple(count / sum(counts) for count in counts))
+        shares = tuple(count / sum(counts) for count in counts)
 
         def solved(levels: Sequence[float], start: Any | None) -> Solution[Any]:
             at = [p.with_noise(level) for p, level in zip(problems, levels, strict=True)]
-            return _solved(model, at, start, rule, tol, max_iter)
+            return _solved(shares, at, start, rule, tol, max_iter)
 
         if noise is None:
             solution = learn_levels(
@@ -369,27 +369,27 @@ def _normalised(parts: Sequence[Rows]) -> tuple[list[Problem], list[Units]]:
 
 
 def _solved(
-    model: EnergyModel, problems: list[Problem], start: Any | None, solver: str,
+    shares: tuple[float, ...], problems: list[Problem], start: Any | None, solver: str,
     tolerance: float, limit: int,
 ) -> Solution[Any]:  # fmt: skip
     """Minimise the joint energy at given noise variances: updates, then sweeps of Newton steps."""
     limits: dict[str, Any] = {"tolerance": tolerance, "limit": limit}
     if start is not None:
-        return descend(model.evaluate(problems, start.parameters), **limits)
+        return descend(ColumnPoint(problems, start.parameters, FULL, shares), **limits)
     # A column that is zero in one part may be active in another.
     flat = sum((flat_start(problem) for problem in problems), 0.0 * flat_start(problems[0]))
 
     def updated(point: Any) -> Any:
         summed = point.state._replace(
-            curvature=average(model.shares, [state.curvature for state in point.states]),
-            alignment=average(model.shares, [state.alignment for state in point.states]),
+            curvature=average(shares, [state.curvature for state in point.states]),
+            alignment=average(shares, [state.alignment for state in point.states]),
         )
-        return model.evaluate(problems, UPDATES[solver](summed, None))
+        return point.moved(UPDATES[solver](summed, None))
 
     return finished(
         iterate(
             updated,
-            model.evaluate(problems, flat / len(problems)),
+            ColumnPoint(problems, flat / len(problems), FULL, shares),
             stop=Below(lambda point: point.violation, max(BASIN, tolerance)),
             limit=min(limit, BASIN_LIMIT[solver]),
             record={"energy": lambda point: point.energy},
@@ -440,7 +440,7 @@ def _support(joint: Any, parts: Sequence[Rows], significance: float) -> Any:
     all parts (complex: twice that), compared with a quantile of χ²₁.
     """
     dictionaries = [state.dictionary for state in joint.states]
-    mean = average(joint.model.shares, [state.curvature for state in joint.states])
+    mean = average(joint.shares, [state.curvature for state in joint.states])
     w = merged_relevance(joint.parameters, mean, dictionaries)
     evidence = np.zeros(w.size)
     for state, part in zip(joint.states, parts, strict=True):

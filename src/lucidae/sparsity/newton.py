@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
+import scipy.linalg
 
 from lucidae.arrays import (
     Array,
@@ -24,12 +25,11 @@ from lucidae.arrays import (
     real_part,
     scalar,
     solve_lower,
-    to_numpy,
     where_set,
 )
 from lucidae.iteration import Below, iterate
 from lucidae.sparsity.objectives import Marginal, State, complementarity, evaluate, positive
-from lucidae.sparsity.prior import NEGLIGIBLE, Matrices
+from lucidae.sparsity.prior import Matrices, square_root
 from lucidae.sparsity.problem import Problem, rounding_distances
 
 FIRST_DAMPING = 1e-4
@@ -50,7 +50,10 @@ FADED = 0.1
 """Smallest damping after a step in covariances that was impossible or raised the energy."""
 
 MOST_TURNS = 400
-"""Largest number of entries of the matrices F of all groups; if there are more, F is zero."""
+"""Largest number of parameters by which ranges may turn; if there are more, they stay."""
+
+ROTATION = 1e-10
+"""Least curvature that is added in scaled directions of covariances."""
 
 NEWTON_STEPS = 30
 """Largest number of Newton steps on a working set."""
@@ -186,232 +189,130 @@ def polish_relevances(
     ).value[0]
 
 
-# Covariances. Γ_g = TTᵀ, with as many columns in T as its rank, becomes (T + UF)(I + E)(T + UF)ᵀ
-# with a symmetric E, where U spans the complement of the range: it stays positive semi-definite and
-# of its rank, and its range may turn. Energy and derivatives follow from the columns Φ_gT and Φ_gU.
-
-UNUSED, RANGE, COMPLEMENT = 0, 1, 2
+# Covariances. Γ_g = TTᵀ, with as many columns in T as its rank, becomes (T + D)(T + D)ᵀ: it stays
+# positive semi-definite and of its rank, and its range may turn. With G and K of all columns,
+# N = DTᵀ + TDᵀ has the slope 2 tr(Dᵀ(G − K)T), and the product DDᵀ the curvature 2 tr(Dᵀ(G − K)D).
 
 
-class Latents(NamedTuple):
-    """Columns Φ_gT and Φ_gU of the groups of a working set, and values computed from them."""
+class Roots(NamedTuple):
+    """Covariances of the groups of a working set, and values computed from their roots T."""
 
-    axes: list[Matrices]  # (k, m, m): the matrices [T, U] of all groups, for each size m of groups
-    # (k, m): for each column of `axes`, `RANGE` if it is one of T, `COMPLEMENT` if it is one of U,
-    # and `UNUSED` otherwise
-    kinds: list[Matrices]
-    group: Matrices  # (r,): group of each of the r columns in use
-    inside: Matrices  # (r,): whether the column belongs to T
-    metric: Matrices  # (r, r): the matrices G and K of these columns
+    covariances: list[Matrices]  # (k, m, m) for each size m of groups
+    roots: Matrices  # (a, r): T of all groups in blocks, for their a columns Φ
+    metric: Matrices  # (a + r, a + r): the matrices G and K of the columns [Φ, ΦT]
     explained: Matrices
+    # the directions D = c eᵢeⱼᵀ, with c ∈ {1, i}, e_j a column of T and e_i one of [Φ, ΦT]
+    rows: Matrices
+    latents: Matrices
+    weights: Matrices
     energy: float  # the energy per response, up to a constant
-
-    @property
-    def distance(self) -> float:
-        """Distance to optimality among covariances of the same ranks."""
-        # Columns have unit norm in the metric. For those of T it is below 1.
-        powers = np.diagonal(self.metric).real
-        powers = np.where(powers > 0, powers, 1.0)
-        slope = np.abs(self.explained - self.metric) ** 2 / (powers[:, None] * powers)
-        counted = (self.group[:, None] == self.group) & (self.inside[:, None] | self.inside)
-        return float(np.sqrt((slope * counted).sum(axis=1).max(initial=0.0)))
+    distance: float  # to optimality among covariances of the same ranks
 
 
 def polish_covariances(
-    part: Problem, members: list[Matrices], covariances: list[Matrices], tolerance: float,
+    problem: Problem, members: list[Matrices], covariances: list[Matrices], tolerance: float,
     limit: int, turning: bool,
 ) -> list[Matrices]:  # fmt: skip
     """Return the covariances of the groups `members` of a problem after damped Newton steps."""
     # Groups whose covariance is zero stay at zero, so they are left out.
-    active = [covariance.any(axis=(1, 2)) for covariance in covariances]
-    found = [np.zeros_like(covariance) for covariance in covariances]
-    if not any(used.any() for used in active):
-        return found
-    members = [index[used] for index, used in zip(members, active, strict=True)]
-    first = [covariance[used] for covariance, used in zip(covariances, active, strict=True)]
-    columns, noise = to_numpy(part.dictionary), to_numpy(part.noise)
-    stacks = [np.moveaxis(columns[:, index], 0, 1) for index in members]
-    zeros = [np.asarray(~stack.any(axis=1)) for stack in stacks]
+    used = [covariance.any(axis=(1, 2)) for covariance in covariances]
+    members = [index[mask] for index, mask in zip(members, used, strict=True)]
+    part = problem.restricted(np.concatenate([index.ravel() for index in members]))
+    if not part.columns:
+        return covariances
+    shapes = np.concatenate([[index.shape[1]] * len(index) for index in members]).astype(int)
+    owner, ends = np.repeat(np.arange(shapes.size), shapes), np.cumsum([i.size for i in members])
+    places = [
+        end - index.size + np.arange(index.size).reshape(index.shape)
+        for end, index in zip(ends, members, strict=True)
+    ]
 
-    def latents(at: list[Matrices]) -> Latents:
-        return _latents(part, stacks, zeros, at, turning)
+    def at(found: list[Matrices]) -> Roots:
+        halves = [half for stack in found for half in square_root(stack)]
+        roots = scipy.linalg.block_diag(*halves)
+        kept = roots.any(axis=0)
+        roots, count = roots[:, kept], len(roots)
+        # 1) Whitened columns of Φ and ΦT, and from these G, K and the energy.
+        half = part.dictionary @ roots
+        covariance = half @ adjoint(half) + scalar(part.noise) * np.eye(part.rows)
+        try:
+            lower = np.linalg.cholesky(covariance)
+        except np.linalg.LinAlgError:
+            none = np.zeros((0, 0))
+            return Roots(found, roots, none, none, owner, owner, none, np.inf, np.inf)
+        both = solve_lower(lower, np.hstack([part.dictionary, half, part.responses]))
+        whitened, targets = np.split(both, [count + roots.shape[1]], axis=1)
+        energy = (np.abs(targets) ** 2).sum() + 2.0 * np.log(np.diagonal(lower).real).sum()
+        loading = adjoint(whitened) @ targets
+        metric, explained = adjoint(whitened) @ whitened, loading @ adjoint(loading)
+        # 2) Directions: all D, or those that keep the ranges, up to rotations of the latents.
+        same = owner[:, None] == owner[kept]
+        ranks = np.bincount(owner[kept], minlength=shapes.size)
+        if turning and (ranks * (shapes - ranks)).sum() <= MOST_TURNS:
+            rows, latents = np.nonzero(same)
+        else:
+            rows, latents = np.nonzero(np.triu(same[kept]))
+            rows += count
+        latents += count
+        powers = np.diagonal(metric).real
+        powers = np.where(powers > 0, powers, 1.0)
+        slope = np.abs((explained - metric)[rows, latents]) ** 2 / powers[rows] / powers[latents]
+        distance = float(np.sqrt(np.bincount(latents, slope).max(initial=0.0)))
+        weights = np.ones(rows.size)
+        if np.iscomplexobj(metric):
+            weights = np.concatenate([weights, 1j * weights])
+            rows, latents = np.tile(rows, 2), np.tile(latents, 2)
+        return Roots(found, roots, metric, explained, rows, latents, weights, energy, distance)
 
-    def step(point: tuple[Latents, float]) -> tuple[Latents, float]:
-        at, damping = point
-        moved = _newton_covariances(at, damping)
+    def step(point: tuple[Roots, float]) -> tuple[Roots, float]:
+        old, damping = point
+        moved = _newton_roots(old, damping)
         if moved is not None:
-            trial = latents(moved)
-            if is_accepted(at.energy, trial.energy, noise, lambda: (at.distance, trial.distance)):
+            gamma = moved @ adjoint(moved)
+            trial = at([gamma[index[:, :, None], index[:, None, :]] for index in places])
+            if is_accepted(
+                old.energy, trial.energy, part.noise, lambda: (old.distance, trial.distance)
+            ):
                 return trial, max(damping / 10.0, SMALLEST_DAMPING)
-        return at, max(10.0 * damping, FADED)
+        return old, max(10.0 * damping, FADED)
 
-    def distance(point: tuple[Latents, float]) -> float:
+    def distance(point: tuple[Roots, float]) -> float:
         return 0.0 if point[1] > LARGEST_DAMPING else point[0].distance
 
+    pairs = zip(covariances, used, strict=True)
+    start = at([covariance[mask] for covariance, mask in pairs]), FIRST_DAMPING
     stop = Below(distance, tolerance, patience=10)
-    last = iterate(step, (latents(first), FIRST_DAMPING), stop=stop, limit=limit).value[0]
-    for covariance, used, axes, kinds in zip(found, active, last.axes, last.kinds, strict=True):
-        root = axes * (kinds == RANGE)[:, None, :]
-        covariance[used] = root @ adjoint(root)
+    last = iterate(step, start, stop=stop, limit=limit).value[0]
+    found = [np.zeros_like(covariance) for covariance in covariances]
+    for covariance, mask, ended in zip(found, used, last.covariances, strict=True):
+        covariance[mask] = ended
     return found
 
 
-def _latents(
-    part: Problem, stacks: list[Matrices], zeros: list[Matrices], covariances: list[Matrices],
-    turning: bool,
-) -> Latents:  # fmt: skip
-    """Return the columns Φ_gT and Φ_gU of all groups, and what follows from them."""
-    all_axes, all_kinds = _principal(zeros, covariances, turning)
-    kind = np.concatenate([kinds.ravel() for kinds in all_kinds])
-    sizes = [kinds.shape for kinds in all_kinds]
-    ends = np.cumsum([0, *(count for count, _ in sizes)])
-    labels = np.concatenate(
-        [np.repeat(first + np.arange(k), m) for first, (k, m) in zip(ends, sizes, strict=False)]
-    )
-    used = kind != UNUSED
-    labels, inside = labels[used], kind[used] == RANGE
-    responses, rows = to_numpy(part.responses), part.rows
-    pairs = zip(stacks, all_axes, strict=True)
-    turned = [np.moveaxis(each @ axes, 0, 1).reshape(rows, -1) for each, axes in pairs]
-    scaled = np.hstack(turned)[:, used]
-    spanning = scaled[:, inside]
-    covariance = spanning @ adjoint(spanning)
-    covariance[np.diag_indices(rows)] += scalar(part.noise)
-    try:
-        lower = np.linalg.cholesky(covariance)
-    except np.linalg.LinAlgError:
-        nothing = np.eye(inside.size)
-        return Latents(all_axes, all_kinds, labels, inside, nothing, 0.0 * nothing, np.inf)
-    both = solve_lower(lower, np.hstack([scaled, responses]))
-    whitened, targets = both[:, : inside.size], both[:, inside.size :]
-    energy = (np.abs(targets) ** 2).sum() + 2.0 * np.log(np.diagonal(lower).real).sum()
-    if not inside.all():  # columns of U have unit norm in the metric
-        norms = np.linalg.norm(whitened, axis=0)
-        scale = np.where(inside | ~(norms > 0), 1.0, 1.0 / np.where(norms > 0, norms, 1.0))
-        whitened = whitened * scale
-        scales = np.zeros(used.size)
-        scales[used] = scale
-        parts = np.split(scales, np.cumsum([k * m for k, m in sizes])[:-1])
-        for axes, each in zip(all_axes, parts, strict=True):
-            axes *= each.reshape(axes.shape[0], 1, axes.shape[2])
-    loading = adjoint(whitened) @ targets
-    metric, explained = adjoint(whitened) @ whitened, loading @ adjoint(loading)
-    return Latents(all_axes, all_kinds, labels, inside, metric, explained, float(energy))
-
-
-def _principal(
-    zeros: list[Matrices], covariances: list[Matrices], turning: bool
-) -> tuple[list[Matrices], list[Matrices]]:
-    """Return the fields `axes` and `kinds` of `Latents`, with axes U of unit norm."""
-    found, kinds = [], []
-    for missing, covariance in zip(zeros, covariances, strict=True):
-        # Columns of zeros get the eigenvalue −1, so that no other axis contains them.
-        values, vectors = np.linalg.eigh(
-            covariance - missing[:, :, None] * np.eye(missing.shape[1])
-        )
-        inside = values > NEGLIGIBLE * values[:, -1:]
-        kinds.append(np.where(inside, RANGE, np.where(values > -0.5, COMPLEMENT, UNUSED)))
-        found.append(vectors * np.where(inside, np.sqrt(np.abs(values)), 1.0)[:, None, :])
-    turns = sum(
-        int(((k == RANGE).sum(axis=1) * (k == COMPLEMENT).sum(axis=1)).sum()) for k in kinds
-    )
-    if not turning or turns > MOST_TURNS:
-        kinds = [np.where(kind == RANGE, RANGE, UNUSED) for kind in kinds]
-    axes = [each * (kind != UNUSED)[:, None, :] for each, kind in zip(found, kinds, strict=True)]
-    return axes, kinds
-
-
-def _newton_covariances(at: Latents, damping: float) -> list[Matrices] | None:
-    """Return the covariances after a damped Newton step; None if the Hessian is indefinite."""
-    G, K = at.metric, at.explained
-    rows, others, weights = _directions(at.group, at.inside, np.iscomplexobj(G))
-    if not rows.size:
+def _newton_roots(at: Roots, damping: float) -> Matrices | None:
+    """Return the roots T after a damped Newton step; None if the Hessian is indefinite."""
+    G, K, i, j, a = at.metric, at.explained, at.rows, at.latents, at.weights
+    if not i.size:
         return None
-    slope = 2.0 * (weights * (G - K)[others, rows]).real
-    faded = max(1.0 - damping, 0.0)
-    hessian = _curvature(G, 2.0 * K - faded * G, rows, others, weights)
-    hessian += _curvature_of_turns(at, G - faded * K, rows, others, weights)
-    sizes = np.diagonal(G).real
-    units = 1.0 / np.sqrt(np.where(sizes > 0, sizes, 1.0))
-    units = units[rows] * units[others]
+    slope, faded = 2.0 * (np.conj(a) * (G - K)[i, j]).real, max(1.0 - damping, 0.0)
+    # tr(N_pGN_qM) with N_p = a eᵢeⱼᴴ + ā eⱼeᵢᴴ is the sum of four products of entries of G and M.
+    M, total = 2.0 * K - faded * G, np.zeros((i.size, i.size), G.dtype)
+    for first, left, right in ((a, j, i), (np.conj(a), i, j)):
+        for second, k, m in ((a, i, j), (np.conj(a), j, i)):
+            total = total + np.outer(first, second) * G[left][:, k] * M[m][:, right].T
+    turned = np.outer(np.conj(a), a) * (G - faded * K)[i][:, i]
+    hessian = 0.5 * (total + total.T).real + 2.0 * np.where(j[:, None] == j, turned.real, 0.0)
+    sizes = np.diagonal(G).real[i]
+    units = np.where(sizes > 0, 1.0 / np.sqrt(np.where(sizes > 0, sizes, 1.0)), 1.0)
     scaled = hessian * units[:, None] * units
-    scaled[np.diag_indices_from(scaled)] += ROUNDING * damping
+    # Rotations of the latents of a group change nothing: their curvature is zero.
+    scaled[np.diag_indices_from(scaled)] += max(ROUNDING * damping, ROTATION)
     try:
         lower = np.linalg.cholesky(scaled)
     except np.linalg.LinAlgError:
         return None
     half = solve_lower(lower, -(slope * units)[:, None])
-    step = units * solve_lower(lower, half, transpose=True)[:, 0]
-    change = np.zeros(G.shape, dtype=G.dtype)
-    np.add.at(change, (rows, others), weights * step)
-    np.add.at(change, (others, rows), np.conj(weights) * step)
-    return _stepped(at, change)
-
-
-def _directions(
-    group: Matrices, inside: Matrices, is_complex: bool
-) -> tuple[Matrices, Matrices, Matrices]:
-    """Return a basis of the symmetric (or Hermitian) matrices with one block for each group.
-
-    Element p is aₚDᵢⱼ plus its adjoint, where Dᵢⱼ is one at (i, j). The arrays contain i, which is
-    inside the range of its group's covariance, j and aₚ.
-    """
-    same = group[:, None] == group
-    ordered = np.triu(same & inside[:, None] & inside)
-    rows, others = np.nonzero(ordered | (same & inside[:, None] & ~inside))
-    weights = np.where(rows == others, 0.5, 0.5**0.5)
-    if not is_complex:
-        return rows, others, weights
-    mixed = rows != others
-    return (
-        np.concatenate([rows, rows[mixed]]),
-        np.concatenate([others, others[mixed]]),
-        np.concatenate([weights, 1j * weights[mixed]]),
-    )
-
-
-def _curvature(G: Matrices, M: Matrices, i: Matrices, j: Matrices, a: Matrices) -> Matrices:
-    """Return Re tr(N_p G N_q M) for all pairs of elements N of the basis of `_directions`."""
-    k, m, b = i, j, a
-    total = np.outer(a, b) * G[j][:, k] * M[m][:, i].T
-    total = total + np.outer(a, np.conj(b)) * G[j][:, m] * M[k][:, i].T
-    total = total + np.outer(np.conj(a), b) * G[i][:, k] * M[m][:, j].T
-    total = total + np.outer(np.conj(a), np.conj(b)) * G[i][:, m] * M[k][:, j].T
-    return np.asarray(0.5 * (total + total.T).real)
-
-
-def _curvature_of_turns(
-    at: Latents, M: Matrices, i: Matrices, j: Matrices, a: Matrices
-) -> Matrices | float:
-    """Return the curvature of the energy in F that is due to the product FFᵀ.
-
-    Turning by F adds UFFᵀUᵀ to a covariance, whose derivative is M = G − K on the columns of U.
-    """
-    turning = ~at.inside[j]
-    if not turning.any():
-        return 0.0
-    shared = (i[:, None] == i) & turning[:, None] & turning & (at.group[j][:, None] == at.group[j])
-    return np.where(shared, 2.0 * (np.outer(np.conj(a), a) * M[j][:, j].T).real, 0.0)
-
-
-def _stepped(at: Latents, change: Matrices) -> list[Matrices]:
-    """Return all covariances with T replaced by (T + UF)(I + E)^½, negative parts zero."""
-    found, first = [], 0
-    for axes, kinds in zip(at.axes, at.kinds, strict=True):
-        count, size = kinds.shape
-        used, inside = kinds != UNUSED, kinds == RANGE
-        # Latents are numbered by group, then by column of [T, U]. Columns that are not in T get the
-        # eigenvalue −1, so that their roots are zero.
-        place = np.full((count, size), -1)
-        place[used] = first + np.arange(np.count_nonzero(used))
-        both = used[:, :, None] & inside[:, None, :]
-        blocks = np.where(both, change[place[:, :, None], place[:, None, :]], 0.0)
-        inner = np.where(inside[:, :, None], blocks, 0.0)
-        inner = inner + np.where(inside, 1.0, -1.0)[:, :, None] * np.eye(size)
-        values, vectors = np.linalg.eigh(inner)
-        roots = np.sqrt(np.where(values > 1e-12, values, 0.0))
-        turned = np.eye(size) + np.where(inside[:, :, None], 0.0, blocks)
-        half = axes @ (turned @ (vectors * roots[:, None, :]))
-        found.append(half @ adjoint(half))
-        first += int(np.count_nonzero(used))
-    return found
+    change = np.zeros((len(G), at.roots.shape[1]), dtype=G.dtype)
+    count = len(at.roots)
+    np.add.at(change, (i, j - count), a * units * solve_lower(lower, half, transpose=True)[:, 0])
+    return np.asarray(at.roots + change[:count] + at.roots @ change[count:])

@@ -53,11 +53,10 @@ from lucidae.sparsity.solve import (
     coarse_fit,
     is_small,
     lifted,
-    model_of,
     repeat_update,
     solve,
 )
-from lucidae.sparsity.working_set import entry_noise_of_groups
+from lucidae.sparsity.working_set import entry_noise_of_groups, first_point
 from lucidae.validation import check_choice, check_integer, check_number, warn_user
 
 WAYS = ("auto", "learn", "learn_diagonal", "cv", "cv_1se")
@@ -199,8 +198,8 @@ def row_pairs(cv: Any, random_state: Any, distinct: Rows, given: Rows) -> list[t
 class RowFold:
     """Training and test rows of one cross-validation fold, with the start of its next fit."""
 
-    model: Any  # of the working-set solver; None for fits by updates
-    problem: Problem  # the training rows after normalisation, in the bases of the model
+    point: Any  # of the working-set solver; None for fits by updates
+    problem: Problem  # the training rows after normalisation
     units: Units
     train: Rows
     test: Rows
@@ -212,16 +211,14 @@ class RowFold:
         """Return a fold with its training rows in normalised units."""
         problem, units = train.normalised(objective.groups)
         sweeps = isinstance(objective, GroupCovariance) or not is_small(problem)
-        model = None
-        if objective.exact_coordinates and sweeps:
-            model, problem = model_of(problem, objective)
-        return cls(model, problem, units, train, test)
+        exact = objective.exact_coordinates and sweeps
+        return cls(first_point(problem, objective) if exact else None, problem, units, train, test)
 
     def fitted(self, noise: float, objective: Energy, quick: bool) -> tuple[float, Any, float]:
         """Return the error on the test rows, the start of the next fit, and columns per row."""
         with limited_blas(self.train.count):
             at = self.problem.with_noise(scalar(self.units.normalised_noise(noise)))
-            state, start = _coarse(self.model, at, objective, self.start, quick)
+            state, start = _coarse(self.point, at, objective, self.start, quick)
             dictionary, responses = self.train.weighted
             relevance = self.units.relevance(state.relevance)
             factor = ActiveFactor.of(dictionary, relevance, noise, axes_of(state))
@@ -230,11 +227,12 @@ class RowFold:
 
 
 def _coarse(
-    model: Any, problem: Problem, objective: Energy, start: Any, quick: bool = False
+    first: Any, problem: Problem, objective: Energy, start: Any, quick: bool = False
 ) -> tuple[State, Any]:
     """Return a fit of the low accuracy that predictions need, and where the next one starts."""
-    if model is not None:
-        point = coarse_fit(model, problem, start, QUICK_STEPS if quick else NEWTON_STEPS)
+    if first is not None:
+        begin = first.moved(first.parameters if start is None else start, scalar(problem.noise))
+        point = coarse_fit(begin, QUICK_STEPS if quick else NEWTON_STEPS)
         return point.state, point.parameters
     if objective.exact_coordinates:
         # No start is better for a small problem: one from a larger γ may end at a higher energy.
@@ -334,7 +332,7 @@ def held_out_errors(
     parts = [RowFold.of(train, test, objective) for train, test in pairs]
     path = default_path(scale) if noise is None else np.asarray(noise)
     counts = np.where(weights > 0, weights, 1.0) * pairs[0][0].responses.shape[1]
-    large = parts[0].model is not None
+    large = parts[0].point is not None
     screened = large and objective.groups is None
     allowed = patience or (LARGE_PATIENCE if large else PATIENCE)
     errors: list[Any] = []
@@ -411,8 +409,8 @@ def entry_noise(problem: Problem, objective: Energy) -> float:
     At w = 0 the energy falls with the relevance of φ if ‖φᵀX‖²/n > γ‖φ‖²; for a group these are
     sums.
     """
-    if isinstance(objective, GroupCovariance):
-        return entry_noise_of_groups(problem, objective.prior)
+    if isinstance(objective, GroupCovariance) and objective.groups is not None:
+        return entry_noise_of_groups(problem, objective.groups)
     xp = namespace(problem.noise)
     powers = squared_norms(adjoint_times(problem.dictionary, problem.responses), -1)
     squares = column_squares(problem.dictionary)
@@ -428,12 +426,10 @@ def coarse_trace(problem: Problem, objective: Energy, noise: float) -> PathTrace
         return PathTrace(np.zeros(0), np.zeros((0, problem.columns)), np.zeros(0))
     count = max(1, int(np.ceil(np.log(highest / target) / -np.log(PATH_STEP))))
     steps = np.geomspace(highest, target, count + 1)[1:-1]
-    model, turned = None, problem
-    if objective.exact_coordinates:
-        model, turned = model_of(problem, objective)
+    first = first_point(problem, objective) if objective.exact_coordinates else None
     start, powers, shares = None, np.zeros((len(steps), problem.columns)), np.zeros(len(steps))
     for place, level in enumerate(steps):
-        state, start = _coarse(model, turned.with_noise(float(level)), objective, start)
+        state, start = _coarse(first, problem.with_noise(float(level)), objective, start)
         powers[place], shares[place] = column_powers(state, objective), explained_share(state)
     return PathTrace(noise * steps / target, powers, shares)
 

@@ -45,7 +45,7 @@ from lucidae.arrays import (
     where_set,
     zeros_like_shape,
 )
-from lucidae.sparsity.prior import Axes, BlockPrior, Groups
+from lucidae.sparsity.prior import Axes, Groups
 from lucidae.sparsity.problem import (
     Dictionary,
     Problem,
@@ -635,12 +635,6 @@ class GroupCovariance(FullCovariance):
     """The full energy with a covariance of its own for every group of columns (`prior`)."""
 
     rules: ClassVar[tuple[str, ...]] = ("mm",)
-
-    @property
-    def prior(self) -> BlockPrior:
-        """The prior of the groups."""
-        assert self.groups is not None
-        return BlockPrior(self.groups, True)
 
     @property
     def marginal(self) -> None:  # type: ignore[override]

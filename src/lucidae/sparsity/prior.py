@@ -22,6 +22,7 @@ from functools import cached_property
 from typing import Any, TypeAlias
 
 import numpy as np
+import scipy.optimize
 import scipy.sparse
 
 from lucidae.arrays import Array, adjoint, device, namespace
@@ -32,12 +33,6 @@ EPSILON = float(np.finfo(float).eps)
 
 GRID = 32
 """Number of intervals into which the search for the best relevance of a group divides its range."""
-
-NEWTON = 12
-"""Largest number of Newton steps by which the search for one relevance ends."""
-
-SETTLED = 1e-4
-"""Relative change of a relevance at which the Newton steps of its search end."""
 
 NEGLIGIBLE = 1e-14
 """Eigenvalues of a group's covariance below this share of the largest one are set to zero."""
@@ -88,11 +83,6 @@ def at_rest(metric: Matrices, explained: Matrices) -> Matrices:
     return positive
 
 
-def multiples_of_identity(weights: Matrices, size: int) -> Matrices:
-    """Return the matrices wI of the given size, one for each entry w of `weights`."""
-    return weights[:, None, None] * np.eye(size)
-
-
 def spherical_moves(
     covariance: Matrices, metric: Matrices, explained: Matrices
 ) -> tuple[Matrices, Matrices]:
@@ -102,69 +92,41 @@ def spherical_moves(
     + Δsᵢ) − Δqᵢ/(1 + Δsᵢ). Each term falls until Δ = (qᵢ − sᵢ)/sᵢ² and rises after it, so all
     stationary points lie between these numbers. There may be several minima: energies are compared.
     """
-    weights = covariance[:, 0, 0].real
-    s, vectors = np.linalg.eigh(metric)
-    q = _powers(vectors, explained)
-    flat = s <= 8.0 * EPSILON * s.shape[1] * s[:, -1:]  # the group has no column in this direction
-    s, q = np.where(flat, 0.0, s), np.where(flat, 0.0, np.maximum(q, 0.0))
-    change, gain = np.zeros_like(weights), np.zeros_like(weights)
-    part = np.flatnonzero((weights > 0) | (q > s).any(axis=1))
-    if part.size:
-        with np.errstate(divide="ignore", invalid="ignore"):
-            change[part], gain[part] = _best_changes(weights[part], s[part], q[part])
-    # If rounding errors make a metric indefinite, the energy is not a number and nothing moves.
-    sound = np.isfinite(gain) & np.isfinite(change)
-    change, gain = np.where(sound, change, 0.0), np.where(sound, gain, 0.0)
-    moved = np.where(change <= -weights, 0.0, weights + change)
-    return multiples_of_identity(moved, metric.shape[1]), gain
+    moved, gain = np.zeros(metric.shape), np.zeros(len(metric))
+    for place, w in enumerate(covariance[:, 0, 0].real):
+        s, vectors = np.linalg.eigh(metric[place])
+        q = np.maximum(_powers(vectors[None], explained[place][None])[0], 0.0)
+        used = s > 8.0 * EPSILON * s.size * s[-1]  # otherwise there is no column in this direction
+        s, q = s[used], q[used]
+        if not s.size:
+            continue
+
+        def energy(change: Any, s: Any = s, q: Any = q) -> Any:
+            growth = 1.0 + np.multiply.outer(change, s)
+            return (np.log(growth) - np.multiply.outer(change, q) / growth).sum(axis=-1)
+
+        # The terms are functions of Δ + 1/sᵢ, so the search proceeds in log(Δ + 1/max s).
+        target, shift = np.maximum((q - s) / s**2, -w), 1.0 / s[-1]
+        ends = np.log(np.maximum([target.min() + shift, target.max() + shift], EPSILON * shift))
+        points = np.maximum(np.exp(np.linspace(ends[0], ends[1], GRID + 1)) - shift, -w)
+        best = int(energy(points).argmin())
+        near = points[max(best - 1, 0)], points[min(best + 1, GRID)]
+        found = points[best]
+        if near[0] < near[1]:
+            tolerance = {"xatol": 1e-9 * (near[1] - near[0])}
+            found = scipy.optimize.minimize_scalar(energy, near, near, method="bounded",
+                                                   options=tolerance).x  # fmt: skip
+        # No move and removal of the group are compared with the point that was found.
+        choices = np.array([found, 0.0, -w])
+        values = energy(choices)
+        chosen = int(values.argmin())
+        moved[place], gain[place] = (w + choices[chosen]) * np.eye(len(metric[0])), -values[chosen]
+    return moved, gain
 
 
 def _powers(vectors: Matrices, explained: Matrices) -> Matrices:
     """Return vᵀQv for the columns v of each matrix in `vectors` and its matrix Q in `explained`."""
     return np.asarray((np.conj(vectors) * (explained @ vectors)).sum(axis=1).real)
-
-
-def _best_changes(weights: Matrices, s: Matrices, q: Matrices) -> tuple[Matrices, Matrices]:
-    """Return the change Δ of each group's relevance that lowers the energy most, and its gain."""
-    used = s > 0
-    target = (q - s) / np.where(used, s, 1.0) ** 2
-    low = np.maximum(np.where(used, target, np.inf).min(axis=1, initial=np.inf), -weights)
-    high = np.maximum(np.where(used, target, -np.inf).max(axis=1, initial=-np.inf), -weights)
-    low = np.minimum(low, high)
-
-    def change_of_energy(change: Matrices) -> Matrices:
-        growth = change[..., None] * s[:, None, :]
-        terms = np.log1p(growth) - change[..., None] * q[:, None, :] / (1.0 + growth)
-        return np.asarray(terms.sum(axis=-1))
-
-    # The terms are functions of Δ + 1/sᵢ, so the search proceeds in log(Δ + 1/max s). Its domain is
-    # Δ ≥ −w > −1/max s.
-    shift = 1.0 / s.max(axis=1)
-    below, above = (np.log(np.maximum(end + shift, EPSILON * shift)) for end in (low, high))
-    width = (above - below) / GRID
-    points = np.exp(below[:, None] + width[:, None] * np.arange(GRID + 1)) - shift[:, None]
-    points = np.maximum(points, -weights[:, None])
-    best = change_of_energy(points).argmin(axis=1)
-    every = np.arange(best.size)
-    low, high = points[every, np.maximum(best - 1, 0)], points[every, np.minimum(best + 1, GRID)]
-    # Newton steps that leave the interval, or start where the energy is concave, are bisections.
-    change = 0.5 * (low + high)
-    for _ in range(NEWTON):
-        inverse = 1.0 / (1.0 + change[:, None] * s)
-        squared = inverse**2
-        slope = (s * inverse - q * squared).sum(axis=1)
-        bend = ((2.0 * q * inverse - s) * s * squared).sum(axis=1)
-        low, high = np.where(slope < 0, change, low), np.where(slope < 0, high, change)
-        step = change - slope / np.where(bend > 0, bend, 1.0)
-        inside = (bend > 0) & (step >= low) & (step <= high)
-        last, change = change, np.where(inside, step, 0.5 * (low + high))
-        if (np.abs(change - last) <= SETTLED * np.abs(last)).all():
-            break
-    # No move and removal of the group are compared with the point that was found.
-    choices = np.stack([change, np.zeros_like(change), -weights], axis=1)
-    values = change_of_energy(choices)
-    chosen = values.argmin(axis=1)
-    return choices[every, chosen], -values[every, chosen]
 
 
 def full_moves(
@@ -361,38 +323,19 @@ def _consecutive(size: int, n_columns: int) -> np.ndarray[Any, Any]:
     return np.arange(n_columns) // size
 
 
-@dataclass(frozen=True, eq=False)
-class BlockPrior:
-    """Groups of columns with a covariance each: wI, or any Γ (`full`)."""
+def group_distances(covariance: Matrices, metric: Matrices, explained: Matrices) -> Matrices:
+    """Return the distance of the covariance of each group to the optimality (KKT) conditions.
 
-    groups: Groups
-    full: bool = False
-
-    def moves(
-        self, covariance: Matrices, metric: Matrices, explained: Matrices
-    ) -> tuple[Matrices, Matrices]:
-        """Return the best covariance of each group, with all others fixed, and its gain."""
-        return (full_moves if self.full else spherical_moves)(covariance, metric, explained)
-
-    def violation(self, covariance: Matrices, metric: Matrices, explained: Matrices) -> Matrices:
-        """Return the distance of each group to the optimality (KKT) conditions.
-
-        A covariance Γ is optimal if Q − S is zero on its range and negative semi-definite. The
-        distance is the largest eigenvalue of |Γ^½(Q − S)Γ^½| and of S^{-½}(Q − S)S^{-½}; if groups
-        share one relevance w, matrices are replaced by their traces.
-        """
-        if not self.full:
-            trace = np.trace(metric, axis1=1, axis2=2).real
-            slope = np.trace(explained, axis1=1, axis2=2).real - trace
-            slack = covariance[:, 0, 0].real * np.abs(slope)
-            return np.asarray(np.maximum(slack, slope / np.where(trace > 0, trace, 1.0)))
-        root = inverse_root(metric)
-        ratios = np.linalg.eigvalsh(root @ explained @ adjoint(root))[:, -1] - 1.0
-        active = covariance.any(axis=(1, 2))
-        half = square_root(covariance[active])
-        slack = np.linalg.eigvalsh(adjoint(half) @ (explained - metric)[active] @ half)
-        ratios[active] = np.maximum(ratios[active], np.abs(slack).max(axis=1))
-        return np.asarray(ratios)
+    A covariance Γ is optimal if Q − S is zero on its range and negative semi-definite. The distance
+    is the largest eigenvalue of |Γ^½(Q − S)Γ^½| and of S^{-½}(Q − S)S^{-½}.
+    """
+    root = inverse_root(metric)
+    ratios = np.linalg.eigvalsh(root @ explained @ adjoint(root))[:, -1] - 1.0
+    active = covariance.any(axis=(1, 2))
+    half = square_root(covariance[active])
+    slack = np.linalg.eigvalsh(adjoint(half) @ (explained - metric)[active] @ half)
+    ratios[active] = np.maximum(ratios[active], np.abs(slack).max(axis=1))
+    return np.asarray(ratios)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

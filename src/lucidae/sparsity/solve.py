@@ -54,7 +54,7 @@ from lucidae.sparsity.objectives import (
 from lucidae.sparsity.posterior import posterior_mean
 from lucidae.sparsity.prior import Groups
 from lucidae.sparsity.problem import Problem, normalise, rounding_distance
-from lucidae.sparsity.working_set import COARSE, EnergyModel
+from lucidae.sparsity.working_set import COARSE, first_point
 from lucidae.validation import check_choice, check_integer, check_number, check_rows
 
 BASIN = 1e-2
@@ -146,53 +146,28 @@ def sweep(
     point: Any, tolerance: float, alone: bool = False, newton_steps: int = NEWTON_STEPS
 ) -> Any:
     """Return the point after one sweep: moves and Newton steps on a working set of blocks."""
-    # 1) One factorisation of Σ, and the gains of the best moves of all blocks (`point`).
-    # 2) Working set: the active blocks, and those that gain most by becoming active.
-    part = point.working_set()
-    if part is None:
-        return point
-    # 3) Exact moves of single blocks, the one that gains most first. If the distance has stopped
-    # falling, every second sweep consists of such moves alone.
-    alone = alone and point.moves_exactly
-    part.move(tolerance, alone)
-    # 4) Newton steps on all blocks of the working set.
-    if not alone:
-        part.polish(tolerance, newton_steps)
-    trial = part.evaluated()
+    # 1) One factorisation of Σ, and the gains of the best moves of all blocks; 2) to 4) `swept`. If
+    # the distance has stopped falling, every second sweep consists of exact moves `alone`.
+    trial = point.swept(tolerance, alone, newton_steps)
     # Moves and steps that raise the energy by rounding errors are not taken.
     allowed = point.energy + point.rounding * max(abs(point.energy), 1.0)
     return trial if not trial.energy > allowed else point
 
 
-def model_of(problem: Problem, objective: Energy) -> tuple[EnergyModel, Problem]:
-    """Return the model of an energy that `descend` minimises, and the problem in its bases."""
-    if isinstance(objective, GroupCovariance):
-        return EnergyModel.of(problem, objective)
-    if objective.marginal is None:
-        raise ValueError(
-            f"The energy {type(objective).__name__} has exact_coordinates=True but its marginal is "
-            "None. Define the property marginal too, because steps in one relevance (prior "
-            "variance) are followed by Newton steps."
-        )
-    return EnergyModel.of(problem, objective.marginal)
-
-
-def continuation(
-    model: EnergyModel, problem: Problem, tolerance: float, callbacks: Sequence[Callback] = ()
-) -> Any:
-    """Return parameters from which to minimise the full energy, found at decreasing γ.
+def continuation(first: Any, tolerance: float, callbacks: Sequence[Callback] = ()) -> Any:
+    """Return the point from which to minimise the full energy, found at decreasing γ.
 
     A large γ smooths the energy: blocks hardly interact, and those that explain most enter first.
     For a tiny γ this ends lower than a direct descent, and avoids the ill-conditioned Σ of a poor
     start.
     """
-    parameters, target = model.start(problem), scalar(problem.noise)
+    target, point = scalar(first.problem.noise), first
     stages = round(math.log(max(1.0 / target, 1.0), STAGE))
     for stage in range(1, stages):
-        first = model.evaluate(problem.with_noise(target ** (stage / stages)), parameters)
+        point = point.moved(point.parameters, target ** (stage / stages))
         settings: dict[str, Any] = {"limit": STAGE_SWEEPS, "callbacks": callbacks}
-        parameters = descend(first, tolerance=max(COARSE, tolerance), **settings).value.parameters
-    return parameters
+        point = descend(point, tolerance=max(COARSE, tolerance), **settings).value
+    return point.moved(point.parameters, target)
 
 
 def _solve_by_coordinates(
@@ -205,12 +180,9 @@ def _solve_by_coordinates(
 
 def _swept(problem: Problem, objective: Energy, start: Any, limits: Limits) -> Solution[Any]:
     """Return the point at which sweeps end, from a start or a continuation in γ."""
-    model, problem = model_of(problem, objective)
+    first = first_point(problem, objective, start)
     if start is None:
-        start = continuation(model, problem, limits.tolerance, limits.callbacks)
-    else:
-        start = model.start(problem, start)
-    first = model.evaluate(problem, start)
+        first = continuation(first, limits.tolerance, limits.callbacks)
     return descend(
         first, tolerance=limits.tolerance, limit=limits.steps, callbacks=limits.callbacks
     )
@@ -228,17 +200,13 @@ def finished(basin: Solution[Any], limits: Limits) -> Solution[Any]:
     return joined(basin, found)
 
 
-def coarse_fit(
-    model: EnergyModel, problem: Problem, start: Any, newton_steps: int = NEWTON_STEPS
-) -> Any:
-    """Return the point after a sweep of low accuracy from given parameters (or three from none).
+def coarse_fit(point: Any, newton_steps: int = NEWTON_STEPS) -> Any:
+    """Return the point after a sweep of low accuracy (or three from nothing).
 
     After one, the errors of held-out rows of groups with covariances were up to 2.5 times those of
     an accurate fit. From the fit before, one sweep ended at the same smallest error, up to 0.1 %.
     """
-    begin = model.start(problem) if start is None else start
-    point = model.evaluate(problem, begin)
-    several = isinstance(model.energy, GroupCovariance) and not begin.any()
+    several = isinstance(point.objective, GroupCovariance) and not point.parameters.any()
     for _ in range(3 if several else 1):
         if point.violation <= COARSE:
             break
@@ -278,7 +246,7 @@ def fitted_parameters(
         solution = solve(problem, objective, start=start, tolerance=tolerance, limit=limit)
         return solution, objective.parameters(solution.value)
     found = _swept(problem, objective, start, Limits(tolerance, limit))
-    return found, found.value.model.basis.outside(found.value.parameters)
+    return found, found.value.basis.outside(found.value.parameters)
 
 
 def advice_on(solution: Solution[State]) -> str:
@@ -352,12 +320,12 @@ def _solve_by_updates(
 ) -> Solution[State]:  # fmt: skip
     """Repeat an update of the parameters; then sweep from there if the energy allows it."""
     tolerance, steps = limits.tolerance, limits.steps
+    basin: Solution[Any]
     if isinstance(objective, GroupCovariance):
-        model, problem = model_of(problem, objective)
         begin = flat_start(problem, objective.groups) if start is None else start
-        basin: Solution[Any] = iterate(
+        basin = iterate(
             lambda point: point.majorized(),
-            model.evaluate(problem, model.start(problem, begin)),
+            first_point(problem, objective, begin),
             stop=Below(lambda point: point.violation, max(COARSE, tolerance)),
             limit=min(steps, BASIN_LIMIT["mm"]),
             check_every=CHECK_UPDATES,
@@ -374,8 +342,7 @@ def _solve_by_updates(
         )  # fmt: skip
         if objective.marginal is None or basin.status is Status.DIVERGED:
             return basin
-        model, problem = model_of(problem, objective.marginal)
-        point = model.evaluate(problem, model.start(problem, basin.value.relevance))
+        point: Any = first_point(problem, objective.marginal, basin.value.relevance)
         basin = replace(basin, value=point)
     found = finished(basin, limits)
     return replace(found, value=found.value.state)
