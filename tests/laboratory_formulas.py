@@ -21,12 +21,12 @@ from lucidae.linear.objectives import NonUniformL2, RotationAugmentedRule
 from lucidae.linear.weights import TiedWeights, UntiedWeights
 from lucidae.rows.covariances import EigenbasisCovariance
 from lucidae.sparsity import group_lasso
-from lucidae.sparsity import objectives as slices
 from lucidae.sparsity.objectives import UPDATES, DiagonalCovariance, FullCovariance, evaluate
 from lucidae.sparsity.prior import best_change, coordinate_gains
 from lucidae.sparsity.problem import Problem
 from lucidae.spectrum import Spectrum
 from lucidae_papers.linear.landscape import TURN, Plane
+from lucidae_papers.sparsity import slices
 
 
 class Comparison:

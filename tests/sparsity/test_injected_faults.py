@@ -3,7 +3,7 @@
 Every function of the sparse family that a fit calls returns wrong numbers: a factor, two entries
 exchanged, one entry left out, or one column in another unit. If the certificate of such a fit
 holds, then `certify` of the fitted attributes on the data, by code without the fault, does not
-fail. Reading and checking the input (`CHECKS`, `NoiseCovariance.of`) is left out: it returns the
+fail. Reading and checking the input (`CHECKS`, `checked_noise_cov`) is left out: it returns the
 data. Every run draws a tenth of the faults; the slow test injects all of them.
 """
 
@@ -27,7 +27,7 @@ READ = ("verify", "claims", "theory", "snapshot")
 """Modules of the verifier, and the one that reads files."""
 
 CHECKS = (
-    "of_data", "of_real_data", "_check_matrix", "_check_variances", "validated_pair",
+    "checked_noise_cov", "_check_matrix", "_check_variances", "validated_pair",
     "validated_data", "validated_weights", "_column_peaks", "dense_if_small", "checked_attributes",
     "_as_number", "_as_indices",
 )  # fmt: skip

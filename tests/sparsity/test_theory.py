@@ -18,16 +18,18 @@ from lucidae.sparsity.objectives import (
     FullCovariance,
     LogPenalty,
     PowerPenalty,
+    evaluate,
+    scan_minima,
+)
+from lucidae.sparsity.problem import normalise
+from lucidae_papers.sparsity.slices import (
     autoencoder_slice,
     diagonal_slice,
     diagonal_slice_minima,
-    evaluate,
     full_slice,
     full_slice_minima,
-    scan_minima,
     slice_parameters,
 )
-from lucidae.sparsity.problem import normalise
 
 EPS = float(np.finfo(float).eps)
 seeds = st.integers(0, 10**6)

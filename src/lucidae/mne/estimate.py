@@ -380,7 +380,7 @@ class GroupEstimate:
         # latents, and Q their posterior mean divided by √n.
         every = np.arange(self.columns.size)
         mean = self._factor.mean(self.responses)
-        left = self._factor.posterior(self.noise_variance).covariance(every)
+        left = self._factor.posterior().covariance(every)
         return left, mean @ mean.T / self.responses.shape[1]
 
     def _weakest(self, groups: Groups, thresholds: Floats) -> list[int]:
@@ -468,7 +468,7 @@ class GroupEstimate:
         """Posterior covariance (a, a) of the coefficients of the a selected columns."""
         if not self.columns.size:
             return np.zeros((0, 0))
-        latent = self._factor.posterior(self.noise_variance)
+        latent = self._factor.posterior()
         root = self._roots[0]
         return np.asarray(root @ latent.covariance(np.arange(self.columns.size)) @ root.T)
 

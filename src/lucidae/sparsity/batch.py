@@ -59,7 +59,7 @@ from lucidae.sparsity.objectives import (
     make_objective,
     positive,
 )
-from lucidae.sparsity.posterior import ILL_CONDITIONED, ActiveFactor, check_kept, narrowed
+from lucidae.sparsity.posterior import ActiveFactor, check_kept, narrowed
 from lucidae.sparsity.prior import Groups, best_change
 from lucidae.sparsity.problem import (
     Problem,
@@ -99,6 +99,11 @@ PATIENCE = 16
 
 NUMBERS = ", a finite number above 0 or an array of them, one for each problem"
 
+
+ILL_CONDITIONED = 1e-8
+"""Noise variance, over the largest squared norm, below which QR replaces Cholesky factors.
+
+Below it, the Cholesky factor would lose more than half of the digits."""
 
 ON_HOST, ON_DEVICE = (5, 1), (15, 2)
 """Updates, and Newton steps, between two checks of the stopping rule; the CPU waits for each check

@@ -41,7 +41,7 @@ from lucidae.iteration import Callback, Solution, Status, limited_blas, progress
 from lucidae.iteration.progress import timed_fit
 from lucidae.sparsity.claims import AGAIN
 from lucidae.sparsity.covariances import (
-    NoiseCovariance,
+    checked_noise_cov,
     checked_spectrum,
     correlated_attributes,
     given_covariance,
@@ -415,7 +415,8 @@ class SparseVAE(CertifiedMixin, MultiOutputMixin, RegressorMixin, BaseEstimator)
                 learned = learn_row_noise(posed.given, objective, method=self.solver, **limits)
                 solution = learned.solution
                 posed = posed._replace(rows=learned.rows, units=learned.units)
-                data = data._replace(noise_cov=learned.covariance)
+                variances = learned.variances
+                data = data._replace(noise_cov=variances / np.mean(variances))
             elif spectrum is not None:
                 learn = rule == "learn"
                 at = (
@@ -651,7 +652,7 @@ class SparseVAE(CertifiedMixin, MultiOutputMixin, RegressorMixin, BaseEstimator)
     def _other_data(self, X: Any, y: Any, sample_weight: Any, noise_cov: Any) -> SparseData:
         """Return checked data that are not those of the fit, with the noise that it learned."""
         dictionary, targets, weights = validated_data(self, X, y, sample_weight)
-        cov = NoiseCovariance.of_data(noise_cov, dictionary, targets, weights)
+        cov = checked_noise_cov(noise_cov, dictionary, targets, weights)
         if cov is None:
             cov = self._state.learned_noise(dictionary.shape[0])
         return SparseData(dictionary, targets, weights, cov)
@@ -770,7 +771,7 @@ class SparseVAE(CertifiedMixin, MultiOutputMixin, RegressorMixin, BaseEstimator)
             noise, axes = scalar(units.noise(state.noise)), axes_of(state)
             dictionary, responses = rows.weighted
             factor = ActiveFactor.of(dictionary, as_double(relevance), noise, axes)
-            posterior, estimate = factor.posterior(noise), factor.mean(responses)
+            posterior, estimate = factor.posterior(), factor.mean(responses)
             significant = significant_columns(
                 state, rows.real_responses, self.significance, posed.objective, 1 + rows.is_complex
             )
@@ -803,7 +804,8 @@ class SparseVAE(CertifiedMixin, MultiOutputMixin, RegressorMixin, BaseEstimator)
         }
         found = SparseState(results, posterior, center.rounded, center.rest, level)
         if data.noise_cov is not None:
-            variances = data.noise_cov.variances
+            cov = data.noise_cov
+            variances = cov if cov.ndim == 1 else np.diagonal(cov).real
             results["noise_variances_"] = results["noise_variance_"] * variances
             found.noise_level = float(np.average(variances, weights=data.weights))
         return found

@@ -25,7 +25,7 @@ from lucidae.certificates.claims import Certificate, undecided
 from lucidae.iteration import limited_blas
 from lucidae.rows.operator import TrainingRows
 from lucidae.sparsity.claims import certificate_of, plain
-from lucidae.sparsity.covariances import NoiseCovariance, given_covariance, prepared_rows
+from lucidae.sparsity.covariances import checked_noise_cov, given_covariance, whitened_rows
 from lucidae.sparsity.objectives import (
     Energy,
     State,
@@ -36,7 +36,7 @@ from lucidae.sparsity.objectives import (
 )
 from lucidae.sparsity.posterior import Posterior, level_at_center
 from lucidae.sparsity.prior import Groups
-from lucidae.sparsity.problem import Problem, Rows, Units, rows_of, validated_weights
+from lucidae.sparsity.problem import Problem, Rows, Units, distinct_rows, rows_of, validated_weights
 from lucidae.sparsity.verify import HELD_OUT, EnergyKind, Fit, Sample, measure
 from lucidae.validation import real_array
 
@@ -70,14 +70,14 @@ class SparseData(NamedTuple):
     X: Any  # (d, κ): the dictionary
     y: Any  # (d, n): the responses
     weights: Any  # (d,): weights of the rows; None for 1 each
-    noise_cov: NoiseCovariance | None  # covariance of their noise, given or learned
+    noise_cov: Any  # covariance of their noise, or its diagonal, given or learned; or None
 
     @classmethod
     def of(cls, X: Any, y: Any, sample_weight: Any, noise_cov: Any) -> SparseData:
         """Return validated X and y with checked weights and noise covariance, as NumPy arrays."""
         y = y if y.ndim == 2 else y[:, None]
         weights = validated_weights(sample_weight, X, y)
-        cov = NoiseCovariance.of_data(noise_cov, X, y, weights)
+        cov = checked_noise_cov(noise_cov, X, y, weights)
         X = to_numpy(X) if is_array(X) else X
         return cls(X, as_double(to_numpy(y)), None if weights is None else to_numpy(weights), cov)
 
@@ -98,7 +98,8 @@ class PreparedProblem(NamedTuple):
     ) -> Self:
         """Return the problem of centred and whitened rows."""
         given = rows_of(data.X, data.y, data.weights, intercept)
-        rows, split = prepared_rows(given, data.noise_cov)
+        split = given if data.noise_cov is None else whitened_rows(given, data.noise_cov)
+        rows = distinct_rows(split)
         return cls(objective, given, rows, split, *rows.normalised(objective.groups, compress))
 
     def at(self, noise: float) -> Problem:
@@ -134,7 +135,7 @@ class SparseState(FittedState):
     # the data of the fit, unless they are large; neither saved nor pickled
     rows: TrainingRows | None = None
     targets: TrainingRows | None = None
-    noise_cov: NoiseCovariance | None = None  # of the noise of these rows, given or learned
+    noise_cov: Any = None  # of the noise of these rows, given or learned
 
     def move_beside(self, ref: Array) -> None:
         """Move the fitted attributes to the library and the device of the array `ref`."""
@@ -159,7 +160,7 @@ class SparseState(FittedState):
             return None
         return SparseData(rows.rows, targets.rows, rows.weights, self.noise_cov)
 
-    def learned_noise(self, n_rows: int) -> NoiseCovariance | None:
+    def learned_noise(self, n_rows: int) -> Any:
         """Return the learned covariance of the noise of `n_rows` rows; None if none was learned."""
         if self.noise_rule != "learn_diagonal":
             return None
@@ -169,7 +170,7 @@ class SparseState(FittedState):
                 f"The noise variances of {len(variances)} rows were learned, but {n_rows} rows "
                 "were given: give as many rows as fit had, or their noise as noise_cov."
             )
-        return NoiseCovariance(variances / self.results["noise_variance_"])
+        return variances / self.results["noise_variance_"]
 
     def predicted(self, rows: Any, coef: Any, intercept: Any) -> Any:
         """Return the predictions for `rows`, in double precision, of shape (n_rows, n_outputs)."""
@@ -276,7 +277,7 @@ class SparseState(FittedState):
             )
             sample = Sample(
                 plain(X), plain(y), plain(weights), bool(settings["fit_intercept"]),
-                None if cov is None else plain(cov.values),
+                plain(cov),
             )  # fmt: skip
             return certificate_of(measure([sample], fit, kind), f"{title}, {posterior} posterior")
 

@@ -29,7 +29,7 @@ from lucidae.arrays import (
 )
 from lucidae.iteration import Below, iterate
 from lucidae.sparsity.objectives import Marginal, State, complementarity, evaluate, positive
-from lucidae.sparsity.prior import Matrices, square_root
+from lucidae.sparsity.prior import NEGLIGIBLE, Matrices
 from lucidae.sparsity.problem import Problem, rounding_distances
 
 FIRST_DAMPING = 1e-4
@@ -51,9 +51,6 @@ FADED = 0.1
 
 MOST_TURNS = 400
 """Largest number of parameters by which ranges may turn; if there are more, they stay."""
-
-ROTATION = 1e-10
-"""Least curvature that is added in scaled directions of covariances."""
 
 NEWTON_STEPS = 30
 """Largest number of Newton steps on a working set."""
@@ -189,22 +186,23 @@ def polish_relevances(
     ).value[0]
 
 
-# Covariances. Γ_g = TTᵀ, with as many columns in T as its rank, becomes (T + D)(T + D)ᵀ: it stays
-# positive semi-definite and of its rank, and its range may turn. With G and K of all columns,
-# N = DTᵀ + TDᵀ has the slope 2 tr(Dᵀ(G − K)T), and the product DDᵀ the curvature 2 tr(Dᵀ(G − K)D).
+# Covariances. Γ_g = TTᵀ, with as many columns in T as its rank, becomes (T + UF)(I + E)(T + UF)ᵀ
+# with a symmetric E, where U spans the complement of the range: it stays positive semi-definite and
+# of its rank, and its range may turn. Energy and derivatives follow from the columns Φ_gT and Φ_gU.
 
 
 class Roots(NamedTuple):
     """Covariances of the groups of a working set, and values computed from their roots T."""
 
     covariances: list[Matrices]  # (k, m, m) for each size m of groups
-    roots: Matrices  # (a, r): T of all groups in blocks, for their a columns Φ
-    metric: Matrices  # (a + r, a + r): the matrices G and K of the columns [Φ, ΦT]
+    beside: Matrices  # (a, u) and (a, r): U and T of all groups in blocks, for their a columns Φ
+    roots: Matrices
+    metric: Matrices  # (u + r, u + r): the matrices G and K of the columns [ΦU, ΦT]
     explained: Matrices
-    # the directions D = c eᵢeⱼᵀ, with c ∈ {1, i}, e_j a column of T and e_i one of [Φ, ΦT]
+    # the directions N = c eᵢeⱼᴴ plus its adjoint: j is a column of T, i one of U, or of T before j
     rows: Matrices
     latents: Matrices
-    weights: Matrices
+    weights: Matrices  # the numbers c
     energy: float  # the energy per response, up to a constant
     distance: float  # to optimality among covariances of the same ranks
 
@@ -217,59 +215,72 @@ def polish_covariances(
     # Groups whose covariance is zero stay at zero, so they are left out.
     used = [covariance.any(axis=(1, 2)) for covariance in covariances]
     members = [index[mask] for index, mask in zip(members, used, strict=True)]
-    part = problem.restricted(np.concatenate([index.ravel() for index in members]))
-    if not part.columns:
+    index = np.concatenate([columns.ravel() for columns in members])
+    if not index.size:
         return covariances
-    shapes = np.concatenate([[index.shape[1]] * len(index) for index in members]).astype(int)
-    owner, ends = np.repeat(np.arange(shapes.size), shapes), np.cumsum([i.size for i in members])
-    places = [
-        end - index.size + np.arange(index.size).reshape(index.shape)
-        for end, index in zip(ends, members, strict=True)
-    ]
+    part = problem.restricted(index)
+    zeros = np.split(~part.dictionary.any(axis=0), np.cumsum([i.size for i in members])[:-1])
+    owner = np.repeat(np.arange(sum(map(len, members))),
+                      [columns.shape[1] for columns in members for _ in columns])  # fmt: skip
 
     def at(found: list[Matrices]) -> Roots:
-        halves = [half for stack in found for half in square_root(stack)]
-        roots = scipy.linalg.block_diag(*halves)
-        kept = roots.any(axis=0)
-        roots, count = roots[:, kept], len(roots)
-        # 1) Whitened columns of Φ and ΦT, and from these G, K and the energy.
-        half = part.dictionary @ roots
-        covariance = half @ adjoint(half) + scalar(part.noise) * np.eye(part.rows)
+        # 1) The axes T and U. Columns of zeros get the eigenvalue −1: no axis contains them.
+        roots, beside = [], []
+        for stack, missing in zip(found, zeros, strict=True):
+            values, vectors = np.linalg.eigh(
+                stack - missing.reshape(stack.shape[:2])[:, :, None] * np.eye(stack.shape[1])
+            )
+            inside = values > NEGLIGIBLE * values[:, -1:]
+            roots += list(vectors * np.sqrt(np.where(inside, values, 0.0))[:, None, :])
+            beside += list(vectors * (~inside & (values > -0.5))[:, None, :])
+        T, U = scipy.linalg.block_diag(*roots), scipy.linalg.block_diag(*beside)
+        kept, free = T.any(axis=0), U.any(axis=0)
+        own, other = owner[kept], owner[free]
+        if not turning or (other[:, None] == own).sum() > MOST_TURNS:
+            free, other = free[:0], other[:0]
+            U = U[:, :0]
+        T, U = T[:, kept], U[:, free] if free.size else U
+        # 2) Whitened columns ΦU and ΦT, and from these G, K and the energy.
+        both = part.dictionary @ np.hstack([U, T])
+        count, spanning = U.shape[1], both[:, U.shape[1] :]
+        covariance = spanning @ adjoint(spanning) + scalar(part.noise) * np.eye(part.rows)
         try:
             lower = np.linalg.cholesky(covariance)
         except np.linalg.LinAlgError:
-            none = np.zeros((0, 0))
-            return Roots(found, roots, none, none, owner, owner, none, np.inf, np.inf)
-        both = solve_lower(lower, np.hstack([part.dictionary, half, part.responses]))
-        whitened, targets = np.split(both, [count + roots.shape[1]], axis=1)
+            return Roots(found, U, T, both, both, own, own, own, np.inf, np.inf)
+        solved = solve_lower(lower, np.hstack([both, part.responses]))
+        whitened, targets = solved[:, : both.shape[1]], solved[:, both.shape[1] :]
         energy = (np.abs(targets) ** 2).sum() + 2.0 * np.log(np.diagonal(lower).real).sum()
         loading = adjoint(whitened) @ targets
         metric, explained = adjoint(whitened) @ whitened, loading @ adjoint(loading)
-        # 2) Directions: all D, or those that keep the ranges, up to rotations of the latents.
-        same = owner[:, None] == owner[kept]
-        ranks = np.bincount(owner[kept], minlength=shapes.size)
-        if turning and (ranks * (shapes - ranks)).sum() <= MOST_TURNS:
-            rows, latents = np.nonzero(same)
-        else:
-            rows, latents = np.nonzero(np.triu(same[kept]))
-            rows += count
+        # 3) Directions, and the slopes along them, for columns of unit norm in the metric.
+        same = np.vstack([other[:, None] == own, np.triu(own[:, None] == own)])
+        rows, latents = np.nonzero(same)
         latents += count
         powers = np.diagonal(metric).real
         powers = np.where(powers > 0, powers, 1.0)
-        slope = np.abs((explained - metric)[rows, latents]) ** 2 / powers[rows] / powers[latents]
-        distance = float(np.sqrt(np.bincount(latents, slope).max(initial=0.0)))
-        weights = np.ones(rows.size)
+        slope = np.abs(explained - metric) ** 2 / (powers[:, None] * powers)
+        pairs = np.zeros(slope.shape, dtype=bool)
+        pairs[rows, latents] = pairs[latents, rows] = True
+        distance = float(np.sqrt((slope * pairs).sum(axis=1).max(initial=0.0)))
+        weights: Any = np.where(rows == latents, 0.5, 0.5**0.5)
         if np.iscomplexobj(metric):
-            weights = np.concatenate([weights, 1j * weights])
-            rows, latents = np.tile(rows, 2), np.tile(latents, 2)
-        return Roots(found, roots, metric, explained, rows, latents, weights, energy, distance)
+            mixed = rows != latents
+            weights = np.concatenate([weights, 1j * weights[mixed]])
+            rows, latents = (np.concatenate([i, i[mixed]]) for i in (rows, latents))
+        return Roots(found, U, T, metric, explained, rows, latents, weights, energy, distance)
 
     def step(point: tuple[Roots, float]) -> tuple[Roots, float]:
         old, damping = point
-        moved = _newton_roots(old, damping)
-        if moved is not None:
-            gamma = moved @ adjoint(moved)
-            trial = at([gamma[index[:, :, None], index[:, None, :]] for index in places])
+        roots = _newton_roots(old, damping)
+        if roots is not None:
+            moved, first = [], 0
+            for columns in members:
+                # blocks of TTᵀ, for groups in the order of their columns
+                place = first + np.arange(columns.size).reshape(columns.shape)
+                half, first = roots[place], first + columns.size
+                moved.append(half @ adjoint(half))
+            trial = at(moved)
             if is_accepted(
                 old.energy, trial.energy, part.noise, lambda: (old.distance, trial.distance)
             ):
@@ -291,7 +302,7 @@ def polish_covariances(
 
 def _newton_roots(at: Roots, damping: float) -> Matrices | None:
     """Return the roots T after a damped Newton step; None if the Hessian is indefinite."""
-    G, K, i, j, a = at.metric, at.explained, at.rows, at.latents, at.weights
+    G, K, i, j, a, count = *at[3:8], at.beside.shape[1]
     if not i.size:
         return None
     slope, faded = 2.0 * (np.conj(a) * (G - K)[i, j]).real, max(1.0 - damping, 0.0)
@@ -300,19 +311,25 @@ def _newton_roots(at: Roots, damping: float) -> Matrices | None:
     for first, left, right in ((a, j, i), (np.conj(a), i, j)):
         for second, k, m in ((a, i, j), (np.conj(a), j, i)):
             total = total + np.outer(first, second) * G[left][:, k] * M[m][:, right].T
+    # Turning by F adds UFFᵀUᵀ to a covariance, whose derivative is G − K on the columns of U.
     turned = np.outer(np.conj(a), a) * (G - faded * K)[i][:, i]
-    hessian = 0.5 * (total + total.T).real + 2.0 * np.where(j[:, None] == j, turned.real, 0.0)
-    sizes = np.diagonal(G).real[i]
-    units = np.where(sizes > 0, 1.0 / np.sqrt(np.where(sizes > 0, sizes, 1.0)), 1.0)
+    turns = (j[:, None] == j) & (i < count)[:, None] & (i < count)
+    hessian = 0.5 * (total + total.T).real + 2.0 * np.where(turns, turned.real, 0.0)
+    sizes = np.diagonal(G).real
+    units = 1.0 / np.sqrt(np.where(sizes > 0, sizes, 1.0))
+    units = units[i] * units[j]
     scaled = hessian * units[:, None] * units
-    # Rotations of the latents of a group change nothing: their curvature is zero.
-    scaled[np.diag_indices_from(scaled)] += max(ROUNDING * damping, ROTATION)
+    scaled[np.diag_indices_from(scaled)] += ROUNDING * damping
     try:
         lower = np.linalg.cholesky(scaled)
     except np.linalg.LinAlgError:
         return None
     half = solve_lower(lower, -(slope * units)[:, None])
-    change = np.zeros((len(G), at.roots.shape[1]), dtype=G.dtype)
-    count = len(at.roots)
-    np.add.at(change, (i, j - count), a * units * solve_lower(lower, half, transpose=True)[:, 0])
-    return np.asarray(at.roots + change[:count] + at.roots @ change[count:])
+    step = a * units * solve_lower(lower, half, transpose=True)[:, 0]
+    change = np.zeros(G.shape, dtype=G.dtype)
+    np.add.at(change, (i, j), step)
+    np.add.at(change, (j, i), np.conj(step))
+    change = change[:, count:]
+    values, vectors = np.linalg.eigh(np.eye(len(G) - count) + change[count:])
+    half = vectors * np.sqrt(np.where(values > 1e-12, values, 0.0))
+    return np.asarray((at.roots + at.beside @ change[:count]) @ half)

@@ -23,7 +23,7 @@ import numpy as np
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.model_selection import KFold
 
-from lucidae.arrays import Array, like, namespace, scalar, squared_norm, squared_norms, to_numpy
+from lucidae.arrays import Array, namespace, scalar, squared_norm, squared_norms
 from lucidae.iteration import (
     Below,
     Callback,
@@ -33,7 +33,7 @@ from lucidae.iteration import (
     limited_blas,
     of_each,
 )
-from lucidae.sparsity.covariances import NoiseCovariance, whitened_rows
+from lucidae.sparsity.covariances import whitened_rows
 from lucidae.sparsity.newton import NEWTON_STEPS
 from lucidae.sparsity.objectives import (
     SMALLEST_LEARNED,
@@ -222,7 +222,8 @@ class RowFold:
             dictionary, responses = self.train.weighted
             relevance = self.units.relevance(state.relevance)
             factor = ActiveFactor.of(dictionary, relevance, noise, axes_of(state))
-            error = self.test.squared_error(*factor.nonzero_mean(responses), self.train)
+            index, mean = factor.nonzero_mean(responses, rough=True)
+            error = self.test.squared_error(index, mean, self.train)
             return error, start, factor.active.size / self.train.count
 
 
@@ -458,17 +459,11 @@ WARM_STEPS = 50
 
 
 class Learning(NamedTuple):
-    """The solution at some noise variances, and the noise variances after one EM step."""
+    """The solution at some noise variances, these after one EM step, and the distance."""
 
     solution: Solution[Any]
-    levels: list[float]
     following: list[float]
-
-    @property
-    def distance(self) -> float:
-        """Distance to stationarity: the larger of that in relevances and the step of γ."""
-        pairs = zip(self.following, self.levels, strict=True)
-        return max(self.solution.distance, *(abs(new / old - 1.0) for new, old in pairs))
+    distance: float  # the larger one of that in relevances and the relative steps of γ
 
 
 def learn_levels(
@@ -483,8 +478,9 @@ def learn_levels(
 
     def after(solution: Solution[Any]) -> Learning:
         at = states(solution.value)
-        following = [learned_noise(each, objective.degrees_of_freedom(each)) for each in at]
-        return Learning(solution, [scalar(s.noise) for s in at], [scalar(g) for g in following])
+        levels = [scalar(learned_noise(s, objective.degrees_of_freedom(s))) for s in at]
+        changes = [abs(new / scalar(s.noise) - 1.0) for new, s in zip(levels, at, strict=True)]
+        return Learning(solution, levels, max(solution.distance, *changes))
 
     learned: Solution[Any] = iterate(
         lambda learning: after(solved(learning.following, learning.solution.value)),
@@ -573,17 +569,10 @@ ROW_UPDATES = 5
 """Number of updates of the noise variances of the rows between two fits of the relevances."""
 
 
-class RowFigures(NamedTuple):
-    """The diagonal entries dᵢ of P, and the mean squares qᵢ of the rows of PX."""
-
-    precision: Any
-    power: Any
-
-
 def row_figures(
     dictionary: Any, responses: Any, relevance: Any, variances: Any, intercept: bool
-) -> RowFigures:
-    """Return the diagonal of P, and the mean square of each row of PX."""
+) -> tuple[Any, Any]:
+    """Return the diagonal d of P, and the mean square q of each row of PX."""
     # With S = Λ^(−½)ΦW^½ on the active columns and SᵀS + I = LLᵀ, Σ⁻¹ = Λ^(−½)(I − KᵀK)Λ^(−½)
     # for K = L⁻¹Sᵀ (Woodbury). An intercept takes the direction Bt from B = I − KᵀK, t = Λ^(−½)1.
     root = np.sqrt(variances)
@@ -601,49 +590,18 @@ def row_figures(
         diagonal = diagonal - np.abs(axis) ** 2 / share
         white = white - np.outer(axis, ones @ white) / share
     power = np.mean(np.abs(white) ** 2, axis=1)
-    return RowFigures(np.maximum(diagonal, 0.0) / variances, power / variances)
-
-
-def updated_variances(variances: Any, figures: RowFigures, floor: float) -> Any:
-    """Return rᵢ/(Λᵢdᵢ), at least `floor`, with the mean squared residual rᵢ = Λᵢ²qᵢ.
-
-    It is a step twice as long in log Λ as the MM step √(rᵢ/dᵢ), and does not raise the energy.
-    """
-    # The log-determinant is concave in Λ with gradient d, and the data term is the minimum over
-    # the coefficients of Σᵢ rᵢ/Λᵢ + …, so dᵢΛᵢ + rᵢ/Λᵢ majorises the energy in Λᵢ. This bound has
-    # the same value at Λᵢ and at rᵢ/(Λᵢdᵢ).
-    ratio = figures.power / np.where(figures.precision > 0, figures.precision, 1.0)
-    return np.maximum(variances * ratio, floor)
-
-
-def row_distance(variances: Any, figures: RowFigures, floor: float) -> float:
-    """Return the largest distance Λᵢ|dᵢ − qᵢ| of a row to stationarity.
-
-    At `floor` a noise variance also counts as stationary if a smaller one would lower the energy.
-    """
-    slope = variances * (figures.precision - figures.power)
-    at_floor = (variances <= 1.01 * floor) & (slope > 0)
-    return float(np.max(np.where(at_floor, 0.0, np.abs(slope)), initial=0.0))
+    return np.maximum(diagonal, 0.0) / variances, power / variances
 
 
 class RowLearning(NamedTuple):
     """Noise variances of the rows, and the relevances fitted at them."""
 
     variances: Any
-    rows: Rows
+    rows: Rows  # whitened by them
     units: Units
     solution: Solution[State]
-    distance: float
-
-    @property
-    def covariance(self) -> NoiseCovariance:
-        """The covariance of the noise, divided by the mean noise variance of the rows."""
-        return NoiseCovariance(self.variances / np.mean(self.variances))
-
-    @property
-    def relevance(self) -> Array:
-        """The relevances in the units of the data."""
-        return self.units.relevance(self.solution.value.relevance)
+    relevance: Any  # in the units of the data
+    distance: float  # to stationarity, in the relevances and in the noise variances
 
 
 def check_learnable_rows(objective: Energy, n_outputs: int, weighted: bool, given: bool) -> None:
@@ -681,50 +639,55 @@ def learn_row_noise(
     start: Array | None = None,
     callbacks: Sequence[Callback] = (),
 ) -> RowLearning:
-    """Minimise the energy over the relevances and one noise variance for each row."""
-    dictionary, responses = (to_numpy(part) for part in rows.centred())
-    problem, _ = rows.normalised(objective.groups)
-    scale = rows.mean_square() or 1.0
+    """Minimise the energy over the relevances and one noise variance Λᵢ for each row."""
+    data, scale = rows.centred(), rows.mean_square() or 1.0
     floor = SMALLEST_ROW * scale
 
-    def figures(variances: Any, relevance: Any) -> RowFigures:
-        return row_figures(dictionary, responses, relevance, variances, rows.intercept)
-
-    def fitted(variances: Any, relevance: Array | None) -> RowLearning:
+    def fitted(variances: Any, relevance: Any) -> RowLearning:
         mean = float(np.mean(variances))
-        white = whitened_rows(rows, NoiseCovariance(variances / mean))
+        white = whitened_rows(rows, variances / mean)
         at, units = white.normalised(objective.groups)
         at = at.with_noise(scalar(units.normalised_noise(mean)))
         begin = None if relevance is None else units.normalised_relevance(relevance)
         found = solve(
             at, objective, method=method, start=begin, tolerance=tolerance, limit=limit
         )  # fmt: skip
-        plain = to_numpy(units.relevance(found.value.relevance))
-        distance = row_distance(variances, figures(variances, plain), floor)
-        return RowLearning(variances, white, units, found, distance)
+        relevance = units.relevance(found.value.relevance)
+        # The distance is Λᵢ|dᵢ − qᵢ|. At `floor` a noise variance also counts as stationary if a
+        # smaller one would lower the energy.
+        precision, power = row_figures(*data, relevance, variances, rows.intercept)
+        slope = variances * (precision - power)
+        slope[(variances <= 1.01 * floor) & (slope > 0)] = 0.0
+        distance = max(found.distance, float(np.abs(slope).max()))
+        return RowLearning(variances, white, units, found, relevance, distance)
 
     def step(last: RowLearning) -> RowLearning:
-        variances, relevance = last.variances, to_numpy(last.relevance)
+        # The log-determinant is concave in Λ with gradient d, and the data term is the minimum over
+        # the coefficients of Σᵢ rᵢ/Λᵢ + …, with the mean squared residuals rᵢ = Λᵢ²qᵢ, so dᵢΛᵢ +
+        # rᵢ/Λᵢ majorises the energy in Λᵢ. This bound has the same value at Λᵢ and at rᵢ/(Λᵢdᵢ).
+        variances = last.variances
         for _ in range(ROW_UPDATES):
-            variances = updated_variances(variances, figures(variances, relevance), floor)
-        return fitted(variances, like(relevance, last.units.norms))
+            figures = row_figures(*data, last.relevance, variances, rows.intercept)
+            ratio = figures[1] / np.where(figures[0] > 0, figures[0], 1.0)
+            variances = np.maximum(variances * ratio, floor)
+        return fitted(variances, last.relevance)
 
     def energy(last: RowLearning) -> Any:
         total = objective.in_units(objective.value(last.solution.value), last.units)
         return total / last.units.n_responses + last.rows.log_volume
 
-    first = np.full(rows.count, scalar(first_noise(problem)) * scale)
+    problem, _ = rows.normalised(objective.groups)
     learned: Solution[Any] = iterate(
         step,
-        fitted(first, start),
-        stop=Below(lambda last: max(last.distance, last.solution.distance), tolerance),
+        fitted(np.full(rows.count, scalar(first_noise(problem)) * scale), start),
+        stop=Below(lambda last: last.distance, tolerance),
         limit=limit,
         record={"energy": energy},
         callbacks=callbacks,
         size=rows.count,
     )
-    solution = replace(learned, value=learned.value.solution.value)
-    low = int(np.sum(learned.value.variances <= 1.01 * floor))
+    last: RowLearning = learned.value
+    low = int(np.sum(last.variances <= 1.01 * floor))
     if low:
         warn_user(
             f"The noise variances of {low} rows fell to the smallest value allowed, because "
@@ -732,5 +695,4 @@ def learn_row_noise(
             "many columns). Use noise_variance='cv', or give noise_cov.",
             ConvergenceWarning,
         )
-    found: RowLearning = learned.value._replace(solution=solution)
-    return found
+    return last._replace(solution=replace(learned, value=last.solution.value))

@@ -1,8 +1,7 @@
 """The Gaussian posterior of the coefficients, predictions from it, and its storage.
 
 With S = ΦW^½ on the a active columns and C = (I + SᵀS/γ)⁻¹ the covariance is W^½CW^½ and the mean
-W^½CSᵀX/γ. By Woodbury's identity C = I − Sᵀ(SSᵀ + γI)⁻¹S and CSᵀ/γ = Sᵀ(SSᵀ + γI)⁻¹. The smaller of
-the two matrices is factorised.
+W^½CSᵀX/γ. By Woodbury's identity C = I − Sᵀ(SSᵀ + γI)⁻¹S and CSᵀ/γ = Sᵀ(SSᵀ + γI)⁻¹.
 
 At the optimum about half of the columns that are pure noise have a small positive relevance. So
 each column is tested by the likelihood that it adds.
@@ -24,14 +23,12 @@ from lucidae.arrays import (
     Array,
     adjoint,
     as_double,
-    cholesky,
     is_array,
     like,
     machine_epsilon,
     matched,
     namespace,
     scalar,
-    solve_lower,
     squared_moduli,
     to_numpy,
 )
@@ -49,30 +46,20 @@ from lucidae.sparsity.problem import (
     column_squares,
     dense_columns,
     group_grams,  # (Groups, )
-    root_by_qr,
 )
 
-ILL_CONDITIONED = 1e-8
-"""Noise variance, over the largest squared norm, below which QR replaces Cholesky factors.
 
-Below it, the Cholesky factor would lose more than half of the digits."""
-
-
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, eq=False)
 class ActiveFactor:
-    """The active columns of a dictionary, with the matrix factor that gives their posterior."""
+    """The active columns S = ΦW^½ = V diag(s) Pᴴ of a dictionary, from which the posterior follows.
 
-    # (a,): indices of the active columns, those with positive relevance
-    active: np.ndarray[Any, Any]
+    Products SᵀS are not formed, so that no digits are lost if the noise variance is small.
+    """
+
+    active: np.ndarray[Any, Any]  # (a,): indices of the columns with positive relevance
     roots: Array  # (a,): square roots of their relevances
-    scaled: Array  # (d, a): the active columns times these roots, called S below
-    # (a, a): lower triangular Cholesky factor, with the noise variance γ, of SᵀS + γI if
-    # `explicit`, and of SSᵀ + γI otherwise
-    lower: Array
-    # if the factored matrix is ill-conditioned, B with S = BLᵀ (or Sᵀ = BLᵀ) from a QR
-    # decomposition, where L is `lower`; else None
-    basis: Array | None
-    explicit: bool  # whether there are no more active columns than rows
+    scaled: Array  # (d, a): the matrix S
+    noise: float
     n_columns: int  # number of all columns of the dictionary
     # principal axes of groups of columns, along which the columns are taken; None for the columns
     # themselves
@@ -88,14 +75,12 @@ class ActiveFactor:
         else:
             involved, turn = axes.latents(active, relevance.shape[0])
             scaled = dictionary[:, involved] @ turn * roots
-        explicit = scaled.shape[1] <= scaled.shape[0]
-        gram = adjoint(scaled) @ scaled if explicit else scaled @ adjoint(scaled)
-        largest = np.diagonal(gram).real.max(initial=0.0)
-        lower, definite = cholesky(gram + noise * np.eye(len(gram)))
-        basis = None
-        if not bool(definite) or noise < ILL_CONDITIONED * largest:
-            lower, basis = root_by_qr(scaled if explicit else adjoint(scaled), noise)
-        return cls(active, roots, scaled, lower, basis, explicit, relevance.shape[0], axes)
+        return cls(active, roots, scaled, noise, relevance.shape[0], axes)
+
+    @cached_property
+    def _factors(self) -> Any:
+        """The matrices V and Pᴴ, and the singular values s between them."""
+        return np.linalg.svd(self.scaled, full_matrices=False)
 
     def mean(self, responses: Any) -> Any:
         """Return the posterior mean WΦᵀΣ⁻¹X, of shape (κ, n)."""
@@ -104,41 +89,33 @@ class ActiveFactor:
         mean[index] = found
         return mean
 
-    def nonzero_mean(self, responses: Any) -> tuple[Any, Any]:
-        """Return the indices of the columns whose coefficients are not zero, and their mean."""
-        if responses.dtype.kind == "c" and self.scaled.dtype.kind != "c":
-            index, real = self.nonzero_mean(responses.real)
-            return index, real + 1j * self.nonzero_mean(responses.imag)[1]
-        found = self.roots[:, None] * self._latent(responses.astype(self.scaled.dtype))
+    def nonzero_mean(self, responses: Any, rough: bool = False) -> tuple[Any, Any]:
+        """Return the indices of the columns whose coefficients are not zero, and their mean.
+
+        A `rough` mean is sooner computed, and as accurate as the solution of equations with Σ.
+        """
+        if rough:
+            S = self.scaled
+            covariance = S @ adjoint(S) + self.noise * np.eye(len(S))
+            latent = adjoint(S) @ np.linalg.solve(covariance, responses)
+        else:
+            left, values, right = self._factors
+            shrunk = values / (values**2 + self.noise)
+            latent = adjoint(right) @ (shrunk[:, None] * (adjoint(left) @ responses))
+        found = self.roots[:, None] * latent
         if self.axes is None:
             return self.active, found
         involved, turn = self.axes.latents(self.active, self.n_columns)
         return involved, turn @ found
 
-    def _latent(self, responses: Array) -> Array:
-        """Return the posterior mean divided by the prior standard deviations, shape (a, n)."""
-        lower, scaled = self.lower, self.scaled
-        if self.basis is not None:
-            # With S = BLᵀ, L⁻ᵀL⁻¹SᵀX is L⁻ᵀBᵀX, the least-squares solution for [S; √γ I]; with
-            # Sᵀ = BLᵀ, SᵀL⁻ᵀL⁻¹X is BL⁻¹X. Products with S would lose the digits that QR keeps.
-            if self.explicit:
-                return solve_lower(lower, adjoint(self.basis) @ responses, transpose=True)
-            return self.basis @ solve_lower(lower, responses)
-        if self.explicit:
-            half = solve_lower(lower, adjoint(scaled) @ responses)
-            return solve_lower(lower, half, transpose=True)
-        half = solve_lower(lower, responses)
-        return adjoint(scaled) @ solve_lower(lower, half, transpose=True)
-
-    def posterior(self, noise: float) -> Posterior:
+    def posterior(self) -> Posterior:
         """Return the posterior covariance of the coefficients as a `Posterior`."""
-        if self.explicit:  # C = γ(SᵀS + γI)⁻¹ = KᵀK with K = √γ L⁻¹
-            half = noise**0.5 * solve_lower(self.lower, np.eye(len(self.lower)))
-        else:
-            half = solve_lower(self.lower, self.scaled)
-        return Posterior(
-            self.active, self.roots, half, self.explicit, self.n_columns, self.axes
-        )  # fmt: skip
+        # C = P diag(γ/(s² + γ)) Pᴴ if P has all directions of the latents, else I − P diag(s²/(s² +
+        # γ)) Pᴴ.
+        explicit, (_, values, right) = len(self.active) <= len(self.scaled), self._factors
+        part = self.noise if explicit else values**2
+        half = np.sqrt(part / (values**2 + self.noise))[:, None] * right
+        return Posterior(self.active, self.roots, half, explicit, self.n_columns, self.axes)
 
 
 def posterior_mean(

@@ -278,12 +278,12 @@ def descend_coordinates(
     """
     size, w = index.size, relevance[index]
     curvature = real_part(np.diagonal(gram[:, :size])) + 0.0
-    enough = np.inf
+    enough = 0.0
     for _ in range(-(-4 * size // CHECK_MOVES)):
         # Alignments, which moves update by differences, are computed again from `gram`.
         alignment = squared_norms(gram[:, size:], -1)
         gains = coordinate_gains(w, curvature, alignment)
-        enough = min(enough, max(1e-2 * largest(gains), floor))
+        enough = enough or max(1e-2 * largest(gains), floor)
         if not gains.max() > enough:
             break
         for _ in range(CHECK_MOVES):
