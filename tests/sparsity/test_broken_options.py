@@ -23,7 +23,7 @@ import numpy as np
 import pytest
 
 from lucidae import SparseVAE
-from lucidae.sparsity import covariances, newton, noise, prior, working_set
+from lucidae.sparsity import covariances, noise, prior, working_set
 from mutants import mutants
 from sparsity.broken_fits import lines_of, outcome, sampled, surveyed
 from sparsity.general_model import Model
@@ -102,7 +102,6 @@ PROBLEMS = {
 COLOURED = ("coloured", "coloured, intercept", "low rank", "variances")
 SERVED = {
     working_set: ("full", "full, intercept", "full, mm", "spherical", "complex, full"),
-    newton: ("full", "full, intercept", "complex, full"),
     prior: ("full", "spherical", "low rank", "complex, full"),
     covariances: (*COLOURED, "given responses", "learned responses"),
     noise: ("learned rows",),

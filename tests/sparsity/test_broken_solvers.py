@@ -30,7 +30,6 @@ from lucidae import SparseVAE
 from lucidae.datasets import make_sparse_regression
 from lucidae.sparsity import (
     estimator,
-    newton,
     noise,
     objectives,
     posterior,
@@ -99,9 +98,9 @@ FUNCTIONS = {
         "leave_one_out",
     ),
     prior: ("best_change", "gain_of", "coordinate_gains"),
-    working_set: ("candidates", "descend_coordinates"),
-    newton: (
-        "is_accepted", "violation", "newton_direction", "newton_step", "_raised",
+    working_set: (
+        "candidates", "descend_coordinates", "is_accepted", "violation", "newton_direction",
+        "newton_step", "_raised",
         "polish_relevances",
     ),
     problem: (

@@ -42,7 +42,6 @@ from lucidae.iteration import (
     of_each,
 )
 from lucidae.iteration.progress import elapsed
-from lucidae.sparsity.newton import FIRST_DAMPING, newton_step
 from lucidae.sparsity.noise import check_learnable, first_noise, learn_noise
 from lucidae.sparsity.objectives import (
     UPDATES,
@@ -79,6 +78,7 @@ from lucidae.sparsity.solve import (
     em_steps,
     solve,
 )
+from lucidae.sparsity.working_set import FIRST_DAMPING, newton_step
 from lucidae.validation import (
     check_choice,
     check_integer,

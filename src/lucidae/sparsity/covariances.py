@@ -26,7 +26,6 @@ import scipy.sparse
 
 from lucidae.arrays import Array, apparent_epsilon, as_double, is_array, scalar, to_numpy
 from lucidae.iteration import Below, Callback, Solution, iterate
-from lucidae.sparsity.newton import polish_relevances
 from lucidae.sparsity.objectives import (
     SMALLEST_LEARNED,
     Energy,
@@ -55,7 +54,7 @@ from lucidae.sparsity.problem import (
     selected_columns,
     weighted_gram,
 )
-from lucidae.sparsity.working_set import POLISHED
+from lucidae.sparsity.working_set import POLISHED, polish_relevances
 from lucidae.validation import has_complex, real_array
 
 ASYMMETRIC = 1e-8

@@ -101,7 +101,7 @@ from lucidae.sparsity.problem import (
     validated_pair,
 )
 from lucidae.sparsity.solve import advice_on, check_suited, solve
-from lucidae.sparsity.verify import HELD_OUT, group_numbers
+from lucidae.sparsity.verify import HELD_OUT
 from lucidae.validation import (
     check_flag,
     check_integer,
@@ -442,7 +442,9 @@ class SparseVAE(CertifiedMixin, MultiOutputMixin, RegressorMixin, BaseEstimator)
             state.noise_rule = rule if isinstance(rule, str) else "given"
             state.parameters = {name: getattr(self, name) for name in CERTIFIED_PARAMETERS}
             state.parameters |= {
-                "groups": group_numbers(self.groups, X.shape[1]),
+                "groups": None
+                if self.groups is None
+                else Groups.of(self.groups, X.shape[1]).labels,
                 "response_covariance": wanted
                 if isinstance(wanted, str)
                 else given_covariance(wanted),

@@ -31,7 +31,6 @@ from lucidae.certificates.claims import Certificate
 from lucidae.iteration import Below, Solution, iterate, limited_blas
 from lucidae.iteration.progress import elapsed
 from lucidae.sparsity.claims import joint_certificate
-from lucidae.sparsity.newton import average
 from lucidae.sparsity.noise import first_noise, learn_levels
 from lucidae.sparsity.objectives import UPDATES, FullCovariance, flat_start
 from lucidae.sparsity.posterior import merged_relevance, posterior_mean, significance_threshold
@@ -46,7 +45,7 @@ from lucidae.sparsity.problem import (
 )
 from lucidae.sparsity.solve import BASIN, BASIN_LIMIT, FEW_RESPONSES, Limits, descend, finished
 from lucidae.sparsity.verify import EnergyKind, Fit, Sample, measure
-from lucidae.sparsity.working_set import ColumnPoint
+from lucidae.sparsity.working_set import ColumnPoint, average
 from lucidae.validation import (
     check_choice,
     check_integer,

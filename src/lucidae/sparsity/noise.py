@@ -34,7 +34,6 @@ from lucidae.iteration import (
     of_each,
 )
 from lucidae.sparsity.covariances import whitened_rows
-from lucidae.sparsity.newton import NEWTON_STEPS
 from lucidae.sparsity.objectives import (
     SMALLEST_LEARNED,
     Energy,
@@ -56,7 +55,7 @@ from lucidae.sparsity.solve import (
     repeat_update,
     solve,
 )
-from lucidae.sparsity.working_set import entry_noise_of_groups, first_point
+from lucidae.sparsity.working_set import NEWTON_STEPS, entry_noise_of_groups, first_point
 from lucidae.validation import check_choice, check_integer, check_number, warn_user
 
 WAYS = ("auto", "learn", "learn_diagonal", "cv", "cv_1se")

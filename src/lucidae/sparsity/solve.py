@@ -41,7 +41,6 @@ from sklearn.linear_model import Lasso, MultiTaskLasso
 from lucidae.arrays import Array, namespace, scalar
 from lucidae.iteration import Below, Callback, Progress, Solution, Status, iterate
 from lucidae.iteration.solution import joined
-from lucidae.sparsity.newton import NEWTON_STEPS
 from lucidae.sparsity.objectives import (
     Autoencoder,
     Energy,
@@ -54,7 +53,7 @@ from lucidae.sparsity.objectives import (
 from lucidae.sparsity.posterior import posterior_mean
 from lucidae.sparsity.prior import Groups
 from lucidae.sparsity.problem import Problem, normalise, rounding_distance
-from lucidae.sparsity.working_set import COARSE, first_point
+from lucidae.sparsity.working_set import COARSE, NEWTON_STEPS, first_point
 from lucidae.validation import check_choice, check_integer, check_number, check_rows
 
 BASIN = 1e-2
