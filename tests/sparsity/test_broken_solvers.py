@@ -81,7 +81,7 @@ PROBLEMS = {
 
 METHODS = {
     problem.Units: ("relevance", "normalised_relevance", "noise", "normalised_noise", "energy"),
-    problem.Rows: ("centred", "_offset", "normalised", "dimension", "total_weight"),
+    problem.Rows: ("centred", "_offset", "normalised", "total_weight"),
     posterior.ActiveFactor: ("of", "mean", "posterior"),
     posterior.Posterior: ("variance",),
     estimator.SparseState: ("_moved", "predicted", "variances"),
@@ -105,7 +105,7 @@ FUNCTIONS = {
     ),
     problem: (
         "normalise", "compressed", "covariance", "distinct_rows", "_sortable",
-        "column_squares", "reduced_to_span", "weighted_gram",
+        "column_squares", "reduced_to_span",
     ),
     posterior: (
         "level_at_center", "evidence_ratios", "significance_threshold", "significant_columns",

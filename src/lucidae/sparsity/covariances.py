@@ -48,11 +48,11 @@ from lucidae.sparsity.problem import (
     Rows,
     Units,
     adjoint_times,
+    covariance,
     norms_after,
     refuse_extremes,
     rounding_distance,
     selected_columns,
-    weighted_gram,
 )
 from lucidae.sparsity.working_set import POLISHED, polish_relevances
 from lucidae.validation import has_complex, real_array
@@ -423,7 +423,7 @@ def evaluate_correlated(
     """Return the state of a problem at given relevances and covariance of the responses."""
     active = np.flatnonzero(relevance)
     columns = selected_columns(problem.dictionary, active)
-    powers, basis = np.linalg.eigh(weighted_gram(columns, relevance[active]))
+    powers, basis = np.linalg.eigh(covariance(columns, relevance[active], np.zeros(())))
     powers = np.maximum(powers, 0.0)
     rotated, values = basis.T @ problem.responses @ spectrum.vectors, spectrum.values
     inverses = 1.0 / (np.outer(powers, values) + float(problem.noise))

@@ -266,14 +266,9 @@ class HeldOut:
         spread = ((self.errors - self.mean[:, None]) ** 2) @ self.shares
         return np.sqrt(spread / (count - 1))
 
-    @property
-    def best(self) -> int:
-        """Index of the noise variance with the smallest mean error."""
-        return int(np.argmin(self.mean))
-
     def minimum(self) -> float:
         """Return the smallest mean squared error, up to sampling errors an upper bound of γ."""
-        return max(float(self.mean[self.best]), PATH_END * self.scale)
+        return max(float(self.mean.min()), PATH_END * self.scale)
 
     def with_misfit(self, n_rows: int, n_columns: int) -> float:
         """Return 1 + 3(1 − d/2κ) times the smallest error, at most the mean square response.
@@ -290,7 +285,7 @@ class HeldOut:
 
         Errors are interpolated in log γ. The result is never below `minimum`.
         """
-        errors, best = self.mean, self.best
+        errors, best = self.mean, int(np.argmin(self.mean))
         level = errors[best] + np.nan_to_num(self.standard_error[best])
         last = best
         while last > 0 and errors[last - 1] <= level:

@@ -49,12 +49,12 @@ from lucidae.sparsity.prior import Axes, Groups
 from lucidae.sparsity.problem import (
     Dictionary,
     Problem,
+    SparseDictionary,
     Units,
     adjoint_times,
     column_squares,
     covariance,
     dense_columns,
-    is_sparse,
     norms_after,
     root_by_qr,
     selected_columns,
@@ -120,7 +120,7 @@ class State(NamedTuple):
 
     def compact(self) -> State:
         """Return the state without the four fields of matrices, which saves memory."""
-        nothing = _not_stored(self.relevance)
+        nothing = zeros_like_shape((*self.relevance.shape[:-1], 0, 0), self.relevance)
         return self._replace(
             inverse=nothing, whitened_responses=nothing, whitened=nothing, loading=nothing
         )
@@ -182,7 +182,7 @@ def evaluate(problem: Problem, relevance: Array, *, columns: bool = False) -> St
     `columns` stores the whitened columns and the loading of a dense dictionary, in place of L⁻¹.
     """
     factor = factor_of(problem, relevance)
-    if is_sparse(problem.dictionary):
+    if isinstance(problem.dictionary, SparseDictionary):
         curvature = norms_after(problem.dictionary, factor.inverse)
         precise = adjoint(factor.inverse) @ factor.responses
         loading = adjoint_times(problem.dictionary, precise)
@@ -199,7 +199,7 @@ def state_at(
     columns: tuple[Array, Array] | None = None,
 ) -> State:  # fmt: skip
     """Return the state of known curvatures and alignments; it stores the factor or `columns`."""
-    nothing = _not_stored(relevance)
+    nothing = zeros_like_shape((*relevance.shape[:-1], 0, 0), relevance)
     stored = factor[:2] if columns is None else (nothing, nothing)
     return State(
         *problem, relevance, curvature, alignment, squared_norm(factor.responses),
@@ -227,11 +227,6 @@ def evaluate_fit(problem: Problem, relevance: Array) -> State:
     factor = Factor(lower, responses, log_determinant)
     unknown = xp.full_like(relevance, xp.nan)
     return state_at(problem, relevance, unknown, squared_norms(loading, -1), factor).compact()
-
-
-def _not_stored(relevance: Array) -> Array:
-    """Return an empty matrix, the value of a field of `State` that is not stored."""
-    return zeros_like_shape((*relevance.shape[:-1], 0, 0), relevance)
 
 
 def flat_start(problem: Problem, groups: Groups | None = None) -> Array:

@@ -186,11 +186,6 @@ def canonical_entries(X: Any) -> Any:
     return matrix
 
 
-def is_sparse(dictionary: Dictionary) -> bool:
-    """Tell whether a dictionary is stored as a sparse matrix."""
-    return isinstance(dictionary, SparseDictionary)
-
-
 def dense_columns(dictionary: Dictionary, index: Any) -> Array:
     """Return the columns with the integer indices `index` of one dictionary as a dense array."""
     if isinstance(dictionary, SparseDictionary):
@@ -227,15 +222,6 @@ def norms_after(dictionary: Dictionary, left: Array) -> Array:
     if isinstance(dictionary, SparseDictionary):
         return dictionary.norms_after(left)
     return squared_norms(left @ dictionary, -2)
-
-
-def weighted_gram(dictionary: Dictionary, relevance: Array) -> Array:
-    """Return ΦWΦᵀ for the dictionary Φ and the diagonal matrix W of the relevances."""
-    if isinstance(dictionary, SparseDictionary):
-        return dictionary.covariance(relevance)
-    xp = namespace(dictionary)
-    weighted = dictionary * xp.sqrt(relevance)[..., None, :]
-    return weighted @ adjoint(weighted)
 
 
 def reduced_to_span(dictionary: Dictionary, responses: Array) -> tuple[Dictionary, Array, Array]:
@@ -431,7 +417,10 @@ def compressed(
 
 def covariance(dictionary: Dictionary, relevance: Array, noise: Array) -> Array:
     """Return Σ = Φ diag(w) Φᵀ + γI (Wipf 2023, eq. 18)."""
-    return add_diagonal(weighted_gram(dictionary, relevance), noise[..., None])
+    if isinstance(dictionary, SparseDictionary):
+        return add_diagonal(dictionary.covariance(relevance), noise[..., None])
+    half = dictionary * namespace(dictionary).sqrt(relevance)[..., None, :]
+    return add_diagonal(half @ adjoint(half), noise[..., None])
 
 
 def root_by_qr(tall: Array, noise: Any) -> tuple[Array, Array]:
@@ -466,18 +455,6 @@ class Mean(NamedTuple):
 
     rounded: Any
     rest: Any
-
-    @classmethod
-    def of(cls, values: Any, shares: Any, ones: Any) -> Mean:
-        """Return the mean sᵀA of rows A by the shares s, accurate relative to the spread of rows.
-
-        `ones` is what the mean is multiplied with in each row: 1, or the whitened intercept.
-        """
-        # Differences of rows are rounded relative to themselves. So the mean of the rows less
-        # their rounded mean is accurate relative to their spread, and not only to the mean.
-        center = shares @ values
-        center = center + shares @ (values - ones * center)
-        return cls(center, shares @ (values - ones * center))
 
     def removed_from(self, rows: Any, ones: Any = 1.0) -> Any:
         """Return rows minus the mean, accurately even if the rows are far from zero."""
@@ -527,11 +504,6 @@ class Rows:
         """Sum of the weights of all rows."""
         return float(self.weights.sum())
 
-    @property
-    def dimension(self) -> float:
-        """Number of independent rows: the sum of the weights, minus one with an intercept."""
-        return self.total_weight - float(self.intercept)
-
     @cached_property
     def offsets(self) -> tuple[Mean, Mean]:
         """Weighted means of the dictionary and of the responses; zeros without an intercept."""
@@ -550,10 +522,14 @@ class Rows:
         """Return the weighted mean of the rows of `values`; zeros without an intercept."""
         if not self.intercept:
             return Mean(0.0 * values[0], 0.0 * values[0])
-        # With whitened ones t, the coefficient of t by least squares is tᴴWA/(tᴴWt).
-        shares = self.weights * np.conj(self.ones).ravel()
-        return Mean.of(values, shares / (shares @ np.broadcast_to(self.ones, (self.count, 1))),
-                       self.ones)  # fmt: skip
+        # With whitened ones t, the coefficient of t by least squares is tᴴWA/(tᴴWt). Differences of
+        # rows are rounded relative to themselves. So the mean of the rows less their rounded mean
+        # is accurate relative to their spread, and not only to the mean.
+        ones, shares = self.ones, self.weights * np.conj(self.ones).ravel()
+        shares = shares / (shares @ np.broadcast_to(ones, (self.count, 1)))
+        center = shares @ values
+        center = center + shares @ (values - ones * center)
+        return Mean(center, shares @ (values - ones * center))
 
     def centred(self) -> tuple[Any, Any]:
         """Return dictionary and responses minus their weighted means, if there is an intercept.
@@ -584,7 +560,8 @@ class Rows:
 
     def normalised(self, groups: Groups | None, compress: bool = True) -> tuple[Problem, Units]:
         """Return the canonical problem of the centred and weighted rows, and its units."""
-        return normalise(*self.weighted, dimension=self.dimension, groups=groups, compress=compress)
+        dimension = self.total_weight - float(self.intercept)  # the number of independent rows
+        return normalise(*self.weighted, dimension=dimension, groups=groups, compress=compress)
 
     def mean_square(self) -> float:
         """Return the weighted mean square of the centred responses."""
