@@ -604,7 +604,7 @@ class FullCovariance(Marginal):
 
     @property
     def exact_coordinates(self) -> bool:
-        """True: each relevance has an exact minimiser (Wipf 2023, Theorem 4.4; `group_moves`)."""
+        """True: each relevance has an exact minimiser (Wipf 2023, Theorem 4.4)."""
         return True
 
     def update(self, rule: str = "mm") -> Callable[[State], Array]:

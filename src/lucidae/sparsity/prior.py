@@ -1,8 +1,8 @@
 """The prior of the coefficients: blocks of columns, each with a covariance of its own.
 
 Σ = γI + Σ_b Φ_bΓ_bΦ_bᵀ. A block is a single column (Γ = w, its relevance), a group of columns that
-share one relevance (Γ = wI), or a group with any positive semi-definite Γ. Single columns are
-stored and moved as vectors, groups as stacks of matrices.
+share one relevance (Γ = wI), or a group with any positive semi-definite Γ. Relevances are stored
+as vectors, covariances of groups as stacks of matrices.
 
 Results for groups with any Γ do not depend on the axes inside a group, so that solvers take an
 orthonormal basis of each (`orthonormal`). With Γ = V diag(w) Vᵀ the columns Φ_bV have independent
