@@ -22,7 +22,6 @@ from functools import cached_property
 from typing import Any, TypeAlias
 
 import numpy as np
-import scipy.optimize
 import scipy.sparse
 
 from lucidae.arrays import Array, adjoint, device, namespace
@@ -33,6 +32,9 @@ EPSILON = float(np.finfo(float).eps)
 
 GRID = 32
 """Number of intervals into which the search for the best relevance of a group divides its range."""
+
+FINER = 6
+"""Number of grids of that search: the last one has intervals of 6e-8 times its range."""
 
 NEGLIGIBLE = 1e-14
 """Eigenvalues of a group's covariance below this share of the largest one are set to zero."""
@@ -92,36 +94,36 @@ def spherical_moves(
     + Δsᵢ) − Δqᵢ/(1 + Δsᵢ). Each term falls until Δ = (qᵢ − sᵢ)/sᵢ² and rises after it, so all
     stationary points lie between these numbers. There may be several minima: energies are compared.
     """
-    moved, gain = np.zeros(metric.shape), np.zeros(len(metric))
-    for place, w in enumerate(covariance[:, 0, 0].real):
-        s, vectors = np.linalg.eigh(metric[place])
-        q = np.maximum(_powers(vectors[None], explained[place][None])[0], 0.0)
-        used = s > 8.0 * EPSILON * s.size * s[-1]  # otherwise there is no column in this direction
-        s, q = s[used], q[used]
-        if not s.size:
-            continue
+    w, every = covariance[:, 0, 0].real, np.arange(len(metric))
+    s, vectors = np.linalg.eigh(metric)
+    used = s > 8.0 * EPSILON * s.shape[1] * s[:, -1:]  # otherwise there is no column this way
+    s, q = np.where(used, s, 0.0), np.where(used, np.maximum(_powers(vectors, explained), 0.0), 0.0)
 
-        def energy(change: Any, s: Any = s, q: Any = q) -> Any:
-            growth = 1.0 + np.multiply.outer(change, s)
-            return (np.log(growth) - np.multiply.outer(change, q) / growth).sum(axis=-1)
+    def energy(change: Matrices) -> Matrices:
+        growth = 1.0 + change[..., None] * s[:, None, :]
+        return np.asarray((np.log(growth) - change[..., None] * q[:, None, :] / growth).sum(-1))
 
-        # The terms are functions of Δ + 1/sᵢ, so the search proceeds in log(Δ + 1/max s).
-        target, shift = np.maximum((q - s) / s**2, -w), 1.0 / s[-1]
-        ends = np.log(np.maximum([target.min() + shift, target.max() + shift], EPSILON * shift))
-        points = np.maximum(np.exp(np.linspace(ends[0], ends[1], GRID + 1)) - shift, -w)
-        best = int(energy(points).argmin())
-        near = points[max(best - 1, 0)], points[min(best + 1, GRID)]
-        found = points[best]
-        if near[0] < near[1]:
-            tolerance = {"xatol": 1e-9 * (near[1] - near[0])}
-            found = scipy.optimize.minimize_scalar(energy, near, near, method="bounded",
-                                                   options=tolerance).x  # fmt: skip
-        # No move and removal of the group are compared with the point that was found.
-        choices = np.array([found, 0.0, -w])
-        values = energy(choices)
-        chosen = int(values.argmin())
-        moved[place], gain[place] = (w + choices[chosen]) * np.eye(len(metric[0])), -values[chosen]
-    return moved, gain
+    # The terms are functions of Δ + 1/sᵢ, so the search proceeds in log(Δ + 1/max s), on ever finer
+    # grids around the lowest point.
+    target = np.where(used, (q - s) / np.where(used, s, 1.0) ** 2, np.nan)
+    shift = 1.0 / np.where(s[:, -1] > 0, s[:, -1], 1.0)
+    ends = [np.fmax(end(target, axis=1), -w) + shift for end in (np.fmin.reduce, np.fmax.reduce)]
+    low, high = (np.log(np.maximum(end, EPSILON * shift)) for end in ends)
+    for _ in range(FINER):
+        points = low[:, None] + (high - low)[:, None] * np.linspace(0.0, 1.0, GRID + 1)
+        moves = np.maximum(np.exp(points) - shift[:, None], -w[:, None])
+        best = energy(moves).argmin(axis=1)
+        low, high = (
+            points[every, np.maximum(best - 1, 0)],
+            points[every, np.minimum(best + 1, GRID)],
+        )
+    # No move and removal of the group are compared with the point that was found.
+    found = np.maximum(np.exp(0.5 * (low + high)) - shift, -w)
+    choices = np.stack([found, 0.0 * w, -w], axis=1)
+    values = energy(choices)
+    chosen = values.argmin(axis=1)
+    moved = (w + choices[every, chosen])[:, None, None] * np.eye(metric.shape[1])
+    return moved, -values[every, chosen]
 
 
 def _powers(vectors: Matrices, explained: Matrices) -> Matrices:
