@@ -47,7 +47,6 @@ READERS = (
 
 READING = {
     "SparseData.of",
-    "_checked_data",
     "_complete",
     "_rows",
     "_validated",
@@ -57,6 +56,7 @@ READING = {
     "as_plain",
     "checked_columns",
     "checked_noise",
+    "checked_targets",
     "dense_if_small",
     "like",
     "loaded_rows",

@@ -173,9 +173,13 @@ def sgd_settings(estimator: Any, **given: Any) -> dict[str, Any]:
 
 
 def train(
-    estimator: Any, settings: dict[str, Any], source: Any, white: Whitened, strength: float,
+    estimator: Any,
+    settings: dict[str, Any],
+    source: Any,
+    white: Whitened,
+    strength: float,
     width: int,
-) -> tuple[TrainedNetwork, float]:  # fmt: skip
+) -> tuple[TrainedNetwork, float]:
     """Return a network trained on white examples of `source`, and its dropout loss.
 
     With ``warm_start`` it starts from the weights of the last fit. If their shapes do not fit, a
@@ -283,7 +287,10 @@ class WeightsState(FittedState):
             self.rows = self.targets = None
             return found
 
-    knows_without_rows = False
+    @property
+    def knows_without_rows(self) -> bool:
+        """Whether the certificate can be computed without the rows that are referred to."""
+        return False
 
     def judged_rows(self) -> Any:
         """Return what the certificate needs of the rows that are referred to."""
@@ -505,7 +512,7 @@ class NetworkState(WeightsState):
         super().settle()
 
     @property
-    def knows_without_rows(self) -> bool:  # type: ignore[override]
+    def knows_without_rows(self) -> bool:
         """Whether there is a sketch, by which the moment is judged if rows were changed."""
         return self.sketch is not None
 

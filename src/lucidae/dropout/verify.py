@@ -476,8 +476,9 @@ def _of_few_rows(rows: GivenRows, subject: JudgedRows, judged: Judged, *, exact:
 
     A = PSWᵀ, from the Gram matrix AAᵀ = PS²Pᵀ or from A itself (`exact`). With the ridge penalty ρ
     the second moment is C = W(S² + ρ)Wᵀ + ρ(I − WWᵀ), so that M = F_yᵀPS(S² + ρ)^-½, and V' has
-    the rows (S² + ρ)^½WᵀV, with SWᵀV = PᵀAV, and √ρ times the part of V outside of the span. An
-    error of A turns P only if the rows are linearly dependent, apart from their mean.
+    the rows (S² + ρ)^½WᵀV, with SWᵀV = PᵀAV, and √ρ times the part of V outside of the span. If
+    there is no penalty and the rows are linearly independent, apart from their mean, then P may be
+    any orthogonal matrix, such as the identity: M = F_yᵀ and V' = AV have the errors of A alone.
     """
     n, m = rows.shape[0], len(judged.right)
     if n > LARGEST_ROWS:
@@ -506,12 +507,16 @@ def _of_few_rows(rows: GivenRows, subject: JudgedRows, judged: Judged, *, exact:
     noise = top * (noise if exact else math.sqrt(noise))
     P, s = P[:, s > noise], s[s > noise, None]
     vague, least = len(s) < n - subject.centered, float(s.min(initial=top))
-    ridge, ratio = judged.alpha / (subject.data.weight or 1.0), (noise / least) ** (2 - exact)
+    ridge, ratio = judged.alpha / (subject.data.weight or 1.0), noise / least
+    ratio = ratio / n if exact else ratio * ratio
     sine = ratio if vague or ridge > 0 else 0.0
-    codes, found = P.T @ A.times(V) / s, P.T @ outputs
-    beyond, loads = V - A.back(P @ (codes / s)), np.sqrt(s * s + ridge)
+    hidden, loads = A.times(V), np.sqrt(s * s + ridge)
+    codes, found = P.T @ hidden / s, P.T @ outputs
+    beyond = V - A.back(P @ (codes / s))
     target, inner = found * (s / loads), codes * loads
     residual = np.vstack([outputs - P @ found, found * (math.sqrt(ridge) / loads)])
+    if sine == 0:
+        target, inner, residual = outputs, hidden, 0.0 * outputs
     floor = float((residual**2).sum())
     if ridge > 0:
         added = math.sqrt(ridge) * scipy.linalg.qr(beyond, mode="r")[0][: V.shape[1]]
