@@ -652,8 +652,7 @@ class NetworkMixin(CertifiedMixin):
         if why:
             first, _, remedy = why.partition(": ")
             raise ValueError(
-                f"{first}, but X is read in blocks: {remedy}, or give X as an array or a memory "
-                "map."
+                f"{first}, but X is read in blocks: {remedy}, or X as an array or a memory map."
             )
         if start is not None and start.n_features < data.rows.n_features:
             raise ValueError(
@@ -674,7 +673,7 @@ def needs_all_rows(estimator: Any) -> str:
         if isinstance(value, str) and value in SELECTIONS:
             return f"{name}={value!r} divides the rows into folds: give {name} as a number"
     if isinstance(estimator.solver, str) and estimator.solver == "sgd":
-        return "solver='sgd' draws rows in random order: use solver='exact'"
+        return "solver='sgd' draws rows in random order: give solver='exact'"
     return ""
 
 
