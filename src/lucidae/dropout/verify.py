@@ -307,13 +307,14 @@ def _of_factor(subject: JudgedRows, factor: RowFactor, judged: Judged) -> White:
     size, scale, outputs = math.sqrt(energy) / unit, math.sqrt(unit), outputs / unit
     left, V = judged.left / scale, judged.right / scale
     units, beside = factor.units[:m], factor.units if autoencoder else factor.units[m:]
-    lengths, spread = (
-        np.linalg.norm(units[:, None] * V, axis=0),
-        float(np.linalg.norm(beside)) / unit,
+    scaled, spread = units[:, None] * V, float(np.linalg.norm(beside)) / unit
+    lengths = np.linalg.norm(scaled, axis=0)
+    # ‖UVᵀ‖² is far smaller than (Σ ‖uᵢ‖‖vᵢ‖)² if units of very different directions are equalized.
+    reach = float(((left.T @ left) * (scaled.T @ scaled)).sum())
+    dropped_out = math.sqrt(judged.strength) * float(
+        np.linalg.norm(np.linalg.norm(left, axis=0) * lengths)
     )
-    through = np.linalg.norm(left, axis=0) * lengths
-    dropped_out = math.sqrt(judged.strength) * float(np.linalg.norm(through))
-    scope = math.hypot(spread + float(through.sum()), dropped_out)
+    scope = math.hypot(spread + math.sqrt(max(reach, 0.0)), dropped_out)
     doubt = factor.error * (scope**2 if factor.squared else scope)
     found = White(
         outputs.T, left, inputs @ V, size**2, unit,
