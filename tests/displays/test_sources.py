@@ -228,7 +228,7 @@ def test_it_draws_on_given_axes_and_refuses_other_numbers_of_them(points):
     [
         ({"positions": np.zeros((2, 2))}, r"positions has shape \(2, 2\), expected \(n, 3\)"),
         ({"strengths": [1.0]}, "strengths has 1 entries, but positions has 2 rows"),
-        ({"orientations": np.zeros((1, 3))}, "orientations has 1 rows, but positions has 2"),
+        ({"orientations": np.zeros((1, 3))}, "orientations has 1 entries, but positions has 2"),
         ({"candidates": np.zeros(3)}, "candidates has shape"),
         ({"patches": [np.zeros((4, 3))]}, "patches has 1 entries, but positions has 2 rows"),
     ],

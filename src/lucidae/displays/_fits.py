@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, NamedTuple, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 from sklearn.utils.validation import check_is_fitted
@@ -39,14 +39,7 @@ class Display(ABC):
         Display
             The display itself.
         """
-        if ax is None:
-            try:
-                from matplotlib import pyplot as plt
-            except ImportError as error:
-                raise ImportError(
-                    f"{type(self).__name__} needs matplotlib: {install_command('cli')}"
-                ) from error
-            ax = plt.subplots(layout="constrained")[1]
+        ax = new_figure(self).subplots() if ax is None else ax
         self.ax_, self.figure_ = ax, ax.figure
         self._draw(ax, style)
         return self
@@ -54,6 +47,33 @@ class Display(ABC):
     @abstractmethod
     def _draw(self, ax: Any, style: dict[str, Any]) -> None:
         """Draw the data on the axes `ax` with keyword arguments `style` of matplotlib."""
+
+
+def new_figure(display: Any, **settings: Any) -> Any:
+    """Return an empty figure of matplotlib for a display."""
+    try:
+        from matplotlib import pyplot as plt
+    except ImportError as error:
+        raise ImportError(
+            f"{type(display).__name__} needs matplotlib: {install_command('cli')}"
+        ) from error
+    return plt.figure(layout="constrained", **settings)
+
+
+def checked_shape(values: Any, shape: tuple[int, ...], name: str, what: str) -> Any:
+    """Return an array of floats; another shape raises an error that says `what` is expected."""
+    checked = np.asarray(to_numpy(values), dtype=float)
+    if checked.shape != shape:
+        raise ValueError(f"{name} has shape {checked.shape}, expected {shape}: {what}.")
+    return checked
+
+
+def draw_marks(ax: Any, marks: Mapping[str, float], top: float = 1.0, **style: Any) -> None:
+    """Draw a vertical line at each of at most two named places, both seen where they coincide."""
+    for (text, value), (colour, line) in zip(
+        marks.items(), (("tab:red", "-"), (ink(ax), ":")), strict=False
+    ):
+        ax.axvline(value, 0.0, top, linestyle=line, color=colour, label=text, **style)
 
 
 def plain_text(name: Any) -> str:
@@ -279,21 +299,13 @@ class SpectrumDisplay(Display):
         ax.set(xlabel="component", ylabel=self.quantity)
 
 
-class _Style(NamedTuple):
-    """Name of a criterion in the legend, and colour, style and offset of its lines."""
-
-    name: str
-    colour: str
-    line: str
-    offset: float
-
-
 STYLES = {
-    "mle": _Style("Minka's evidence", "tab:green", "-", -0.12),
-    "parallel_analysis": _Style("parallel analysis", "tab:blue", "--", 0.0),
-    "hard_threshold": _Style("hard threshold", "tab:red", ":", 0.12),
+    "mle": ("Minka's evidence", "tab:green", "-", -0.12),
+    "parallel_analysis": ("parallel analysis", "tab:blue", "--", 0.0),
+    "hard_threshold": ("hard threshold", "tab:red", ":", 0.12),
 }
-"""Lines of the criteria; equal numbers are drawn side by side."""
+"""Name of each criterion in the legend, and colour, style and offset of its lines, by which equal
+numbers are drawn side by side."""
 
 
 class ComponentCountDisplay(Display):
@@ -419,26 +431,18 @@ class ComponentCountDisplay(Display):
         ComponentCountDisplay
             The display, already drawn.
         """
-        known = {"mle": None, "parallel_analysis": None, "hard_threshold": noise_variance}
+        given: dict[str, Any] = {name: {"n_features": n_features} for name in CRITERIA}
+        given["hard_threshold"]["noise_variance"] = noise_variance
         counts = {
-            name: count_components(
-                eigenvalues, n_samples, name, n_features=n_features, noise_variance=noise
-            )
-            for name, noise in known.items()
+            name: count_components(eigenvalues, n_samples, name, **known)
+            for name, known in given.items()
         }
         values = np.sort(np.asarray(to_numpy(eigenvalues), dtype=float))[::-1]
         most = max(count.n_components for count in counts.values())
         shown = max_components or max(12, most + most // 2 + 3)
         values = values[: min(shown, len(values))]
         levels = {
-            name: component_levels(
-                eigenvalues,
-                n_samples,
-                name,
-                n_features=n_features,
-                noise_variance=known[name],
-                most=len(values),
-            )
+            name: component_levels(eigenvalues, n_samples, name, most=len(values), **given[name])
             for name in ("parallel_analysis", "hard_threshold")
         }
         return cls(values, counts, levels).plot(ax=ax, **line)
@@ -448,14 +452,12 @@ class ComponentCountDisplay(Display):
         style = {"marker": "o", "markersize": 4, "color": ink(ax), "linewidth": 0.8}
         (self.line_,) = ax.plot(values, **{**style, **line})  # component 0 is the first one
         for name, levels in self.levels.items():
-            drawn = STYLES[name]
-            below = np.where(levels > 0.0, levels, np.nan)
-            ax.plot(below, drawn.line, color=drawn.colour)
+            _, colour, dashes, _ = STYLES[name]
+            ax.plot(np.where(levels > 0.0, levels, np.nan), dashes, color=colour)
         for name, count in self.counts.items():
-            drawn = STYLES[name]
-            at = count.n_components - 0.5 + drawn.offset
-            label = f"{drawn.name}: {count.n_components}"
-            ax.axvline(at, linestyle=drawn.line, color=drawn.colour, linewidth=1.6, label=label)
+            words, colour, dashes, offset = STYLES[name]
+            at, label = count.n_components - 0.5 + offset, f"{words}: {count.n_components}"
+            ax.axvline(at, linestyle=dashes, color=colour, linewidth=1.6, label=label)
         if np.any(np.isfinite(values)):
             ax.set_yscale("log")
         ax.set_xlim(-0.7, len(values) - 0.3)
@@ -624,12 +626,10 @@ class RecoveryDisplay(Display):
         self.feature_names = feature_names
         self.strengths = np.asarray(to_numpy(strengths), dtype=float)
         self.support = None if support is None else np.asarray(to_numpy(support), dtype=int)
-        self.truth = None if truth is None else np.asarray(to_numpy(truth), dtype=float)
-        if self.truth is not None and self.truth.shape != self.strengths.shape:
-            raise ValueError(
-                f"truth has shape {self.truth.shape}, expected {self.strengths.shape}: one norm "
-                "per column, that of its true coefficients."
-            )
+        what = "one norm per column, that of its true coefficients"
+        self.truth = (
+            None if truth is None else checked_shape(truth, self.strengths.shape, "truth", what)
+        )
 
     @classmethod
     def from_estimator(

@@ -7,7 +7,7 @@ from typing import Any, Self
 import numpy as np
 
 from lucidae.arrays import to_numpy
-from lucidae.displays._fits import Display, ink, plain_text
+from lucidae.displays._fits import Display, checked_shape, draw_marks, ink, plain_text
 
 RATES = (1e-4, 1e-3, 0.01, 0.1, 0.5, 0.9, 0.99, 0.999, 0.9999)
 """Dropout rates that are labelled on an axis of dropout rates."""
@@ -70,13 +70,12 @@ class NoisePathDisplay(Display):
     ) -> None:
         self.noise_variances = np.asarray(to_numpy(noise_variances), dtype=float)
         self.columns = np.asarray(columns, dtype=int)
-        self.contributions = np.asarray(to_numpy(contributions), dtype=float)
-        expected = (self.columns.size, self.noise_variances.size)
-        if self.contributions.shape != expected:
-            raise ValueError(
-                f"contributions has shape {self.contributions.shape}, expected {expected}: one row "
-                "per column of the dictionary, with one entry per noise variance."
-            )
+        self.contributions = checked_shape(
+            contributions,
+            (self.columns.size, self.noise_variances.size),
+            "contributions",
+            "one row per column of the dictionary, with one entry per noise variance",
+        )
         self.marks = dict(marks or {})
         self.names = [str(column) for column in self.columns] if names is None else list(names)
         self.noun = noun
@@ -161,10 +160,8 @@ class NoisePathDisplay(Display):
             for name, stays in zip(self.names, self.stays, strict=True)
         ]
         ax.set_yticks(np.arange(count) + 0.5, labels)
-        lines = (("tab:red", "-"), (ink(ax), ":"))  # seen both where they coincide
-        for (text, value), (colour, line) in zip(self.marks.items(), lines, strict=False):
-            top = 1.0 if count else 0.5  # below the text if there is no column
-            ax.axvline(value, 0.0, top, linestyle=line, linewidth=2, color=colour, label=text)
+        # Below the text if there is no column.
+        draw_marks(ax, self.marks, top=1.0 if count else 0.5, linewidth=2)
         if self.marks:
             ax.legend(loc="lower center", bbox_to_anchor=(0.5, 1.0), ncols=2, frameon=False)
         if count:
@@ -221,19 +218,12 @@ class RankPathDisplay(Display):
         marks: dict[str, int] | None = None,
     ) -> None:
         self.rank = np.asarray(rank, dtype=int)
-        self.error = self._of_each_rank(error, "error")
-        self.held_out_error = self._of_each_rank(held_out_error, "held_out_error")
-        self.standard_error = self._of_each_rank(standard_error, "standard_error")
+        given = {"error": error, "held_out_error": held_out_error, "standard_error": standard_error}
+        self.error, self.held_out_error, self.standard_error = (
+            checked_shape(values, self.rank.shape, name, "one entry per rank")
+            for name, values in given.items()
+        )
         self.marks = dict(marks or {})
-
-    def _of_each_rank(self, values: Any, name: str) -> np.ndarray[Any, Any]:
-        """Return `values` as an array; raise an error unless there is one value for each rank."""
-        checked = np.asarray(to_numpy(values), dtype=float)
-        if checked.shape != self.rank.shape:
-            raise ValueError(
-                f"{name} has shape {checked.shape}, expected {self.rank.shape}: one entry per rank."
-            )
-        return checked
 
     @classmethod
     def from_path(cls, path: Any, *, ax: Any = None, **style: Any) -> Self:
@@ -271,9 +261,7 @@ class RankPathDisplay(Display):
             self.lines_.append(
                 ax.errorbar(self.rank, held_out, yerr=bars, label="held-out rows", **shown)
             )
-        lines = (("tab:red", "-"), (ink(ax), ":"))  # seen both where they coincide
-        for (text, value), (colour, line) in zip(self.marks.items(), lines, strict=False):
-            ax.axvline(value, linestyle=line, linewidth=1.5, color=colour, label=text, zorder=0)
+        draw_marks(ax, self.marks, linewidth=1.5, zorder=0)
         ax.set_ylim(bottom=0.0)
         ax.xaxis.get_major_locator().set_params(integer=True)
         ax.legend(frameon=False)
@@ -318,14 +306,9 @@ class DropoutPathDisplay(Display):
 
     def __init__(self, dropout: Any, error: Any, rank: Any) -> None:
         self.dropout = np.asarray(to_numpy(dropout), dtype=float)
-        self.error = np.asarray(to_numpy(error), dtype=float)
-        self.rank = np.asarray(to_numpy(rank), dtype=int)
-        for name, values in (("error", self.error), ("rank", self.rank)):
-            if values.shape != self.dropout.shape:
-                raise ValueError(
-                    f"{name} has shape {values.shape}, expected {self.dropout.shape}: one entry "
-                    "per dropout rate."
-                )
+        shape, what = self.dropout.shape, "one entry per dropout rate"
+        self.error = checked_shape(error, shape, "error", what)
+        self.rank = checked_shape(rank, shape, "rank", what).astype(int)
 
     @classmethod
     def from_path(cls, path: Any, *, ax: Any = None, **line: Any) -> Self:

@@ -8,9 +8,8 @@ from typing import Any, Self
 import numpy as np
 from scipy.spatial import ConvexHull, QhullError
 
-from lucidae.displays._fits import Display
+from lucidae.displays._fits import Display, ink, new_figure
 from lucidae.displays._paths import NoisePathDisplay
-from lucidae.validation import install_command
 
 Floats = np.ndarray[Any, Any]
 
@@ -112,27 +111,22 @@ class SourceDisplay(Display):
         self.positions = _points(positions, "positions")
         self.strengths = np.asarray(strengths, dtype=float).reshape(-1)
         count = len(self.positions)
-        if self.strengths.size != count:
-            raise ValueError(
-                f"strengths has {self.strengths.size} entries, but positions has {count} rows; "
-                "give one strength for each source."
-            )
         self.candidates = None if candidates is None else _points(candidates, "candidates")
         self.orientations = None if orientations is None else _points(orientations, "orientations")
-        if self.orientations is not None and len(self.orientations) != count:
-            raise ValueError(
-                f"orientations has {len(self.orientations)} rows, but positions has {count}; give "
-                "one unit vector for each source."
-            )
         self.listed = names is not None
         self.names = [str(index) for index in range(count)] if names is None else list(names)
         parts = self.positions[:, None] if patches is None else patches
         self.patches = [_points(part, "an entry of patches") for part in parts]
-        if len(self.patches) != count:
-            raise ValueError(
-                f"patches has {len(self.patches)} entries, but positions has {count} rows; give "
-                "the positions of the vertices of each source."
-            )
+        for name, given, wanted in (
+            ("strengths", self.strengths, "one strength for"),
+            ("orientations", self.orientations, "one unit vector for"),
+            ("patches", self.patches, "the positions of the vertices of"),
+        ):
+            if given is not None and len(given) != count:
+                raise ValueError(
+                    f"{name} has {len(given)} entries, but positions has {count} rows; give "
+                    f"{wanted} each source."
+                )
         self.doubtful = [False] * count if doubtful is None else [bool(one) for one in doubtful]
         self.unit = unit
         self.path = path
@@ -260,7 +254,7 @@ class SourceDisplay(Display):
         """
         wanted = 3 if self.path is None else 4
         if ax is None:
-            ax = self._new_axes()
+            ax = self.arranged(new_figure(self, figsize=(10.0, self.height)))
         axes = np.asarray(ax, dtype=object).reshape(-1)
         if axes.size != wanted:
             raise ValueError(
@@ -270,17 +264,6 @@ class SourceDisplay(Display):
         self.ax_, self.figure_ = axes, axes[0].figure
         self._draw(axes, style)
         return self
-
-    def _new_axes(self) -> list[Any]:
-        """Return the axes of a new figure of matplotlib."""
-        try:
-            from matplotlib import pyplot as plt
-        except ImportError as error:
-            raise ImportError(
-                f"SourceDisplay needs matplotlib: {install_command('cli')}"
-            ) from error
-        figure = plt.figure(figsize=(10.0, self.height), layout="constrained")
-        return self.arranged(figure)
 
     @property
     def height(self) -> float:
@@ -374,14 +357,14 @@ class SourceDisplay(Display):
         vertices = 1e3 * np.concatenate([np.zeros((0, 3)), *self.patches])[:, pair]
         values = np.repeat(self.strengths, sizes)
         # Outlines in the colour of the labels, which pages replace by their own in the dark theme.
-        ink = axes.xaxis.label.get_color()
-        shown = {"cmap": "viridis_r", "vmin": 0.0, "vmax": largest, "edgecolors": ink, **style}
+        outline = {"vmin": 0.0, "vmax": largest, "edgecolors": ink(axes)}
+        shown = {"cmap": "viridis_r", **outline, **style}
         areas = np.repeat(np.where(np.array(sizes) > 1, SMALLEST, self._areas), sizes)
         points = axes.scatter(*vertices.T, s=areas, c=values, zorder=3, **shown)
         numbered = [source for _, source in self._numbered()]
         if self.orientations is not None:
             for line in self._lines(pair)[numbered]:
-                axes.plot(*line[[0, -1]].T, "-", color=ink, zorder=2)
+                axes.plot(*line[[0, -1]].T, "-", color=ink(axes), zorder=2)
         self._draw_numbers(axes, pair)
         if not values.size:
             axes.text(0.5, 0.5, "no source", ha="center", transform=axes.transAxes)
