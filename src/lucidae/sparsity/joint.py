@@ -28,7 +28,7 @@ from lucidae.arrays import (
 )
 from lucidae.cards import Html, card, facts
 from lucidae.certificates.claims import Certificate
-from lucidae.iteration import Below, Solution, iterate, limited_blas
+from lucidae.iteration import Solution, limited_blas
 from lucidae.iteration.progress import elapsed
 from lucidae.sparsity.claims import joint_certificate
 from lucidae.sparsity.noise import first_noise, learn_levels
@@ -43,7 +43,15 @@ from lucidae.sparsity.problem import (
     refuse_extremes,
     refuse_zero_problem,
 )
-from lucidae.sparsity.solve import BASIN, BASIN_LIMIT, FEW_RESPONSES, Limits, descend, finished
+from lucidae.sparsity.solve import (
+    BASIN,
+    BASIN_LIMIT,
+    FEW_RESPONSES,
+    Limits,
+    descend,
+    finished,
+    repeat_update,
+)
 from lucidae.sparsity.verify import EnergyKind, Fit, Sample, measure
 from lucidae.sparsity.working_set import ColumnPoint, average
 from lucidae.validation import (
@@ -377,24 +385,11 @@ def _solved(
         return descend(ColumnPoint(problems, start.parameters, FULL, shares), **limits)
     # A column that is zero in one part may be active in another.
     flat = sum((flat_start(problem) for problem in problems), 0.0 * flat_start(problems[0]))
-
-    def updated(point: Any) -> Any:
-        summed = point.state._replace(
-            curvature=average(shares, [state.curvature for state in point.states]),
-            alignment=average(shares, [state.alignment for state in point.states]),
-        )
-        return point.moved(UPDATES[solver](summed, None))
-
-    return finished(
-        iterate(
-            updated,
-            ColumnPoint(problems, flat / len(problems), FULL, shares),
-            stop=Below(lambda point: point.violation, max(BASIN, tolerance)),
-            limit=min(limit, BASIN_LIMIT[solver]),
-            record={"energy": lambda point: point.energy},
-        ),
-        Limits(tolerance, limit),
+    begin = ColumnPoint(problems, flat / len(problems), FULL, shares)
+    basin = repeat_update(
+        begin, solver, tolerance=max(BASIN, tolerance), limit=min(limit, BASIN_LIMIT[solver])
     )
+    return finished(basin, Limits(tolerance, limit))
 
 
 def _certified(

@@ -55,7 +55,7 @@ from lucidae.sparsity.solve import (
     repeat_update,
     solve,
 )
-from lucidae.sparsity.working_set import NEWTON_STEPS, entry_noise_of_groups, first_point
+from lucidae.sparsity.working_set import COARSE, NEWTON_STEPS, entry_noise_of_groups, first_point
 from lucidae.validation import check_choice, check_integer, check_number, warn_user
 
 WAYS = ("auto", "learn", "learn_diagonal", "cv", "cv_1se")
@@ -234,13 +234,12 @@ def _coarse(
         begin = first.moved(first.parameters if start is None else start, scalar(problem.noise))
         point = coarse_fit(begin, QUICK_STEPS if quick else NEWTON_STEPS)
         return point.state, point.parameters
-    if objective.exact_coordinates:
-        # No start is better for a small problem: one from a larger γ may end at a higher energy.
-        limits: dict[str, Any] = {"tolerance": 1e-2, "limit": FEW_STEPS}
-        return repeat_update(problem, objective, "mackay", **limits).value, None
-    begin = lifted(problem, start, objective.groups)
-    state = repeat_update(problem, objective, start=begin, tolerance=1e-2, limit=100).value
-    return state, state.relevance
+    # No start is better for a small problem: one from a larger γ may end at a higher energy.
+    exact = objective.exact_coordinates
+    begin = lifted(problem, objective, None if exact else start)
+    rule, limit = ("mackay", FEW_STEPS) if exact else ("mm", 100)
+    point = repeat_update(begin, rule, tolerance=COARSE, limit=limit).value
+    return point.state, point.parameters
 
 
 @dataclass(frozen=True, eq=False)

@@ -47,12 +47,10 @@ from lucidae.sparsity.objectives import (
     GroupCovariance,
     PowerPenalty,
     State,
-    evaluate,
     flat_start,
 )
 from lucidae.sparsity.posterior import posterior_mean
-from lucidae.sparsity.prior import Groups
-from lucidae.sparsity.problem import Problem, normalise, rounding_distance
+from lucidae.sparsity.problem import Problem, normalise
 from lucidae.sparsity.working_set import COARSE, NEWTON_STEPS, first_point
 from lucidae.validation import check_choice, check_integer, check_number, check_rows
 
@@ -290,27 +288,26 @@ def basin_limit(objective: Energy, rule: str) -> int:
 
 
 def repeat_update(
-    problem: Problem, objective: Energy, rule: str = "mm", start: Array | None = None, *,
-    tolerance: float, limit: int, callbacks: Sequence[Callback] = (),
-) -> Solution[State]:  # fmt: skip
-    """Repeat one update of the relevances until they are stationary."""
-    update = objective.update(rule)
+    first: Any, rule: str = "mm", *, tolerance: float, limit: int, **settings: Any
+) -> Solution[Any]:
+    """Repeat one update of the parameters, from the point `first`, until they are stationary."""
     return iterate(
-        lambda state: evaluate(problem, update(state)),
-        evaluate(problem, flat_start(problem, objective.groups) if start is None else start),
-        stop=Below(objective.violation, max(tolerance, rounding_distance(problem))),
+        lambda point: point.updated(rule),
+        first,
+        stop=Below(lambda point: point.violation, max(tolerance, first.rounding)),
         limit=limit,
-        record={"energy": objective.value},
-        callbacks=callbacks,
-        size=problem.rows,
+        record={"energy": lambda point: point.energy},
+        size=first.problem.rows,
+        **settings,
     )
 
 
-def lifted(problem: Problem, start: Array | None, groups: Groups | None = None) -> Array | None:
-    """Return the relevances `start`, raised to a small number: updates cannot change zeros."""
-    if start is None:
-        return None
-    return namespace(start).maximum(start, LIFT * flat_start(problem, groups))
+def lifted(problem: Problem, objective: Energy, start: Array | None = None) -> Any:
+    """Return the point from which updates begin; they cannot change relevances of zero."""
+    flat = flat_start(problem, objective.groups)
+    if start is not None:
+        flat = start if start.ndim > 1 else namespace(start).maximum(start, LIFT * flat)
+    return first_point(problem, objective, flat)
 
 
 def _solve_by_updates(
@@ -318,32 +315,16 @@ def _solve_by_updates(
     updates: int | None = None,
 ) -> Solution[State]:  # fmt: skip
     """Repeat an update of the parameters; then sweep from there if the energy allows it."""
-    tolerance, steps = limits.tolerance, limits.steps
-    basin: Solution[Any]
-    if isinstance(objective, GroupCovariance):
-        begin = flat_start(problem, objective.groups) if start is None else start
-        basin = iterate(
-            lambda point: point.majorized(),
-            first_point(problem, objective, begin),
-            stop=Below(lambda point: point.violation, max(COARSE, tolerance)),
-            limit=min(steps, BASIN_LIMIT["mm"]),
-            check_every=CHECK_UPDATES,
-            record={"energy": lambda point: point.energy},
-            size=problem.rows,
-        )
-    else:
-        if objective.marginal is not None:
-            allowed = basin_limit(objective, rule) if updates is None else updates
-            tolerance, steps = max(BASIN, tolerance), min(steps, allowed)
-        basin = repeat_update(
-            problem, objective, rule, lifted(problem, start, objective.groups),
-            tolerance=tolerance, limit=steps, callbacks=limits.callbacks,
-        )  # fmt: skip
-        if objective.marginal is None or basin.status is Status.DIVERGED:
-            return basin
-        point: Any = first_point(problem, objective.marginal, basin.value.relevance)
-        basin = replace(basin, value=point)
-    found = finished(basin, limits)
+    tolerance, steps, full = limits.tolerance, limits.steps, isinstance(objective, GroupCovariance)
+    swept = full or objective.marginal is not None
+    if swept:
+        allowed = basin_limit(objective, rule) if updates is None else updates
+        tolerance, steps = max(BASIN, tolerance), min(steps, allowed)
+    found = repeat_update(
+        lifted(problem, objective, start), rule, tolerance=tolerance, limit=steps,
+        check_every=CHECK_UPDATES if full else 1, callbacks=limits.callbacks,
+    )  # fmt: skip
+    found = finished(found, limits) if swept else found
     return replace(found, value=found.value.state)
 
 
@@ -528,6 +509,6 @@ def noise_free_group_lasso(
     problem, units = normalise(X, y)
     problem = problem.with_noise(scalar(units.normalised_noise(noise_variance)))
     objective = Autoencoder(PowerPenalty(0.5))  # 1/h′ = √a
-    solution = repeat_update(problem, objective, tolerance=tol, limit=max_iter)
-    relevance = units.relevance(solution.value.relevance)
+    solution = repeat_update(lifted(problem, objective), tolerance=tol, limit=max_iter)
+    relevance = units.relevance(solution.value.parameters)
     return posterior_mean(X, y, relevance, scalar(units.noise(problem.noise)))

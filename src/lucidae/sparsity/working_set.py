@@ -140,14 +140,14 @@ def first_point(problem: Problem, energy: Energy, given: Any = None) -> Point:
         if given.ndim == 1:
             given = energy.groups.gather(given)[:, :, None] * np.eye(size)
         return BlockPoint([turned], basis.within(given), energy, basis=basis)
-    if energy.marginal is None:
+    if energy.exact_coordinates and energy.marginal is None:
         raise ValueError(
             f"The energy {type(energy).__name__} has exact_coordinates=True but its marginal is "
             "None. Define the property marginal too, because steps in one relevance (prior "
             "variance) are followed by Newton steps."
         )
     start = np.zeros(problem.columns) if given is None else given
-    return ColumnPoint([problem], start, energy.marginal)
+    return ColumnPoint([problem], start, energy)
 
 
 @dataclass(frozen=True, eq=False)
@@ -185,7 +185,7 @@ class Point:
 class ColumnPoint(Point):
     """Relevances of all columns, of one problem or of several that share them."""
 
-    objective: Marginal
+    objective: Energy
 
     @cached_property
     def states(self) -> list[State]:
@@ -213,7 +213,8 @@ class ColumnPoint(Point):
 
     def swept(self, tolerance: float, alone: bool, newton_steps: int) -> ColumnPoint:
         """Return the point after exact moves and Newton steps on a working set of columns."""
-        energy, groups, w = self.objective, self.objective.groups, self.parameters
+        energy: Any = self.objective.marginal
+        groups, w = energy.groups, self.parameters
         # 2) Working set: active columns, and those that gain most by becoming active.
         exact = energy.exact_coordinates and groups is None and len(self.problems) == 1
         if exact:
@@ -248,6 +249,14 @@ class ColumnPoint(Point):
         )  # fmt: skip
         return self.moved(put(w, index, ended[0].relevance))
 
+    def updated(self, rule: str) -> ColumnPoint:
+        """Return the point after an update of the relevances; that of several problems has sums."""
+        state = self.state._replace(
+            curvature=self._average(lambda state: state.curvature),
+            alignment=self._average(lambda state: state.alignment),
+        )
+        return self.moved(self.objective.update(rule)(state))
+
     def without_vanishing(self) -> ColumnPoint:
         """Return the point with relevances that tend to zero set to zero, if the energy allows it.
 
@@ -255,7 +264,8 @@ class ColumnPoint(Point):
         with exact moves, those whose minimiser is zero.
         """
         w, noise = self.parameters, min(scalar(problem.noise) for problem in self.problems)
-        vanishing = (w < 1e-6 * noise) & (self._average(self.objective.gradient) > 0)
+        marginal: Any = self.objective.marginal
+        vanishing = (w < 1e-6 * noise) & (self._average(marginal.gradient) > 0)
         remaining = np.where(vanishing, 0.0, w)
         if self.objective.exact_coordinates and self.objective.groups is None:
             # The slope of the energy at zero, Σ s − q², is not negative if zero is the minimiser.
@@ -451,7 +461,7 @@ class BlockPoint(Point):
         trial = self.moved(remaining)
         return trial if trial.energy <= self.energy else self
 
-    def majorized(self) -> BlockPoint:
+    def updated(self, rule: str) -> BlockPoint:  # noqa: ARG002
         """Return the point after one step of majorise–minimise in all covariances."""
         kind = np.result_type(self.parameters, self.blocks[0][3])
         found = np.zeros(self.parameters.shape, dtype=kind)
@@ -682,8 +692,11 @@ def average(shares: Sequence[float], values: Sequence[Any]) -> Any:
     return sum(parts[1:], parts[0])
 
 
-def violation(states: Sequence[State], marginal: Marginal, shares: Sequence[float]) -> Array:
-    """Return the distance of shared relevances to the optimality (KKT) conditions."""
+def violation(states: Sequence[State], marginal: Any, shares: Sequence[float]) -> Array:
+    """Return the distance of shared relevances to the optimality (KKT) conditions.
+
+    For one problem the energy may be any, without a `Marginal`.
+    """
     if len(states) == 1:
         return marginal.violation(states[0])
     alignment = average(shares, [state.alignment for state in states])
