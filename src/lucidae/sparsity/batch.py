@@ -20,7 +20,6 @@ from lucidae.arrays import (
     conjugate,
     device,
     diagonal,
-    is_array,
     is_complex,
     is_numpy,
     like,
@@ -42,7 +41,7 @@ from lucidae.iteration import (
     of_each,
 )
 from lucidae.iteration.progress import elapsed
-from lucidae.sparsity.noise import check_learnable, first_noise, learn_noise
+from lucidae.sparsity.noise import check_learnable, checked_levels, first_noise, learn_noise
 from lucidae.sparsity.objectives import (
     UPDATES,
     Energy,
@@ -95,9 +94,6 @@ NEWTON_COLUMNS = 10
 
 PATIENCE = 16
 """Number of Newton steps without progress after which the iteration of a problem ends."""
-
-
-NUMBERS = ", a finite number above 0 or an array of them, one for each problem"
 
 
 ILL_CONDITIONED = 1e-8
@@ -251,7 +247,9 @@ def solve_batch(
     objective = make_objective(posterior, as_penalty(penalty), partition, group_covariance)
     if isinstance(objective, GroupCovariance):
         check_suited(solver, objective)
-    noise = _checked_noise(noise_variance, y, objective)
+    noise = checked_levels(noise_variance, y.shape[0])
+    if noise is None:
+        check_learnable(objective)
     settings = BatchSettings(objective, solver, tol, max_iter)
     # None means one job, or as many as a `joblib.parallel_config` context around this call says.
     jobs = effective_n_jobs(check_jobs(n_jobs)) if is_numpy(y) or n_jobs is not None else 1
@@ -297,38 +295,10 @@ def _checked_stack(X: Any, y: Any) -> tuple[Array, Array]:
     return X, y
 
 
-def _checked_noise(noise: Any, y: Array, objective: Energy) -> Any:
-    """Return an array with one positive noise variance for each problem, or the word "learn"."""
-    xp = namespace(y)
-    if isinstance(noise, str):
-        check_choice(noise, "noise_variance", ("learn",), others=NUMBERS)
-        check_learnable(objective)
-        return noise
-    ones = as_double(xp.ones_like(real_part(y[:, 0, 0])))
-    if not is_array(noise) and not isinstance(noise, list | tuple):
-        return ones * check_number(
-            noise, "noise_variance", low=0.0, open_low=True, others=" for all problems, an array "
-            "of them or 'learn'",
-        )  # fmt: skip
-    given = like(real_array(noise, "noise_variance"), ones)
-    if tuple(given.shape) not in ((), (1,), tuple(ones.shape)):
-        raise ValueError(
-            f"noise_variance has shape {tuple(given.shape)}, expected one number or an array of "
-            f"{ones.shape[0]} numbers, one for each problem."
-        )
-    values = ones * given
-    if not bool(xp.all(xp.isfinite(values) & (values > 0))):
-        raise ValueError(
-            "noise_variance contains numbers that are not finite or not above 0, expected a finite "
-            "number above 0 for every problem."
-        )
-    return values
-
-
 def _some(values: Any, index: Any) -> Any:
     """Return the entries of `values` that belong to the problems with the indices `index`."""
-    if isinstance(values, str):
-        return values
+    if values is None:
+        return None
     xp = namespace(values)
     return xp.take(values, xp.asarray(index, device=device(values)), axis=0)
 
@@ -342,7 +312,7 @@ def _solve_stack(X: Array, y: Array, noise: Any, settings: BatchSettings) -> Bat
         if full or (settings.solver == "auto" and objective.exact_coordinates and on_host(y)):
             return _solve_one_by_one(dictionary, responses, noise, settings, y)
         problem, units = normalise(dictionary, responses, groups=objective.groups)
-        learn = isinstance(noise, str)
+        learn = noise is None
         level = first_noise(problem) if learn else units.normalised_noise(noise)
         solution = _solve_together(problem._replace(noise=level), settings, learn)
         state = solution.value
@@ -360,7 +330,6 @@ def _solve_one_by_one(
     """Return the solutions of problems solved one after the other, which is as fast on a CPU."""
     objective, groups = settings.objective, settings.objective.groups
     X, y = to_numpy(X), to_numpy(y)
-    noise = noise if isinstance(noise, str) else to_numpy(noise)
     limits: dict[str, Any] = {
         "method": settings.solver,
         "tolerance": settings.tol,
@@ -369,7 +338,7 @@ def _solve_one_by_one(
     ended, values, norms = [], [], []
     for index in range(y.shape[0]):
         problem, units = normalise(X[index], y[index], groups=groups)
-        if isinstance(noise, str):
+        if noise is None:
             solution = learn_noise(problem, objective, **limits)
         else:
             level = scalar(units.normalised_noise(noise[index]))

@@ -110,10 +110,18 @@ def checked_noise_cov(noise_cov: Any, X: Any, y: Any, weights: Any) -> Any:
         raise ValueError(
             "noise_cov contains NaN or infinity. Give finite variances and covariances."
         )
+    if not given.any():
+        raise ValueError(
+            "noise_cov is zero, which leaves no row to fit. Give at least one positive variance."
+        )
     if given.ndim == 1:
-        _check_variances(given)
+        if not is_real or given.min() < 0:
+            raise ValueError(
+                f"noise_cov contains the {'complex' if not is_real else 'negative'} variance "
+                f"{given[np.argmin(given.real)]:.3g}. Give variances that are zero or positive."
+            )
         return given
-    _check_matrix(given)
+    check_covariance(given, "noise_cov")
     if weights is not None:
         raise ValueError(
             "sample_weight and a noise_cov matrix were given; weights are frequencies of rows, "
@@ -128,47 +136,29 @@ def checked_noise_cov(noise_cov: Any, X: Any, y: Any, weights: Any) -> Any:
     return given
 
 
-def _check_variances(variances: Any) -> None:
-    """Raise an error unless variances are real and not negative, and at least one is positive."""
-    if np.iscomplexobj(variances):
-        raise ValueError("noise_cov contains complex variances. Give real numbers.")
-    if variances.min() < 0:
-        raise ValueError(
-            f"noise_cov contains the negative variance {variances.min():.3g}. Give variances that "
-            "are zero or positive."
-        )
-    if not variances.any():
-        raise ValueError(
-            "noise_cov is zero, which leaves no row to fit. Give at least one positive variance."
-        )
-
-
-def _check_matrix(matrix: Any) -> None:
-    """Raise an error unless a matrix is Hermitian, positive semi-definite and not zero."""
+def check_covariance(matrix: Any, name: str) -> None:
+    """Raise an error unless a matrix is Hermitian and positive semi-definite."""
     tolerance = ASYMMETRIC * (1e4 if apparent_epsilon(matrix) > np.finfo(float).eps else 1.0)
-    smallest = float(np.diagonal(matrix).real.min())
+    smallest, fault = float(np.diagonal(matrix).real.min()), ""
     if smallest < 0:
+        fault = f"is not positive semi-definite: its diagonal contains {smallest:.3g}"
+    else:
+        correlation, _ = _correlation(matrix)
+        difference = float(np.abs(correlation - correlation.conj().T).max())
+        values = np.linalg.eigvalsh((correlation + correlation.conj().T) / 2.0)
+        if difference > tolerance:
+            fault = (
+                "is not symmetric (Hermitian if it is complex): two entries that should be equal "
+                f"differ by {difference:.3g} times the standard deviations of their rows"
+            )
+        elif values[0] < -tolerance * values[-1]:
+            fault = (
+                "is not positive semi-definite: the smallest eigenvalue of its correlation matrix "
+                f"is {values[0]:.3g}"
+            )
+    if fault:
         raise ValueError(
-            f"noise_cov is not positive semi-definite: its diagonal contains {smallest:.3g}. Give "
-            "a covariance matrix, whose diagonal are variances."
-        )
-    if not matrix.any():
-        raise ValueError(
-            "noise_cov is zero, which leaves no row to fit. Give a covariance of positive rank."
-        )
-    correlation, _ = _correlation(matrix)
-    difference = float(np.abs(correlation - correlation.conj().T).max())
-    if difference > tolerance:
-        raise ValueError(
-            f"noise_cov is not symmetric (Hermitian if it is complex): two entries that should be "
-            f"equal differ by {difference:.3g} times the standard deviations of their rows. Give "
-            "a covariance matrix, such as (noise_cov + noise_cov.conj().T) / 2."
-        )
-    values = np.linalg.eigvalsh((correlation + correlation.conj().T) / 2.0)
-    if values[0] < -tolerance * values[-1]:
-        raise ValueError(
-            f"noise_cov is not positive semi-definite: the smallest eigenvalue of its correlation "
-            f"matrix is {values[0]:.3g}. Give a covariance matrix."
+            f"{name} {fault}. Give a covariance matrix; (A + A.conj().T) / 2 is symmetric."
         )
 
 
@@ -336,21 +326,12 @@ def checked_spectrum(
         matrix = np.asarray(to_numpy(real_array(wanted, name)), dtype=float)
     except (TypeError, ValueError) as error:
         raise ValueError(f"{name}={wanted!r} was given, expected {others}.") from error
-    fault = ""
     if matrix.shape != (count, count):
-        fault = f"has shape {matrix.shape}"
-    elif not np.isfinite(matrix).all():
-        fault = "contains NaN or infinity"
-    elif not matrix.any():
-        fault = "is zero"
-    else:
-        size, values = np.abs(matrix).max(), np.linalg.eigvalsh((matrix + matrix.T) / 2.0)
-        if values[0] < -1e-8 * size:
-            fault = f"has the negative eigenvalue {values[0]:.3g}"
-        elif np.abs(matrix - matrix.T).max() > 1e-8 * size:
-            fault = "is not symmetric"
-    if fault:
-        raise ValueError(f"{name} {fault}, expected {others}, positive semi-definite.")
+        raise ValueError(f"{name} has shape {matrix.shape}, expected {others}.")
+    if not np.isfinite(matrix).all() or not matrix.any():
+        fault = "is zero" if not matrix.any() else "contains NaN or infinity"
+        raise ValueError(f"{name} {fault}, expected {others}.")
+    check_covariance(matrix, name)
     return ResponseSpectrum.of((matrix + matrix.T) / 2.0)
 
 

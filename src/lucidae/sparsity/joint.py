@@ -31,7 +31,7 @@ from lucidae.certificates.claims import Certificate
 from lucidae.iteration import Solution, limited_blas
 from lucidae.iteration.progress import elapsed
 from lucidae.sparsity.claims import joint_certificate
-from lucidae.sparsity.noise import first_noise, learn_levels
+from lucidae.sparsity.noise import checked_levels, first_noise, learn_levels
 from lucidae.sparsity.objectives import UPDATES, FullCovariance, flat_start
 from lucidae.sparsity.posterior import merged_relevance, posterior_mean, significance_threshold
 from lucidae.sparsity.problem import (
@@ -59,7 +59,6 @@ from lucidae.validation import (
     check_integer,
     check_number,
     check_rows,
-    check_vector,
     check_verbose,
 )
 
@@ -208,7 +207,7 @@ def solve_joint(
     check_number(significance, "significance", low=0.0, high=1.0, open_low=True)
     check_number(tol, "tol", low=0.0)
     check_integer(max_iter, "max_iter", low=1)
-    noise = _checked_noise(noise_variance, len(parts))
+    noise = checked_levels(noise_variance, len(parts))
     shown = elapsed(f"solving {len(parts)} joint sparse problems", check_verbose(verbose))
     with shown, limited_blas(max(part.count for part in parts)):
         problems, units = _normalised(parts)
@@ -334,26 +333,6 @@ def _checked_parts(X: Any, y: Any) -> list[Rows]:
             "their columns."
         )
     return parts
-
-
-def _checked_noise(noise_variance: Any, count: int) -> list[float] | None:
-    """Return one positive noise variance for each of `count` parts; None if they are learned."""
-    others = f", an array of {count} of them, or 'learn'"
-    if isinstance(noise_variance, str):
-        check_choice(noise_variance, "noise_variance", ("learn",), others=" or numbers above 0")
-        return None
-    if np.ndim(noise_variance) == 0:
-        value = check_number(
-            noise_variance, "noise_variance", low=0.0, open_low=True, others=others
-        )
-        return [value] * count
-    values = check_vector(noise_variance, "noise_variance")
-    if values.shape != (count,) or not (values > 0).all():
-        raise ValueError(
-            f"noise_variance={noise_variance!r} was given, expected a finite number above 0"
-            f"{others}."
-        )
-    return [float(value) for value in values]
 
 
 def _normalised(parts: Sequence[Rows]) -> tuple[list[Problem], list[Units]]:

@@ -56,7 +56,7 @@ from lucidae.sparsity.solve import (
     solve,
 )
 from lucidae.sparsity.working_set import COARSE, NEWTON_STEPS, entry_noise_of_groups, first_point
-from lucidae.validation import check_choice, check_integer, check_number, warn_user
+from lucidae.validation import check_choice, check_integer, check_number, check_vector, warn_user
 
 WAYS = ("auto", "learn", "learn_diagonal", "cv", "cv_1se")
 """Names of the ways to find the noise variance."""
@@ -71,6 +71,18 @@ def checked_noise(given: Any, ways: tuple[str, ...] = WAYS) -> str | float:
         words = f" or one of {', '.join(map(repr, ways))}"
         return check_number(given, "noise_variance", low=0.0, open_low=True, others=words)
     return check_choice(given, "noise_variance", ways, others=" or a finite number above 0")
+
+
+def checked_levels(given: Any, count: int) -> Any:
+    """Return one positive noise variance for each of `count` problems; None if they are learned."""
+    expected = f"a finite number above 0 or an array of {count} of them"
+    if isinstance(given, str):
+        check_choice(given, "noise_variance", ("learn",), others=f", {expected}")
+        return None
+    values = check_vector(given, "noise_variance", expected=f"{expected}, or 'learn'")
+    if values.shape not in ((), (1,), (count,)) or not (values > 0).all():
+        raise ValueError(f"noise_variance={given!r} was given, expected {expected}, or 'learn'.")
+    return np.broadcast_to(values, (count,))
 
 
 def noise_rule(given: Any, objective: Energy, n_rows: int, n_columns: int) -> str | float:
