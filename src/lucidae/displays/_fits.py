@@ -81,6 +81,16 @@ def plain_text(name: Any) -> str:
     return str(name).replace("$", r"\$")
 
 
+def image_sheet(images: Any, columns: int, room: int = 1) -> Any:
+    """Return one image of many, `columns` in a row, with `room` empty pixels above each."""
+    count, height, width = images.shape
+    rows = -(-count // columns)
+    margins = ((0, rows * columns - count), (room, 0), (0, 1))
+    parts = np.pad(images.astype(float), margins, constant_values=np.nan)
+    grid = parts.reshape(rows, columns, height + room, width + 1).swapaxes(1, 2)
+    return grid.reshape(rows * (height + room), -1)[:, :-1]
+
+
 def ink(ax: Any) -> Any:
     """Return the colour of the text of axes, which is seen on a light and on a dark ground."""
     return ax.xaxis.label.get_color()
@@ -180,7 +190,11 @@ class ComponentsDisplay(Display):
         return display.plot(ax=ax, **image)
 
     def _draw(self, ax: Any, image: dict[str, Any]) -> None:
-        drawn = self.components if self.image_shape is None else self._tiles()
+        drawn = self.components
+        if self.image_shape is not None:  # ten images in a row, each divided by its largest entry
+            scales = abs(drawn).max(axis=1, keepdims=True)
+            images = (drawn / np.where(scales > 0, scales, 1.0)).reshape(-1, *self.image_shape)
+            drawn = image_sheet(images, min(10, len(images)))[1:]
         limit = float(np.nanmax(abs(drawn))) or 1.0
         style = {"cmap": "RdBu_r", "vmin": -limit, "vmax": limit, "interpolation": "none"}
         if self.image_shape is None:
@@ -190,23 +204,9 @@ class ComponentsDisplay(Display):
             ax.set_axis_off()
             return
         ax.set(xlabel="feature", ylabel="component")
-        ax.yaxis.get_major_locator().set_params(integer=True)
+        ax.yaxis.get_major_locator().set_params(integer=True, min_n_ticks=1)
         label_features(ax, self.feature_names)
-        self.figure_.colorbar(self.image_, ax=ax)
-
-    def _tiles(self) -> np.ndarray[Any, Any]:
-        """Return one image of all components, ten in a row, each divided by its largest entry."""
-        height, width = self.image_shape or (1, 1)
-        columns = min(10, len(self.components))
-        rows = -(-len(self.components) // columns)
-        sheet = np.full((rows * (height + 1) - 1, columns * (width + 1) - 1), np.nan)
-        for place, component in enumerate(self.components):
-            top, left = (place // columns) * (height + 1), (place % columns) * (width + 1)
-            scale = float(np.max(abs(component))) or 1.0
-            sheet[top : top + height, left : left + width] = (
-                component.reshape(height, width) / scale
-            )
-        return sheet
+        self.figure_.colorbar(self.image_, ax=ax, label="loading")
 
 
 MOST_LABELS = 40

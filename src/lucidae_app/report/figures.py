@@ -9,7 +9,8 @@ import numpy as np
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator, PercentFormatter
 
-from lucidae.displays._fits import plain_text
+from lucidae.displays import ComponentsDisplay
+from lucidae.displays._fits import MOST_LABELS, image_sheet, label_features
 from lucidae_app.report.style import LIGHT, drawing, new_figure
 
 Series = np.ndarray[Any, np.dtype[Any]]
@@ -43,73 +44,42 @@ def spectrum(variances: Series, shares: Series, chosen: int, explained: float) -
         return figure
 
 
-def image_grid(
-    images: Series, titles: Sequence[str] = (), *, columns: int = 10, signed: bool = False
-) -> Figure:
-    """Draw images in a grid, all with the same colour scale."""
+def image_grid(images: Series, titles: Sequence[str], *, columns: int = 10) -> Figure:
+    """Draw images with positive and negative entries in a grid, with a title above each."""
     limit = float(np.max(np.abs(images))) or 1.0
-    scale = {"cmap": DIVERGING, "vmin": -limit, "vmax": limit} if signed else _greys(images)
-    header = TITLE if titles else 0.0
-    pitch = _pitch(images) + header
+    height, width = images.shape[1:]
+    room = 2 + width // 4  # above an image, in pixels
     with drawing():
-        figure, axes = _contact_sheet(columns, -(-len(images) // columns) * pitch)
-        for index, image in enumerate(images):
+        axes = _sheet(images, columns, room, cmap=DIVERGING, vmin=-limit, vmax=limit)
+        for index, title in enumerate(titles):
             row, column = divmod(index, columns)
-            _place(axes, image, column, row * pitch + header, scale)
-            if titles:
-                below = row * pitch + header
-                axes.text(column + 0.5, below, titles[index], ha="center", fontsize=8)
-        return figure
+            place = (column * (width + 1) + width / 2, row * (height + room) + room - 1)
+            axes.text(*place, title, ha="center", fontsize=8)
+        return axes.figure
 
 
 def image_rows(rows: Mapping[str, Series]) -> Figure:
     """Draw named rows of images (n, height, width) below each other, in the greys of the first."""
     first = next(iter(rows.values()))
-    scale, pitch = _greys(first), _pitch(first)
+    low, high = float(np.min(first)), float(np.max(first))
     with drawing():
-        figure, axes = _contact_sheet(len(first), len(rows) * pitch, left=0.9)
-        for row, (name, images) in enumerate(rows.items()):
-            axes.text(-0.05, (row + 0.5) * pitch, name, ha="right", va="center", fontsize=9)
-            for column, image in enumerate(images):
-                _place(axes, image, column, row * pitch, scale)
-        return figure
+        images = np.concatenate([*rows.values()])
+        axes = _sheet(images, len(first), 1, cmap="gray_r", vmin=low, vmax=high)
+        pitch = first.shape[1] + 1
+        axes.set_yticks((np.arange(len(rows)) + 0.5) * pitch, [*rows], color=LIGHT["ink"])
+        return axes.figure
 
 
-MARGIN = 0.06
-"""Width of the empty margin on each side of an image, relative to the space for one image."""
-TITLE = 0.22
-"""Height of the title above an image, relative to the width of the space for one image."""
-
-
-def _pitch(images: Series) -> float:
-    """Return the height of the space for one image, divided by the width of this space."""
-    return float((1 - 2 * MARGIN) * images.shape[1] / images.shape[2] + 2 * MARGIN)
-
-
-def _contact_sheet(columns: int, height: float, left: float = 0.0) -> tuple[Figure, Any]:
-    """Return a figure and one pair of axes for many images; axes for each image would be slow.
-
-    The unit of length is the width of the space for one image. The space for images is `columns`
-    wide and `height` high, and `left` is the width of the space for names at its left.
-    """
-    width = columns + left
-    figure, axes = new_figure(figsize=(8.2, 8.2 / width * height))
-    axes.axis("off")
-    axes.set(xlim=(-left, columns), ylim=(height, 0))
-    return figure, axes
-
-
-def _place(axes: Any, image: Series, column: int, top: float, scale: Mapping[str, Any]) -> None:
-    """Draw one image in a column of the grid of images, `top` units below the grid's upper edge."""
-    height, width = image.shape
-    bottom = top + MARGIN + (1 - 2 * MARGIN) * height / width
-    extent = (column + MARGIN, column + 1 - MARGIN, bottom, top + MARGIN)
-    axes.imshow(image, extent=extent, aspect="auto", **scale)
-
-
-def _greys(images: Series) -> dict[str, Any]:
-    """Return the keyword arguments of ``imshow`` for a grey scale that covers all images."""
-    return {"cmap": "gray_r", "vmin": float(np.min(images)), "vmax": float(np.max(images))}
+def _sheet(images: Series, columns: int, room: int, **scale: Any) -> Any:
+    """Draw images in a grid as a single one, with `room` pixels above each; return its axes."""
+    sheet = image_sheet(images, columns, room)
+    _, axes = new_figure(figsize=(8.2, 8.2 * sheet.shape[0] / sheet.shape[1]))
+    axes.imshow(sheet, **scale)
+    axes.set(xticks=[], yticks=[])
+    axes.spines[:].set_visible(False)
+    axes.tick_params(length=0)
+    axes.grid(visible=False)
+    return axes
 
 
 def shortened(name: str, longest: int = 28) -> str:
@@ -120,20 +90,14 @@ def shortened(name: str, longest: int = 28) -> str:
 
 def loadings(components: Series, columns: Sequence[str]) -> Figure:
     """Draw components as a matrix with one row per component and one column per feature."""
-    limit = float(np.max(np.abs(components))) or 1.0
-    names = [plain_text(shortened(name)) for name in columns] if len(columns) <= 40 else []
-    room = 0.085 * max(map(len, names), default=8)
+    names = [shortened(name) for name in columns]
+    room = 0.085 * max(map(len, names)) if len(names) <= MOST_LABELS else 0.7
     with drawing():
         figure, axes = new_figure(figsize=(8.2, 0.5 + room + 0.26 * len(components)))
-        image = axes.imshow(components, cmap=DIVERGING, vmin=-limit, vmax=limit, aspect="auto")
+        ComponentsDisplay(components, feature_names=names).plot(ax=axes)
+        axes.set_xlabel("" if len(names) <= MOST_LABELS else "column")
+        axes.tick_params(axis="x", labelsize=8)
         axes.grid(visible=False)
-        axes.set_ylabel("component")
-        axes.set_yticks(range(len(components)), [str(i) for i in range(len(components))])
-        if names:
-            axes.set_xticks(range(len(columns)), names, rotation=60, ha="right", fontsize=8)
-        else:
-            axes.set_xlabel("column")
-        figure.colorbar(image, ax=axes, shrink=0.9, label="loading")
         return figure
 
 
@@ -177,10 +141,9 @@ def relevances(
             )
         axes.set(xlabel="column", ylabel="relevance")
         axes.set_ylim(bottom=0)
-        if len(names) <= 40:
-            axes.set_xticks(
-                order, [plain_text(name) for name in names], rotation=60, ha="right", fontsize=8
-            )
+        if len(names) <= MOST_LABELS:
+            label_features(axes, names)
+            axes.tick_params(axis="x", labelsize=8)
             axes.set_xlabel("")
         axes.legend(loc="lower left", bbox_to_anchor=(0, 1), ncol=2, borderaxespad=0.2)
         return figure

@@ -364,7 +364,7 @@ def _components(table: Table, model: Any) -> Plot:
         figure = figures.loadings(drawn, table.columns)
     else:
         titles = [f"{index}: {share:.1%}" for index, share in enumerate(shares)]
-        figure = figures.image_grid(drawn.reshape(-1, *table.image_shape), titles, signed=True)
+        figure = figures.image_grid(drawn.reshape(-1, *table.image_shape), titles)
     numbers = {"component": range(len(drawn)), "share of variance": shares}
     caption = (
         f"The first {count(len(drawn), 'component')}, by decreasing variance; red is positive, "
