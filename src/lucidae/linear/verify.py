@@ -664,16 +664,19 @@ def _compare_with_data(model: Any, data: Data) -> dict[str, float]:
     inside = images[2 * k :] @ basis
     outside = data.n_features - basis.shape[1]
     level = ratio * max(0.0, data.trace - float(np.trace(inside))) / outside if outside else 0.0
-    # The deviation of a code is compared where Σ has digits in the direction of its encoder row.
-    rounding = (data.error + data.rounding) * ratio * np.sum(encoder**2, axis=1)
-    whole = codes**2 > 1e10 * rounding
+    # The deviation of a code is 1 if the code seems to have no variance. Otherwise what the error
+    # of Σ explains does not count.
+    rounding = 4 * (data.error + data.rounding) * ratio * np.sum(encoder**2, axis=1)
+    varies = codes**2 > 100 * rounding
+    granted = rounding / np.where(varies, codes, 1.0)
+    away = np.where(varies, np.maximum(np.abs(model.code_deviations - codes) - granted, 0.0), 0.0)
     weight = model.weight if data.weight is None else data.weight
     return {
         "explained_variance_": max(
             _apart(model.variances, along * ratio, total),
             float(np.max(np.diff(model.variances), initial=0.0)) / total,
         ),
-        "whitened codes": _apart(model.code_deviations[whole], codes[whole]),
+        "whitened codes": float(away.max(initial=0.0)) / max(float(codes.max(initial=0.0)), TINY),
         "noise_variance_": max(
             _apart(model.inside, inside * ratio, total),
             abs(model.total_variance - data.trace * ratio) / total,
