@@ -50,12 +50,12 @@ def image_grid(images: Series, titles: Sequence[str], *, columns: int = 10) -> F
     height, width = images.shape[1:]
     room = 2 + width // 4  # above an image, in pixels
     with drawing():
-        axes = _sheet(images, columns, room, cmap=DIVERGING, vmin=-limit, vmax=limit)
+        figure, axes = _sheet(images, columns, room, cmap=DIVERGING, vmin=-limit, vmax=limit)
         for index, title in enumerate(titles):
             row, column = divmod(index, columns)
             place = (column * (width + 1) + width / 2, row * (height + room) + room - 1)
             axes.text(*place, title, ha="center", fontsize=8)
-        return axes.figure
+        return figure
 
 
 def image_rows(rows: Mapping[str, Series]) -> Figure:
@@ -64,22 +64,22 @@ def image_rows(rows: Mapping[str, Series]) -> Figure:
     low, high = float(np.min(first)), float(np.max(first))
     with drawing():
         images = np.concatenate([*rows.values()])
-        axes = _sheet(images, len(first), 1, cmap="gray_r", vmin=low, vmax=high)
+        figure, axes = _sheet(images, len(first), 1, cmap="gray_r", vmin=low, vmax=high)
         pitch = first.shape[1] + 1
         axes.set_yticks((np.arange(len(rows)) + 0.5) * pitch, [*rows], color=LIGHT["ink"])
-        return axes.figure
+        return figure
 
 
-def _sheet(images: Series, columns: int, room: int, **scale: Any) -> Any:
-    """Draw images in a grid as a single one, with `room` pixels above each; return its axes."""
+def _sheet(images: Series, columns: int, room: int, **scale: Any) -> tuple[Figure, Any]:
+    """Draw images in a grid as a single one, with `room` pixels above each."""
     sheet = image_sheet(images, columns, room)
-    _, axes = new_figure(figsize=(8.2, 8.2 * sheet.shape[0] / sheet.shape[1]))
+    figure, axes = new_figure(figsize=(8.2, 8.2 * sheet.shape[0] / sheet.shape[1]))
     axes.imshow(sheet, **scale)
     axes.set(xticks=[], yticks=[])
     axes.spines[:].set_visible(False)
     axes.tick_params(length=0)
     axes.grid(visible=False)
-    return axes
+    return figure, axes
 
 
 def shortened(name: str, longest: int = 28) -> str:
@@ -93,7 +93,7 @@ def loadings(components: Series, columns: Sequence[str]) -> Figure:
     names = [shortened(name) for name in columns]
     room = 0.085 * max(map(len, names)) if len(names) <= MOST_LABELS else 0.7
     with drawing():
-        figure, axes = new_figure(figsize=(8.2, 0.5 + room + 0.26 * len(components)))
+        figure, axes = new_figure(figsize=(8.2, 0.5 + room + 0.22 * len(components)))
         ComponentsDisplay(components, feature_names=names).plot(ax=axes)
         axes.set_xlabel("" if len(names) <= MOST_LABELS else "column")
         axes.tick_params(axis="x", labelsize=8)
