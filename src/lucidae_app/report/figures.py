@@ -93,7 +93,7 @@ def loadings(components: Series, columns: Sequence[str]) -> Figure:
     names = [shortened(name) for name in columns]
     room = 0.085 * max(map(len, names)) if len(names) <= MOST_LABELS else 0.7
     with drawing():
-        figure, axes = new_figure(figsize=(8.2, 0.5 + room + 0.22 * len(components)))
+        figure, axes = new_figure(figsize=(8.2, 0.5 + room + 0.2 * len(components)))
         ComponentsDisplay(components, feature_names=names).plot(ax=axes)
         axes.set_xlabel("" if len(names) <= MOST_LABELS else "column")
         axes.tick_params(axis="x", labelsize=8)
