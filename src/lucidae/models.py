@@ -39,6 +39,7 @@ from lucidae._version import __version__
 from lucidae.arrays import is_array, to_numpy
 from lucidae.base import CertifiedMixin
 from lucidae.certificates.claims import Certificate, Claim
+from lucidae.certificates.sketch import Sketch
 from lucidae.io import (
     EXPANSION,
     SMALL,
@@ -50,6 +51,7 @@ from lucidae.io import (
     save_arrays,
 )
 from lucidae.iteration import History, Status
+from lucidae.moments import SecondMoment
 from lucidae.validation import install_command
 
 FORMAT = 3
@@ -517,6 +519,7 @@ class Snapshot(NamedTuple):
 STATUS = As(str, lambda status: status.value, Status)
 DTYPE = As(str, lambda array: str(to_numpy(array).dtype), lambda name: np.empty(0, dtype=name))
 HISTORY = Record(History, iterations="i:h", values=object)
+MOMENT = Record(SecondMoment, weight=float, squares="mm", center="m", offset="m", rounding=float)
 CERTIFICATE = Record(
     Certificate,
     title=str,
@@ -527,6 +530,12 @@ CERTIFICATE = Record(
     ),
     evidence=object,
 )
+
+
+def sketch_record(m: str, images: str, peaks: str) -> Record:
+    """Return how a sketch is stored, with the letters of features, random directions and peaks."""
+    sums = {"shift": m, "sums": m, "images": images, "peaks": peaks}
+    return Record(Sketch, weight=float, size=float, depth=int, rows=int, **sums)
 
 
 def _alternatives(kind: Any) -> tuple[Any, ...]:

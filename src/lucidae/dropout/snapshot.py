@@ -6,14 +6,22 @@ from typing import Any
 
 import numpy as np
 
-from lucidae.certificates.sketch import Sketch
 from lucidae.dropout.factorization import FactorsState
 from lucidae.dropout.network import NetworkState, TrainedNetwork
 from lucidae.dropout.path import CrossValidation
 from lucidae.dropout.problem import DropoutObjective, RowMean, Weights, host
 from lucidae.dropout.solvers import ExactSolution
-from lucidae.models import CERTIFICATE, DTYPE, HISTORY, STATUS, Record, Snapshot
-from lucidae.moments import SecondMoment
+from lucidae.models import (
+    CERTIFICATE,
+    DTYPE,
+    HISTORY,
+    MOMENT,
+    STATUS,
+    Record,
+    Snapshot,
+    sketch_record,
+    with_size,
+)
 
 __all__ = ["SNAPSHOTS"]
 
@@ -70,22 +78,10 @@ _OPTIMUM = Record(
     value=float,
     next_singular_value=float,
 )
-_MEANS = {"weight": float, "center": "p", "offset": "p"}
-_SKETCH = Record(
-    Sketch,
-    shift="p",
-    weight=float,
-    sums="p",
-    images="dp",
-    size=float,
-    depth=int,
-    rows=int,
-    peaks="kt",
-)
 _NETWORK = {
     "moment": (
-        Record(RowMean, vars, _row_mean, deviations="p", **_MEANS),
-        Record(SecondMoment, squares="pp", rounding=float, **_MEANS),
+        Record(RowMean, vars, _row_mean, deviations="p", weight=float, center="p", offset="p"),
+        with_size(MOMENT, "m", "p"),
     ),
     "strength": float,
     "width": int,
@@ -100,7 +96,7 @@ _NETWORK = {
         history=HISTORY,
     ),
     "row_objective": object,
-    "sketch": _SKETCH,
+    "sketch": sketch_record("p", "dp", "kt"),
     "scales": "p",
     "objective": float,
     "judged": CERTIFICATE,

@@ -16,7 +16,7 @@ import numpy as np
 from sklearn.utils import check_random_state
 
 from lucidae.arrays import Array, eigh_descending, machine_epsilon, namespace, scalar, where_set
-from lucidae.counting import CRITERIA, check_criterion
+from lucidae.counting import CRITERIA, ComponentCount, check_criterion
 from lucidae.iteration import History, Status
 from lucidae.linear.objectives import (
     BrockettRule,
@@ -606,6 +606,8 @@ class Model:
     noise_variance: float
     weight: float  # sum of the weights of the training rows
     outcome: TrainedWeights  # the weights as trained, before ordering, and how they were found
+    spectrum: Spectrum | None = None  # the eigenpairs from which the model was computed
+    count: ComponentCount | None = None  # the result of a criterion for the number of latents
 
     @property
     def degrees(self) -> float:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
-from lucidae.certificates.sketch import Sketch
 from lucidae.counting import ComponentCount, count_in_spectrum, is_criterion
 from lucidae.linear.methods import (
     Method,
@@ -25,8 +25,7 @@ from lucidae.linear.weights import (
     UntiedWeights,
     VariationalWeights,
 )
-from lucidae.models import DTYPE, HISTORY, STATUS, Record, Snapshot
-from lucidae.moments import SecondMoment
+from lucidae.models import DTYPE, HISTORY, MOMENT, STATUS, Record, Snapshot, sketch_record
 from lucidae.rows.operator import MomentRows
 from lucidae.spectrum import Spectrum, leading
 
@@ -46,9 +45,8 @@ def _made_method(name: str, **settings: Any) -> Method:
 
 # Letters: k latents, m features, r dimensions of the decoder, q eigenvalues, d random directions,
 # o latents of probabilistic PCA, p latents of an earlier fit, c scores of a criterion, a random
-# directions of a sketch.
+# directions of a sketch, u of its rows (b numbers each).
 _NUMBERS = {"noise": float, "weight": float}
-_MOMENT = Record(SecondMoment, weight=float, squares="mm", center="m", offset="m", rounding=float)
 _OPTIONS = Record(
     Options,
     lambda options: options.arguments,
@@ -116,65 +114,39 @@ _STREAM = Record(
     curvature=float,
     inside="kk",
 )
-_SKETCH = Record(
-    Sketch,
-    shift="m",
-    weight=float,
-    sums="m",
-    images="am",
-    size=float,
-    depth=int,
-    rows=int,
-    peaks="bu",
-)
-
-
-class _Probe:
-    """What earlier versions stored to test a second moment; it is read and ignored."""
-
-
-_PROBE = Record(
-    _Probe,
-    None,
-    lambda **_: None,
-    directions="dm",
-    weight=float,
-    mean="d",
-    scatter="dd",
-    size=float,
-    rows=int,
-)
-
+# What earlier versions stored to test a second moment; it is read and ignored.
+_TESTED = {"directions": "dm", "weight": float, "mean": "d", "scatter": "dd"}
+_PROBE = Record(object, None, lambda **_: None, **_TESTED, size=float, rows=int)
 
 _SHOWN = ("options", "previous", "stream", "observed")
-_HIDDEN = ("rounding", "sketch", "spectrum", "count")
 
 
 def _fields(state: LinearState) -> dict[str, Any]:
     """Return the parts of a state; the model of a stream follows from the stream."""
     count = state.component_count  # computed together with the model
+    model = state._model if state.stream is None else None
     parts = {name: getattr(state, name) for name in _SHOWN}
-    parts |= {name: getattr(state, f"_{name}") for name in _HIDDEN}
-    parts["model"] = state._model if state.stream is None else None
     parts["moment" if state.stream is None else "seen"] = state.moment
-    parts["sketch"], parts["count"] = state.saved_sketch(), count
+    parts |= {"model": model, "spectrum": getattr(model, "spectrum", None), "count": count}
+    parts |= {"rounding": state._rounding, "sketch": state.saved_sketch()}
     return parts | {"dtype": state.reference}
 
 
 def _made(options: Options, dtype: Any, **parts: Any) -> LinearState:
     """Return the state with the given parts."""
-    parts.pop("probe", None)
-    moments = parts.pop("moment", None), parts.pop("seen", None)
     state = LinearState(options, dtype)
-    state._moment = moments[0] or moments[1]
+    known = {name: parts.pop(name, None) for name in ("spectrum", "count")}
+    moments = [parts.pop(name, None) for name in ("moment", "seen", "probe")]
+    parts["moment"] = moment = moments[0] or moments[1]
     for name, part in parts.items():
         setattr(state, name if name in _SHOWN else f"_{name}", part)
     # Files of earlier versions have no sketch, and no result of a criterion.
     state._given = state._sketch is None
-    if is_criterion(options.n_components) and state._count is None and state._moment is not None:
-        spectrum = leading(MomentRows(state._moment), None)
-        assert spectrum is not None, "a matrix has all eigenvalues"
-        state._count = count_in_spectrum(options.n_components, spectrum, state._moment.weight)
+    if is_criterion(options.n_components) and known["count"] is None and moment is not None:
+        spectrum = leading(MomentRows(moment), None)
+        known["count"] = count_in_spectrum(options.n_components, spectrum, moment.weight)
+    if state._model is not None:
+        state._model = replace(state._model, **known)
     return state
 
 
@@ -184,11 +156,11 @@ STATE = Record(
     _made,
     dtype=DTYPE,
     options=_OPTIONS,
-    moment=_MOMENT,
+    moment=MOMENT,
     rounding=float,
-    seen=_MOMENT,
+    seen=MOMENT,
     probe=_PROBE,
-    sketch=_SKETCH,
+    sketch=sketch_record("m", "am", "bu"),
     spectrum=Record(
         Spectrum,
         # The eigenvectors are not used any more, only their length.

@@ -91,13 +91,8 @@ Measures = Mapping[str, Callable[[Any], Array]]
 """Functions of weights whose values the history records beside the loss, by name."""
 
 
-def solve(
-    options: Options, rows: RowOperator, previous: Any = None
-) -> tuple[Model, Spectrum | None, ComponentCount | None]:
-    """Fit the model by the solver that the estimator's arguments name.
-
-    The eigenpairs from which it was computed, and the result of a criterion, are returned too.
-    """
+def solve(options: Options, rows: RowOperator, previous: Any = None) -> Model:
+    """Fit the model by the solver that the estimator's arguments name."""
     wanted = options.n_components
     # 1) The eigenpairs that are needed before the number of latents and the penalties are known.
     spectrum = None
@@ -114,11 +109,12 @@ def solve(
     k, count = resolve_components(wanted, rows, spectrum)
     if options.closed_form:
         assert spectrum is not None, "resolve_components refuses what needs a missing spectrum"
-        spectrum = refined(rows, spectrum, k)
-        return closed_form(options, k, spectrum, rows), spectrum, count
+        model = closed_form(options, k, refined(rows, spectrum, k), rows)
+        return model if count is None else replace(model, count=count)
     rng = options.rng()
     outcome = _trained_outcome(options, rows, options.make(k, spectrum, rng), k, rng, previous)
-    return build_model(outcome, rows.mean, rows.weight, rows), spectrum, count
+    model = build_model(outcome, rows.mean, rows.weight, rows)
+    return replace(model, spectrum=spectrum, count=count)
 
 
 def closed_form(options: Options, k: int, spectrum: Spectrum, data: Any) -> Model:
@@ -206,6 +202,7 @@ def build_model(
         ratio * left / outside if outside else 0.0,
         weight,
         outcome,
+        spectrum,
     )
 
 

@@ -39,7 +39,7 @@ from lucidae.rows.operator import (
     RowOperator,
     TrainingRows,
 )
-from lucidae.spectrum import Spectrum, leading
+from lucidae.spectrum import leading
 
 __all__ = ["LinearState"]
 
@@ -63,8 +63,6 @@ class LinearState(FittedState):
         # parameters that were estimated from rows with missing entries
         self.observed: ObservedGaussian | None = None
         self._model: Model | None = None
-        self._spectrum: Spectrum | None = None  # from which the model was computed
-        self._count: ComponentCount | None = None  # result of a criterion
         self._moment: SecondMoment | None = None  # of all rows, if it is small
         self._rounding = 0.0  # of the second moment that was fitted, which may not be stored
         self._sketch: Sketch | None = None  # of all rows, which tests the second moment
@@ -80,7 +78,7 @@ class LinearState(FittedState):
         nobody may refer, a sketch tests the second moment. If none of these can be stored, the
         certificate is computed now.
         """
-        self._model, self._spectrum, self._count = solve(self.options, data, self.previous)
+        self._model = solve(self.options, data, self.previous)
         self.previous = self._model.outcome.weights
         small, moment = data.n_features <= STORED_FEATURES, data.moment
         self._rows, self._sketch = None, sketch if small else None
@@ -101,8 +99,11 @@ class LinearState(FittedState):
             self._sketch = sketch if small else None
         elif isinstance(data, BlockRows):
             again = RereadRows(data.passes, data.n_features)
-        # The second moment alone does not determine components of small variance.
-        if self._moment is None or (self.refined and again is not None):
+        # Where rounding errors of the second moment hide components of small variance, the fit used
+        # the rows beside it (`lucidae.spectrum`), and the certificate must too.
+        spectrum = self._model.spectrum
+        refined = spectrum is not None and spectrum.beyond is not None
+        if self._moment is None or (refined and again is not None):
             self._certificate = self.certify(self._data(moment, sketch, again), title)
 
     def after(self, options: Options, X: Any, weights: Array | None) -> LinearState:
@@ -168,13 +169,13 @@ class LinearState(FittedState):
         found.warn()
         if found.criterion is not None:
             latents_counted(found.criterion)
-        self.observed, self._count = found.gaussian, found.criterion
-        gaussian, k = found.gaussian, found.n_components
-        self._spectrum = gaussian.spectrum(min(k + 1, gaussian.mean.shape[0]))
-        model = closed_form(self.options, k, self._spectrum, gaussian)
+        self.observed = gaussian = found.gaussian
+        k = found.n_components
+        spectrum = gaussian.spectrum(min(k + 1, gaussian.mean.shape[0]))
+        model = closed_form(self.options, k, spectrum, gaussian)
         status, n_iter = found.ended.status, max(1, found.ended.n_iter)
         outcome = replace(model.outcome, status=status, n_iter=n_iter, history=found.history)
-        self._model = replace(model, outcome=outcome)
+        self._model = replace(model, outcome=outcome, count=found.criterion)
 
     def certify_observed(self, X: Any, weights: Any, title: str) -> Certificate:
         """Return the certificate of a fit to rows X (n, m) with missing entries.
@@ -230,15 +231,6 @@ class LinearState(FittedState):
             return self._moment
 
     @property
-    def refined(self) -> bool:
-        """Whether the fit used the rows beside their second moment, and the certificate must too.
-
-        This is so if rounding errors of the second moment hide components of small variance, see
-        `lucidae.spectrum`.
-        """
-        return self._spectrum is not None and self._spectrum.beyond is not None
-
-    @property
     def model(self) -> Model:
         """The fitted model; it is computed when it is first read."""
         if self._model is None:
@@ -249,8 +241,7 @@ class LinearState(FittedState):
                 many = self.moment.n_features >= TIMED_FEATURES
                 shown = self.options.training.verbose
                 with elapsed("solving", shown) if many else nullcontext():
-                    found = solve(self.options, MomentRows(self.moment), self.previous)
-                self._model, self._spectrum, self._count = found
+                    self._model = solve(self.options, MomentRows(self.moment), self.previous)
                 self.previous = self._model.outcome.weights
         return self._model
 
@@ -262,7 +253,7 @@ class LinearState(FittedState):
         """
         if self.stream is not None:
             return None
-        _, spectrum = self.model, self._spectrum  # which is computed together with the model
+        spectrum = self.model.spectrum
         if spectrum is None or isinstance(self.options.n_components, int):
             spectrum = None if self.moment is None else leading(MomentRows(self.moment), None)
         return None if spectrum is None else spectrum.resolved(spectrum.n_features)
@@ -270,9 +261,7 @@ class LinearState(FittedState):
     @property
     def component_count(self) -> ComponentCount | None:
         """Result of the criterion that `n_components` names; None if it names no criterion."""
-        if is_criterion(self.options.n_components):
-            _ = self.model  # which is computed together with it
-        return self._count
+        return self.model.count if is_criterion(self.options.n_components) else None
 
     @property
     def last_weights(self) -> Any:
