@@ -26,7 +26,6 @@ from lucidae.linear.objectives import Reconstruction, RotationAugmentedRule
 from lucidae.linear.verify import find_leading, mean_difference
 from lucidae.linear.weights import DescentSettings, TiedWeights, UntiedWeights
 from lucidae.moments import SecondMoment
-from lucidae.rows import ReadInterrupted
 from lucidae.rows.kinds import AlignedBlocks, LoadedRows, aligned_blocks, in_memory
 from lucidae.rows.operator import EXACT_FEATURES
 from lucidae.rows.passes import Passes, fold, load_rows, no_moment, nothing_read
@@ -57,9 +56,6 @@ WORDS = {
 # differences of the other attributes. If the claim holds, it fails after one of these is changed by
 # one part in a thousand.
 ATTRIBUTES = 5e-4
-
-# Attributes whose squares are compared with the data.
-SQUARED = ("singular_values_",)
 
 # Number of rounding errors that are granted to a mean of another library, of its own dtype.
 SUMMED = 1e4
@@ -280,19 +276,54 @@ def certify_components(subject: Any, X: Any, *, sample_weight: Any = None) -> Ce
 
 
 def _attributes_claim(subject: Any, components: Vector, mean: Any, data: Data) -> Claim:
-    """Return the claim that the attributes of the subject besides `components_` agree with data."""
-    statement = "the other attributes agree with the data (largest relative difference)"
-    text = Claim("attributes", statement, "definition of the attributes")
-    found = {
-        name: _difference(given, candidates, data.n_features, 2 if name in SQUARED else 1)
-        for name, candidates in _expected(subject, components, mean, data).items()
-        if (given := getattr(subject, name, None)) is not None
+    """Return the claim that the attributes of the subject besides `components_` agree with data.
+
+    An attribute may have several values. For n rows, PCA divides sums of squares by n − 1 and
+    TruncatedSVD by n. For the noise variance scikit-learn divides by min(n, m) − k, for m features
+    and k components, and Tipping & Bishop (1999) by m − k; the variances along the components are
+    subtracted from the total, or those that the subject states, because small errors of a
+    randomised solver would be large ones of what is left. IncrementalPCA computes it from what the
+    last batch leaves, so that it depends on the batches and not on the data alone.
+    """
+    (k, m), n, total = components.shape, data.weight, max(data.trace, TINY)
+    along = np.sum(data.apply(components) * components, axis=1)
+    top, unbiased = float(np.max(along)), n / (n - 1.0) if n is not None and n > 1.0 else 1.0
+    # 1) The values that each attribute may have, and the size of their rounding errors.
+    expected: dict[str, tuple[list[Any], float]] = {
+        "explained_variance_": ([along, unbiased * along], unbiased * top),
+        "explained_variance_ratio_": ([along / total], top / total),
     }
+    if n is not None:
+        squares = along if mean is not None else along + (components @ data.mean.value) ** 2
+        expected["singular_values_"] = [n * squares], n * float(np.max(squares))
+    if n is not None and (
+        not hasattr(subject, "partial_fit") or getattr(subject, "batch_size_", 0) >= n
+    ):
+        stated = _finite(getattr(subject, "explained_variance_", None), along.shape)
+        counts = [count for count in (min(n, m) - k, m - k) if count > 0]
+        levels = [
+            max(0.0, f * data.trace - float(np.sum(part))) / count
+            for f in (1.0, unbiased)
+            for part in ([f * along] if stated is None else [f * along, stated[0]])
+            for count in counts
+        ]
+        expected["noise_variance_"] = levels or [0.0], data.trace / min(counts, default=1)
+    # 2) The differences of the given values to the nearest of these.
+    found = {}
+    for name, (values, size) in expected.items():
+        if (given := getattr(subject, name, None)) is not None:
+            power = 2 if name == "singular_values_" else 1  # of small ones, squares have the digits
+            found[name] = _difference(given, values, 4 * max(m, ROUNDINGS) * size, power)
     if mean is not None:
         known = _finite(mean, data.mean.value.shape)
         found["mean_"] = (
             math.inf if known is None else mean_difference(known[0], data, SUMMED * known[1])
         )
+    text = Claim(
+        "attributes",
+        "the other attributes agree with the data (largest relative difference)",
+        "definition of the attributes",
+    )
     if not found:
         why = f"{type(subject).__name__} has neither mean_ nor variances of its components."
         return replace(text, advice=why)
@@ -301,53 +332,18 @@ def _attributes_claim(subject: Any, components: Vector, mean: Any, data: Data) -
     return text.judged(found[wrong], ATTRIBUTES, advice)
 
 
-def _expected(
-    subject: Any, components: Vector, mean: Any, data: Data
-) -> dict[str, list[tuple[Any, float]]]:
-    """Return what each attribute should be, with the size of its rounding errors.
+def _difference(given: Any, values: list[Any], rounding: float, power: int) -> float:
+    """Return the relative difference of an attribute, to this power, to the nearest of its values.
 
-    There are several candidates. For n rows, PCA divides sums of squares by n − 1 and TruncatedSVD
-    by n. For the noise variance scikit-learn divides by min(n, m) − k, for m features and k
-    components, and Tipping & Bishop (1999) by m − k; the variances along the components are
-    subtracted from the total, or those that the subject states, because small errors of a
-    randomised solver would be large ones of what is left. IncrementalPCA computes it from what the
-    last batch leaves, so that it depends on the batches and not on the data alone.
+    Differences of so many roundings do not count. A relative difference d of a singular value is
+    one of about 2d of its square.
     """
-    (k, m), n, total = components.shape, data.weight, max(data.trace, TINY)
-    along = np.sum(data.apply(components) * components, axis=1)
-    unbiased = n / (n - 1.0) if n is not None and n > 1.0 else 1.0
-    expected = {
-        "explained_variance_": [(f * along, f * float(np.max(along))) for f in (1.0, unbiased)],
-        "explained_variance_ratio_": [(along / total, float(np.max(along)) / total)],
-    }
-    if n is None:
-        return expected
-    squares = along if mean is not None else along + (components @ data.mean.value) ** 2
-    expected["singular_values_"] = [(n * squares, n * float(np.max(squares)))]
-    if not hasattr(subject, "partial_fit") or getattr(subject, "batch_size_", 0) >= n:
-        stated = _finite(getattr(subject, "explained_variance_", None), along.shape)
-        expected["noise_variance_"] = [
-            (max(0.0, f * data.trace - float(np.sum(part))) / count, data.trace / count)
-            for f in (1.0, unbiased)
-            for part in ([f * along] if stated is None else [f * along, stated[0]])
-            for count in (min(n, m) - k, m - k)
-            if count > 0
-        ] or [(0.0, data.trace)]
-    return expected
-
-
-def _difference(given: Any, candidates: list[tuple[Any, float]], m: int, power: int) -> float:
-    """Return the relative difference of an attribute, to this power, to the nearest candidate.
-
-    Differences within the rounding errors of the candidate do not count. A relative difference d of
-    a singular value is one of about 2d of its square.
-    """
-    found = _finite(given, np.shape(candidates[0][0]))
+    found = _finite(given, np.shape(values[0]))
     if found is None or np.any(found[0] < 0.0):
         return math.inf
-    roundings, differences = 4 * max(m, ROUNDINGS) * found[1], []
-    for expected, size in candidates:
-        apart = np.maximum(np.abs(found[0] ** power - expected) - roundings * size, 0.0)
+    differences = []
+    for expected in values:
+        apart = np.maximum(np.abs(found[0] ** power - expected) - rounding * found[1], 0.0)
         with np.errstate(over="ignore"):  # of a direction without variance
             differences.append(float(np.max(apart / np.maximum(expected, TINY))))
     return min(differences) / power
@@ -383,10 +379,9 @@ def loaded_rows(
 
     NaN raises an error unless `missing` is true; `verbose` decides whether progress is shown.
     """
-    given: Any = {"missing": missing, "verbose": verbose}
-    if data.rows.n_features > EXACT_FEATURES:
-        return load_rows(data, no_moment, most_bytes=LOADED_BYTES, **given)
-    return load_rows(data, **given)
+    wide = data.rows.n_features > EXACT_FEATURES
+    leaf, most = (no_moment, LOADED_BYTES) if wide else (None, None)
+    return load_rows(data, leaf, most_bytes=most, missing=missing, verbose=verbose)
 
 
 class SketchedMoment(NamedTuple):
@@ -411,17 +406,12 @@ def read_sketched(
 
     `start` is the moment of rows that were read before, which is taken as data.
     """
-    try:
-        found: SketchedMoment | None
-        found = fold(data, _sketched_rows, SketchedMoment.merge, verbose=verbose)
-    except ReadInterrupted as stop:
-        kept = stop.moment
-        if start is not None:
-            kept = start if kept is None else start.merge(kept)
-        raise ReadInterrupted(kept, stop.n_rows) from None
-    if found is None:
+    before: SketchedMoment | None = None
+    if start is not None:
+        known = Sketch.given(start.mean, start.covariance, start.weight)
+        before = SketchedMoment(start, known)
+    found: SketchedMoment | None
+    found = fold(data, _sketched_rows, SketchedMoment.merge, start=before, verbose=verbose)
+    if found is None or found is before:
         raise nothing_read(data)
-    if start is None:
-        return found
-    given = Sketch.given(start.mean, start.covariance, start.weight)
-    return SketchedMoment(start, given).merge(found)
+    return found

@@ -54,6 +54,7 @@ __all__ = [
 ]
 
 Vector = np.ndarray[Any, Any]
+Product = Callable[[Vector], Vector]
 
 # Largest number of features for which all eigenvalues are computed; otherwise they are bounded.
 DENSE_FEATURES = 1024
@@ -117,32 +118,24 @@ class Leverage(NamedTuple):
     components: Vector  # the component of each, from 0; −1 for the total variance
 
 
-class _KnownProducts:
-    """Products of vectors with Σ, which are computed for new directions only.
+def _products_in(apply: Product, vectors: Vector) -> Product:
+    """Return the products with Σ, of which those in the span of some vectors are computed at once.
 
     A certificate needs those of decoder, encoder and components, which have the same few
     directions: one pass over the rows serves for all of them.
     """
+    basis = orthonormal(_unit_rows(vectors[np.all(np.isfinite(vectors), axis=1)]), ())
+    images = apply(basis)
 
-    def __init__(self, product: Callable[[Vector], Vector], m: int) -> None:
-        self.product = product
-        self.basis = self.images = np.empty((0, m))
+    def product(rows: Vector) -> Vector:
+        codes = rows @ basis.T
+        found = codes @ images
+        lost = _lengths(rows - codes @ basis) > gamma(rows.shape[1]) / 2 * _lengths(rows)
+        if np.any(lost):
+            found[lost] = apply(rows[lost])
+        return np.asarray(found)
 
-    def __call__(self, vectors: Vector) -> Vector:
-        lengths = _lengths(vectors)
-        units = vectors / np.where(lengths > 0.0, lengths, 1.0)[:, None]
-        fresh = orthonormal(units[self._outside(units)], (self.basis,))
-        if len(fresh):
-            self.basis = np.concatenate([self.basis, fresh])
-            self.images = np.concatenate([self.images, self.product(fresh)])
-        images, lost = (units @ self.basis.T) @ self.images, self._outside(units)
-        if np.any(lost):  # nearly equal vectors, of which one direction is not in the basis
-            images[lost] = self.product(units[lost])
-        return np.asarray(lengths[:, None] * images)
-
-    def _outside(self, units: Vector) -> Vector:
-        """Return which unit vectors are not in the span of the basis, up to rounding errors."""
-        return _lengths(units - (units @ self.basis.T) @ self.basis) > gamma(units.shape[1]) / 2
+    return product
 
 
 # Eigenvalues and distances to the principal axes -------------------------------------------------
@@ -200,12 +193,8 @@ def find_leading(data: Data, atoms: Vector) -> tuple[Data, Leading]:
         finite, zero = bool(np.all(np.isfinite(atoms))), not np.any(np.abs(atoms) > SHORTEST)
         if not finite or zero or not data.trace > data.rounding:
             return data, _unknown(k, data, 1.0 if finite else math.nan)
-        rows = data.rows
-        few = (
-            isinstance(rows, GivenRows)
-            and rows.shape[0] < min(rows.shape[1], FEW_ROWS)
-            and math.prod(rows.shape) <= LARGEST_COPY
-        )
+        shape = data.rows.shape if isinstance(data.rows, GivenRows) else (math.inf,)
+        few = shape[0] < min(data.n_features, FEW_ROWS) and math.prod(shape) <= LARGEST_COPY
         found = _of_few_rows(data, atoms) if few else _of_products(data, atoms)
     # 1. Components of small variance: the rows have more digits than their second moment.
     lost = found.unidentifiable(k)
@@ -280,9 +269,7 @@ def _of_products(data: Data, atoms: Vector) -> Leading:
     # Starts that depend on the data: nobody can choose data that are orthogonal to them.
     seen = data.variances, data.mean.value, basis
     starts = drawn_after((min(STARTS, m - basis.shape[1]), m), *seen)
-    # Products with the Krylov space are needed once.
-    product = data.apply.product if isinstance(data.apply, _KnownProducts) else data.apply
-    rest = Complement(product, basis, data.error, starts)
+    rest = Complement(data.apply, basis, data.error, starts)
     span = _Span.of(data, atoms)
     # No eigenvalue outside of the span exceeds the trace outside of the span.
     rest.bound = max(data.trace - float(np.sum(span.values)), 0.0) + 4 * data.error
@@ -301,7 +288,7 @@ def _of_products(data: Data, atoms: Vector) -> Leading:
     # Where the eigenvalues outside are nearly equal, a factorisation of a tested matrix decides.
     level = last - 2.0 * span.size / FAR
     if data.moment is not None and m**3 <= LARGEST_CHOLESKY and rest.found < level < rest.bound:
-        whole = product(np.eye(m))
+        whole = data.apply(np.eye(m))
         if is_below((whole + whole.T) / 2, span.basis, level, 4 * data.error):
             rest.bound = level
     # Residuals that are nearly zero do not raise the Ritz values of the span.
@@ -429,9 +416,8 @@ def _column_space(atoms: Vector) -> tuple[Vector, float]:
 
 def _unit_rows(rows: Vector) -> Vector:
     """Return the rows scaled to unit length, without those that are zero."""
-    peaks = np.max(np.abs(rows), axis=1, initial=0.0)
-    rows = rows[~(peaks <= SHORTEST)] / peaks[~(peaks <= SHORTEST), None]
-    return np.asarray(rows / np.sqrt(np.sum(rows * rows, axis=1))[:, None])
+    lengths = _lengths(rows)
+    return np.asarray(rows[~(lengths <= SHORTEST)] / lengths[~(lengths <= SHORTEST), None])
 
 
 def _misalignments(atoms: Vector, axes: Vector) -> Vector:
@@ -515,18 +501,16 @@ class WeightFigures:
         if 0.0 < data.trace < math.inf and objective.independent and rule.independent:
             unit = float(2.0 ** round(math.log2(data.trace / data.n_features) / 2))
         scaled = data.in_units(unit)
-        if scaled.matrix is None and scaled.factor is None:
-            scaled = replace(scaled, apply=_KnownProducts(scaled.apply, data.n_features))
         weights = weights.in_units(1.0 / unit)
+        if scaled.matrix is None and scaled.factor is None:
+            used = [weights.atoms, weights.encoder]
+            used += [] if model is None else [model.components, model.encoder, model.basis.T]
+            scaled = replace(scaled, apply=_products_in(scaled.apply, np.concatenate(used)))
         scaled, self._leading = find_leading(scaled, weights.atoms)
         self._objective = objective.in_units(unit)
         self._rule = self._objective if rule is objective else rule  # others have no unit
-        self._terms, self._unit, self._model, self._running = (
-            Terms(weights, scaled),
-            unit,
-            model,
-            running,
-        )
+        self._terms, self._unit = Terms(weights, scaled), unit
+        self._model, self._running = model, running
         self.data = scaled.in_units(1.0 / unit)  # in the units of the user
         self.leverage = find_leverage(self.data, weights.atoms)
         known = self._leading
