@@ -468,24 +468,21 @@ class LinearAutoencoder(
         LinearAutoencoder
             The fitted estimator itself.
         """
-        with suggesting_em(self, X):
-            return self._add_batch(X, None, sample_weight)
-
-    def _add_batch(self, X: Any, y: Any, sample_weight: Any) -> Self:  # noqa: ARG002
         options = self._options()
         check_batch(X)
         first = not hasattr(self, "_state")
-        X = self._rows(X, reset=first, finite=sample_weight is not None)
-        weights = check_weights(sample_weight, X)
-        options.check_before_solving(X.shape[1])
-        before = LinearState(options, reference_array(X)) if first else self._state
-        missing = self.handle_missing == "em" and has_missing(X)
-        if missing or before.observed is not None:
-            raise ValueError(
-                "rows with missing entries were given to partial_fit, or to fit before it, but "
-                "handle_missing='em' needs all rows at once: give all of them to fit."
-            )
-        state = before.after(options, X, weights)
+        with suggesting_em(self, X):
+            rows = self._rows(X, reset=first, finite=sample_weight is not None)
+            weights = check_weights(sample_weight, rows)
+            options.check_before_solving(rows.shape[1])
+            before = LinearState(options, reference_array(rows)) if first else self._state
+            missing = self.handle_missing == "em" and has_missing(rows)
+            if missing or before.observed is not None:
+                raise ValueError(
+                    "rows with missing entries were given to partial_fit, or to fit before it, but "
+                    "handle_missing='em' needs all rows at once: give all of them to fit."
+                )
+            state = before.after(options, rows, weights)
         state.check_range()
         self._state = state
         return self
@@ -497,10 +494,7 @@ class LinearAutoencoder(
 
         `given` are all rows and weights, by whose numbers the certificate names rows.
         """
-        weight = scalar(namespace(X).sum(weights))
-        if weight <= 1.0:
-            raise _too_light(weight)
-        state = LinearState(options, reference_array(X))
+        state = _new_state(options, scalar(namespace(X).sum(weights)), reference_array(X))
         previous = None
         if self.warm_start and hasattr(self, "_state"):
             previous = comparable(self._state.parameters, X)
@@ -518,9 +512,7 @@ class LinearAutoencoder(
 
     def _fit_data(self, options: Options, data: RowOperator, sketch: Sketch | None = None) -> None:
         """Fit to data of any kind; `sketch` is that of rows that were read in blocks."""
-        if data.weight <= 1.0:
-            raise _too_light(data.weight)
-        state = LinearState(options, data.reference)
+        state = _new_state(options, data.weight, data.reference)
         if self.warm_start and hasattr(self, "_state"):
             state.previous = self._state.last_weights
         state.solve(data, type(self).__name__, sketch)
@@ -780,12 +772,14 @@ def _check_finite(values: Array, name: str) -> Array:
     return values
 
 
-def _too_light(weight: float) -> ValueError:
-    """Return the error for a sum of weights that is too small."""
-    return ValueError(
-        f"sample_weight sums to {weight:g}, expected a sum above 1, because weights are "
-        "frequencies. Multiply the weights so that they sum to the number of samples."
-    )
+def _new_state(options: Options, weight: float, reference: Array) -> LinearState:
+    """Return the state before a fit; raise a ValueError if the sum of weights is too small."""
+    if weight <= 1.0:
+        raise ValueError(
+            f"sample_weight sums to {weight:g}, expected a sum above 1, because weights are "
+            "frequencies. Multiply the weights so that they sum to the number of samples."
+        )
+    return LinearState(options, reference)
 
 
 def check_streamed(options: Options, n_features: int, start: SecondMoment | None) -> None:

@@ -292,24 +292,18 @@ class ObservedRows:
         filled = where_set(X - center, ~seen, 0.0)
         scatter = scalar(xp.sum(weights @ (filled * filled)))
         unit = math.sqrt(scatter / scalar(xp.sum(share)))
-        return cls._grouped(filled / (unit or 1.0), mask, weights, center, unit)
-
-    @classmethod
-    def _grouped(
-        cls, filled: Array, mask: Array, weights: Array, center: Array, unit: float
-    ) -> ObservedRows:
-        """Return the `ObservedRows` of centred and scaled rows, sorted by pattern."""
-        xp, seen, mass = namespace(filled), to_numpy(mask) > 0.0, to_numpy(weights)
-        used = np.flatnonzero(seen.any(axis=1) & (mass > 0.0))
-        packed = np.ascontiguousarray(np.packbits(seen[used], axis=1))
+        filled = filled / (unit or 1.0)
+        # Sorted by pattern.
+        patterns, mass = to_numpy(seen), to_numpy(weights)
+        used = np.flatnonzero(patterns.any(axis=1) & (mass > 0.0))
+        packed = np.ascontiguousarray(np.packbits(patterns[used], axis=1))
         keys = packed.view(np.dtype((np.void, packed.shape[1])))[:, 0]
         _, first, pattern = np.unique(keys, return_index=True, return_inverse=True)
         order = xp.asarray(used[np.argsort(pattern, kind="stable")], device=filled.device)
         chosen = xp.asarray(used[first], device=filled.device)
         roots = xp.sqrt(xp.take(weights, order))
         rows = xp.take(filled, order, axis=0) * roots[:, None]
-        sizes, patterns = np.bincount(pattern), seen[used[first]]
-        rows, roots, sizes = _compressed(rows, roots, sizes, patterns)
+        rows, roots, sizes = _compressed(rows, roots, np.bincount(pattern), patterns[used[first]])
         counts = np.bincount(pattern, mass[used])
         return cls(
             xp.take(mask, chosen, axis=0),
@@ -538,11 +532,9 @@ def observed_part(X: Array, weights: Array | None, names: Any = None) -> tuple[A
     if len(never):
         listed = [str(j) if names is None else repr(str(names[j])) for j in never[:10]]
         more = f" and {len(never) - 10} more" if len(never) > 10 else ""
-        one = len(never) == 1
         raise ValueError(
-            f"feature{'' if one else 's'} {', '.join(listed)}{more} of X {'has' if one else 'have'}"
-            " no observed entry, so that nothing can be estimated about "
-            f"{'it' if one else 'them'}. Remove {'this column' if one else 'these columns'}."
+            f"features {', '.join(listed)}{more} of X have no observed entry, so that nothing can "
+            "be estimated about them. Remove these columns."
         )
     index = xp.asarray(np.flatnonzero(used), device=X.device)
     X, weights = xp.take(X, index, axis=0), xp.take(weights, index)

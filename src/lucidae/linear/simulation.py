@@ -275,26 +275,26 @@ class Ensemble:
         rng = np.random.default_rng(runs[0].seed)
         self.method = _method(runs[0], plan, rng)
         check_optimizer(self.method.name, self.method.rule, runs[0].optimizer)
-        self.in_eigenbasis = self.optimizer is not Adam and not self._needs_rows
-        self.full, basis = self._basis()
+        needs_rows = self.method.rule.needs_rows or plan.batch_size is not None
+        self.in_eigenbasis = self.optimizer is not Adam and not needs_rows
+        self.full: Covariance
+        if self.in_eigenbasis:
+            self.full, basis = (
+                EigenbasisCovariance(self.values),
+                eye_like(len(self.values), self.values),
+            )
+        else:
+            self.full = DenseCovariance((self.vectors * self.values) @ self.vectors.mT)
+            basis = self.vectors
         self.distances = axis_distances(basis[:, : plan.k])
+        rows, size = plan.rows, plan.batch_size
+        self.steps = 1 if rows is None or size is None else -(-int(rows.shape[0]) // size)
         # Masks of all rows are drawn outside of the steps, which can then be recorded.
-        self.masks = rng if self.method.rule.needs_rows and self._steps_per_epoch == 1 else None
+        self.masks = rng if self.method.rule.needs_rows and self.steps == 1 else None
         if self.masks is not None:
             rows = self._rows()
             self.full = rows_covariance(rows, 0.0 * rows[0, :], 0.0 * rows[:, 0] + 1.0)
-        drawn = self._needs_rows and self.masks is None
-        self.batches = self._batches(rng) if drawn else None
-
-    @property
-    def _needs_rows(self) -> bool:
-        return self.method.rule.needs_rows or self.plan.batch_size is not None
-
-    def _basis(self) -> tuple[Covariance, Array]:
-        """Return the second moment and its eigenvectors in the basis of the simulation."""
-        if self.in_eigenbasis:
-            return EigenbasisCovariance(self.values), eye_like(len(self.values), self.values)
-        return DenseCovariance((self.vectors * self.values) @ self.vectors.mT), self.vectors
+        self.batches = self._batches(rng) if needs_rows and self.masks is None else None
 
     def _rows(self) -> Array:
         if self.plan.rows is None:
@@ -334,7 +334,7 @@ class Ensemble:
         `drawn` are the random numbers of the masks of all rows.
         """
         optimizer, rule = self.optimizer(rates, self.plan.momentum), cast(Any, self.method.rule)
-        for _ in range(self._steps_per_epoch):
+        for _ in range(self.steps):
             if drawn is not None:
                 direction = rule.sampled(state.weights, self.full, drawn)
             else:
@@ -343,11 +343,6 @@ class Ensemble:
             moved = optimizer.update(state, direction)
             state = moved._replace(weights=rule.retract(moved.weights))
         return state
-
-    @property
-    def _steps_per_epoch(self) -> int:
-        rows, size = self.plan.rows, self.plan.batch_size
-        return 1 if rows is None or size is None else -(-int(rows.shape[0]) // size)
 
     def record(self) -> list[Trajectory]:
         """Train all runs for `plan.n_epochs` epochs and return one trajectory per run."""

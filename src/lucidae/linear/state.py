@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from lucidae.arrays import Array, as_double, like, namespace, to_numpy
+from lucidae.arrays import Array, as_double, fields_beside, like, namespace, to_numpy
 from lucidae.arrays.threads import fork_safe
 from lucidae.base import FittedState, changed_attributes
 from lucidae.certificates.claims import Certificate, undecided
@@ -28,7 +28,7 @@ from lucidae.linear.claims import LinearFigures, certificate
 from lucidae.linear.methods import Model, Options
 from lucidae.linear.missing import ObservedGaussian, fit_observed, gaussian_of
 from lucidae.linear.solvers import StreamFit, closed_form, latents_counted, solve
-from lucidae.linear.verify import ObservedFigures, Parameters, data_of_parameters, observed_figures
+from lucidae.linear.verify import ObservedFigures, data_of_parameters, observed_figures
 from lucidae.moments import SecondMoment
 from lucidae.rows.operator import (
     CHANGED_ROWS,
@@ -182,12 +182,11 @@ class LinearState(FittedState):
 
         If X is None, the parameters are not judged.
         """
-        fitted = self.parameters
-        model = Parameters(to_numpy(fitted.mean), to_numpy(fitted.loadings), fitted.noise)
+        model = fields_beside(self.parameters, np.empty(0))
         encoder = to_numpy(as_double(self.model.encoder))
         converged = self.observed is None or self.model.outcome.status.ok
         found = observed_figures(model, encoder, X, weights, converged)
-        return self.certify(data_of_parameters(model, fitted.weight, X, weights), title, found)
+        return self.certify(data_of_parameters(model, X, weights), title, found)
 
     @property
     def parameters(self) -> ObservedGaussian:

@@ -47,7 +47,6 @@ __all__ = [
     "Leading",
     "Leverage",
     "ObservedFigures",
-    "Parameters",
     "WeightFigures",
     "data_of_parameters",
     "observed_figures",
@@ -736,29 +735,22 @@ def find_leverage(data: Data, atoms: Vector) -> Leverage | None:
 # A row x has the covariance C = WWᵀ + γI with loadings W (m × k) and noise variance γ, restricted
 # to its observed entries o. With G = W_oᵀW_o + γI (k × k), Woodbury's identity gives
 # a = C_oo⁻¹(x − μ)_o = ((x − μ)_o − W_o G⁻¹W_oᵀ(x − μ)_o)/γ, from which the likelihood and its
-# derivatives follow row by row.
+# derivatives follow row by row. A `model` has the arrays `mean` (m,) and `loadings`, the number
+# `noise`, and the `weight` of the rows it was fitted to.
 
 
-class Parameters(NamedTuple):
-    """Parameters of probabilistic PCA with m features and k latents, as arrays of NumPy."""
-
-    mean: Vector  # (m,)
-    loadings: Vector  # (m, k)
-    noise: float
-
-    @property
-    def variances(self) -> Vector:
-        """Variance of each feature, (m,)."""
-        return np.asarray(np.sum(self.loadings**2, axis=1) + self.noise)
+def _variances(model: Any) -> Vector:
+    """Return the variance of each feature, (m,)."""
+    return np.asarray(np.sum(model.loadings**2, axis=1) + model.noise)
 
 
-def data_of_parameters(model: Parameters, weight: float, X: Any, weights: Any) -> Data:
+def data_of_parameters(model: Any, X: Any, weights: Any) -> Data:
     """Return the covariance WWᵀ + γI in the form that the verifier uses.
 
     Rows X with missing entries, if they are known, are filled with the expectations
     μ + WG⁻¹W_oᵀ(x − μ)_o to find those of large influence.
     """
-    m, trace = len(model.mean), float(np.sum(model.variances))
+    m, variances = len(model.mean), _variances(model)
 
     def product(vectors: Vector) -> Vector:
         return np.asarray((vectors @ model.loadings) @ model.loadings.T + model.noise * vectors)
@@ -774,10 +766,10 @@ def data_of_parameters(model: Parameters, weight: float, X: Any, weights: Any) -
     return Data(
         model.mean,
         Ball(0.0 * model.mean, 0.0 * model.mean),
-        model.variances,
+        variances,
         product,
-        gamma(m) * trace,
-        weight,
+        gamma(m) * float(np.sum(variances)),
+        model.weight,
         product(np.eye(m)) if m <= DENSE_FEATURES else None,
         filled=filled,
         origin="given",
@@ -785,7 +777,7 @@ def data_of_parameters(model: Parameters, weight: float, X: Any, weights: Any) -
 
 
 def _posteriors(
-    model: Parameters, rows: Vector, width: int
+    model: Any, rows: Vector, width: int
 ) -> Iterator[tuple[slice, Vector, Vector, Vector]]:
     """Yield slices of the rows, the mask of their observed entries, (x − μ)_o and G⁻¹.
 
@@ -802,7 +794,7 @@ def _posteriors(
         yield part, seen.astype(float), rest, np.linalg.inv(G)
 
 
-def likelihood_of(model: Parameters, rows: Vector, mass: Vector) -> tuple[float, float]:
+def likelihood_of(model: Any, rows: Vector, mass: Vector) -> tuple[float, float]:
     """Return the log-likelihood ℓ of rows with weights `mass`, and the size of its gradient.
 
     ∂ℓ/∂w for the loadings w of feature j is the sum of aⱼaᵀW − wᵀG⁻¹, because C_oo⁻¹W_o = W_oG⁻¹;
@@ -829,7 +821,7 @@ def likelihood_of(model: Parameters, rows: Vector, mass: Vector) -> tuple[float,
     return value, math.sqrt(noise * squares + 2 / m * (noise * on_noise) ** 2)
 
 
-def _lost(model: Parameters, rows: Vector, mass: Vector, encoder: Vector) -> Vector:
+def _lost(model: Any, rows: Vector, mass: Vector, encoder: Vector) -> Vector:
     """Return the variance of each code given the observed entries, divided by its variance, (k,).
 
     With the missing entries u of a row, the encoder E and B = E_uW_u, the covariance of the codes
@@ -859,11 +851,11 @@ class ObservedFigures(NamedTuple):
 
 
 def observed_figures(
-    model: Parameters, encoder: Vector, X: Any, weights: Any, converged: bool
+    model: Any, encoder: Vector, X: Any, weights: Any, converged: bool
 ) -> ObservedFigures:
     """Measure parameters on rows X with missing entries, or None if they were not stored."""
     evidence: dict[str, Any] = {"noise_variance": model.noise}
-    noiseless = model.noise <= NO_NOISE * float(np.mean(model.variances))
+    noiseless = model.noise <= NO_NOISE * float(np.mean(_variances(model)))
     if X is None:
         return ObservedFigures(None, noiseless, None, False, None, evidence, converged)
     rows = to_numpy(as_double(X))
