@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 import scipy.sparse
-from sklearn.utils.validation import check_array, check_is_fitted, check_X_y, validate_data
+from sklearn.utils.validation import check_is_fitted, validate_data
 
 from lucidae.arrays import Array, is_array, is_numpy, to_numpy, zeros_like_shape
 from lucidae.certificates.claims import Certificate, undecided
@@ -19,9 +19,6 @@ from lucidae.iteration.progress import TIMED_FEATURES, elapsed
 from lucidae.validation import (
     check_kind,
     check_rows,
-    explained_refusals,
-    has_complex,
-    in_given_precision,
     missing_bytes,
     numeric_columns,
 )
@@ -263,63 +260,35 @@ def validated_rows(
 ) -> Array:
     """Return the rows `X` given to an estimator after validation; invalid rows raise an error.
 
-    NumPy arrays, data frames and sparse matrices are validated by scikit-learn; arrays of other
-    libraries stay in their library and on their device.
+    They are checked by `check_rows`, names and number of their columns by scikit-learn.
     """
     if not (reset or finite) and _needs_no_validation(estimator, X, least):
         return X
     fitted = None if reset else getattr(estimator, "feature_names_in_", None)
     X = check_kind(numeric_columns(X, "X", fitted), "X")
-    accepted = accept_complex and has_complex(X)
-    if accepted and not (is_array(X) and not is_numpy(X)):
-        rows = check_rows(X, accept_sparse=False, accept_complex=True, finite=finite)
-        validate_data(estimator, X, reset=reset, skip_check_array=True)
-        return rows
-    if not accepted and (not is_array(X) or is_numpy(X)):
-        with explained_refusals(X=X):
-            rows = validate_named(
-                estimator,
-                X,
-                reset=reset,
-                accept_sparse=("csr",) if accept_sparse else False,
-                dtype=(np.float64, np.float32),
-                ensure_min_samples=least,
-                ensure_all_finite=finite,
-            )
-        return rows if isinstance(X, np.ndarray) else in_given_precision(rows, X)
-    X = check_rows(X, accept_sparse=accept_sparse, accept_complex=accept_complex, finite=finite)
-    if X.shape[0] < least:
-        raise ValueError(
-            f"Found array with n_samples={X.shape[0]}, while {type(estimator).__name__} requires a "
-            f"minimum of {least}."
-        )
-    if reset:
-        estimator.n_features_in_ = X.shape[1]
-    elif X.shape[1] != estimator.n_features_in_:
-        raise ValueError(
-            f"X has {X.shape[1]} features, but {type(estimator).__name__} is expecting "
-            f"{estimator.n_features_in_} features as input."
-        )
-    return X
+    rows = check_rows(
+        X,
+        accept_sparse=accept_sparse,
+        accept_complex=accept_complex,
+        finite=finite,
+        every_column=True,
+        estimator=estimator,
+        least=least,
+    )
+    check_columns(estimator, X, reset=reset)
+    return rows
 
 
-def validate_named(
-    estimator: Any, X: Any, y: Any = "no_validation", *, reset: bool, **checks: Any
-) -> Any:
-    """Return what scikit-learn's `validate_data` returns, with the names of a sparse matrix too.
+def check_columns(estimator: Any, X: Any, *, reset: bool) -> None:
+    """Store names and number of the columns of X if `reset`, else compare them with those of `fit`.
 
     scikit-learn knows no names of sparse matrices, and reads them from a data frame without rows.
     """
-    names = getattr(X, "feature_names", None)
-    if names is None:
-        return validate_data(estimator, X, y, reset=reset, **checks)
-    import pandas as pd
+    if (names := getattr(X, "feature_names", None)) is not None:
+        import pandas as pd
 
-    heading = pd.DataFrame(columns=names, dtype=float)
-    validate_data(estimator, heading, y, reset=reset, skip_check_array=True)
-    if isinstance(y, str):
-        return check_array(X, estimator=estimator, input_name="X", **checks)
-    return check_X_y(X, y, estimator=estimator, **checks)
+        X = pd.DataFrame(columns=names, dtype=float)
+    validate_data(estimator, X, reset=reset, skip_check_array=True)
 
 
 def _needs_no_validation(estimator: Any, X: Any, least: int) -> bool:

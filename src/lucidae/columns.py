@@ -20,6 +20,7 @@ import numpy as np
 __all__ = [
     "NUMERIC",
     "Column",
+    "Frame",
     "MissingValues",
     "column_numbers",
     "is_number",
@@ -212,7 +213,7 @@ def numeric_frame(X: Any, name: str, fitted: Sequence[str] | None = None) -> tup
     the features of a fit, these columns must be numbers, and others are left out without a warning.
     What is not a data frame is returned as it is.
     """
-    frame = _Frame.of(X)
+    frame = Frame.of(X)
     if frame is None:
         return X, []
     numbers: dict[int, np.ndarray[Any, Any]] = {}  # columns that are converted, by position
@@ -261,7 +262,7 @@ def judge_whole(cells: Sequence[Any]) -> Column:
     return next((column for column in judged if column is not EMPTY), EMPTY)
 
 
-class _Frame:
+class Frame:
     """Data frame of pandas, polars or Arrow, of which columns are read and replaced.
 
     `kinds` says for each column whether it contains a "number" in each row, "cells" of another kind
@@ -277,7 +278,7 @@ class _Frame:
             self._gaps = np.asarray(X.iloc[:1].isna())[0]
 
     @classmethod
-    def of(cls, X: Any) -> _Frame | None:
+    def of(cls, X: Any) -> Frame | None:
         """Return `X` if it is a data frame with rows, otherwise None."""
         libraries = {"iloc": "pandas", "to_series": "polars", "column_names": "arrow"}
         library = next((libraries[name] for name in libraries if hasattr(X, name)), None)
@@ -325,7 +326,7 @@ class _Frame:
 
 
 def _kind_of(dtype: Any) -> str:
-    """Return the kind of a column (see `_Frame`) from its dtype in any library."""
+    """Return the kind of a column (see `Frame`) from its dtype in any library."""
     letter, named = getattr(dtype, "kind", ""), str(dtype).lower()
     if letter in tuple("iufc") or (letter == "b" and isinstance(dtype, np.dtype)):
         return "number"

@@ -35,7 +35,7 @@ from lucidae.arrays import (
     scalar,
     to_numpy,
 )
-from lucidae.columns import column_numbers, numeric_frame
+from lucidae.columns import Frame, column_numbers, numeric_frame
 
 COPIED_BYTES = 2**25
 """Memory maps of at most this many bytes are copied before they are used."""
@@ -63,6 +63,8 @@ def check_rows(
     name: str = "X",
     finite: bool | str = True,
     every_column: bool = False,
+    estimator: Any = None,
+    least: int = 1,
 ) -> Array:
     """Return `X` as a finite, non-empty, two-dimensional floating array; otherwise raise an error.
 
@@ -71,7 +73,8 @@ def check_rows(
     detached from automatic differentiation. If `finite` is false, NaN and infinity are not searched
     for, and with ``"allow-nan"`` infinity alone is refused. As scikit-learn never accepts complex
     numbers, lucidae makes these checks itself if `accept_complex`. Columns of a data frame that are
-    not numbers are left out with a warning, or refused if `every_column` is needed.
+    not numbers are left out with a warning, or refused if `every_column` is needed. At least
+    `least` rows are needed; errors name the `estimator`.
     """
     needed = list(map(str, getattr(X, "columns", ()))) if every_column else None
     X = check_kind(numeric_columns(X, name, needed), name)
@@ -79,7 +82,8 @@ def check_rows(
         X = np.asarray(X)  # scikit-learn refuses complex numbers by their dtype
     accepted = accept_complex and has_complex(X)
     X = np.asarray(X) if accepted and not is_array(X) else X  # a data frame
-    if not finite and type(X) is np.ndarray and X.dtype in _FLOATS and X.ndim == 2 and X.size:
+    plain = not finite and type(X) is np.ndarray and X.dtype in _FLOATS and X.ndim == 2
+    if plain and X.size and len(X) >= least:
         return X  # what scikit-learn's check would return, at a cost above that of a small fit
     if not accepted and (not is_array(X) or is_numpy(X)):
         with explained_refusals(**{name: X}):
@@ -88,6 +92,8 @@ def check_rows(
                 accept_sparse=("csr",) if accept_sparse else False,
                 dtype=_FLOATS,
                 ensure_all_finite=finite,
+                ensure_min_samples=least,
+                estimator=estimator,
                 input_name=name,
             )
         return in_given_precision(rows, X)
@@ -105,6 +111,11 @@ def check_rows(
     if 0 in X.shape:
         raise ValueError(
             f"{name} is empty: its shape is {tuple(X.shape)}. Give at least one row and one column."
+        )
+    if X.shape[0] < least:
+        raise ValueError(
+            f"Found array with n_samples={X.shape[0]}, while {type(estimator).__name__} requires a "
+            f"minimum of {least}."
         )
     X = as_float(X)
     if finite == "allow-nan":
@@ -208,48 +219,27 @@ def _columns_with(has_fault: Callable[[Any], bool], tables: Mapping[str, Any]) -
 
 def _has_text(column: Any) -> bool:
     """Tell whether a column of a data frame contains text that is not a number."""
-    try:
-        np.asarray(column).astype(float)
-    except ValueError:
-        return True
-    except TypeError:  # an entry of another type, such as a missing value of pandas
-        return any(isinstance(entry, str) for entry in column)
-    return False
+    return bool(column_numbers(column, is_truth=False)[1])
 
 
 def refuse_text(values: Any, name: str) -> None:
     """Raise an error if a table contains text or categories, also readable as numbers."""
-    values = _as_array(values) if isinstance(values, list | tuple) else values
-    if scipy.sparse.issparse(values) or (is_array(values) and not is_numpy(values)):
-        return
-    kinds = _dtypes(values)
-    if not any(_may_be_text(kind) for kind in kinds):
-        return
-    columns = getattr(values, "columns", None)
-    for at, kind in enumerate(kinds):
-        column = values
-        if columns is not None:
-            column = values.iloc[:, at] if hasattr(values, "iloc") else values[columns[at]]
-        if _may_be_text(kind) and (str(kind) != "object" or _has_strings(column)):
-            heading = "" if columns is None else f" in column {columns[at]!r}"
-            what = "categories" if str(kind).lower().startswith("cat") else "text"
-            raise ValueError(
-                f"{name} contains {what}{heading} (dtype {kind}), expected numbers: leave it out, "
-                "or convert it first."
-            )
+    found = []
+    if (frame := Frame.of(values)) is not None:
+        for at, (heading, kind) in enumerate(zip(frame.names, frame.kinds, strict=True)):
+            if kind == "categories" or (kind == "cells" and _has_strings(frame.cells(at))):
+                what = "text" if kind == "cells" else kind
+                found.append(f"{what} in column {heading!r}")
+    elif is_numpy(values) and values.dtype.kind in "OSTU" and _has_strings(values.flat):
+        found.append("text")
+    if found:
+        raise ValueError(
+            f"{name} contains {found[0]}, expected numbers: leave it out, or convert it first."
+        )
 
 
-def _may_be_text(dtype: Any) -> bool:
-    """Tell whether a dtype is one of text, bytes, categories or Python objects, in any library."""
-    if isinstance(dtype, np.dtype):
-        return dtype.kind in "OSTU"
-    named = str(dtype).lower()
-    return named.startswith(("str", "cat", "enum", "utf8", "large_string", "binary", "dictionary"))
-
-
-def _has_strings(column: Any) -> bool:
-    """Tell whether an array or a column of Python objects contains text or bytes."""
-    return any(isinstance(entry, str | bytes) for entry in np.asarray(column, dtype=object).flat)
+def _has_strings(cells: Iterable[Any]) -> bool:
+    return any(isinstance(cell, str | bytes) for cell in cells)
 
 
 def _has_gaps(column: Any) -> bool:
@@ -718,7 +708,7 @@ def anndata_rows(X: Any, name: str) -> Any:
 
 
 def named_sparse(rows: Any, names: Any) -> Any:
-    """Return a sparse matrix with the names of its columns, for `validate_named`."""
+    """Return a sparse matrix with the names of its columns, for `check_columns`."""
     named = scipy.sparse.csr_array(rows)
     named.feature_names = list(names)
     return named

@@ -64,7 +64,7 @@ READING = {
     "reference_array",
     "rows_of",
     "to_numpy",
-    "validate_named",
+    "check_columns",
     "validated_pair",
     "validated_rows",
     "validated_weights",

@@ -27,6 +27,7 @@ from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 import scipy.sparse
+from sklearn.utils.validation import check_X_y
 
 from lucidae.arrays import (
     Array,
@@ -50,7 +51,7 @@ from lucidae.arrays import (
     squared_norms,
     to_numpy,
 )
-from lucidae.base import validate_named, validated_rows
+from lucidae.base import check_columns, validated_rows
 from lucidae.sparsity.prior import Groups, Matrices
 from lucidae.validation import (
     check_kind,
@@ -743,10 +744,11 @@ def validated_pair(estimator: Any, X: Any, y: Any) -> tuple[Array, Array]:
         y = targets[:, 0] if flat else targets
     else:
         with explained_refusals(X=X, y=y):
-            rows, y = validate_named(
-                estimator, X, y, reset=True, dtype=(np.float64, np.float32), multi_output=True,
+            rows, y = check_X_y(
+                X, y, estimator=estimator, dtype=(np.float64, np.float32), multi_output=True,
                 y_numeric=True, accept_sparse="csr",
             )  # fmt: skip
+        check_columns(estimator, X, reset=True)
         X = dense_if_small(in_given_precision(rows, X))
         y = np.asarray(y, dtype=np.float64)
         check_rows(y[:, None] if y.ndim == 1 else y, name="y")  # None became NaN
