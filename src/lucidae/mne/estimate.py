@@ -62,19 +62,22 @@ Files store fields in float32."""
 DOUBT = 3.0
 """A source is doubtful if it is not significant at this multiple of the noise variance."""
 
-ENTRY = 0.2
-"""Share of its threshold that the evidence of a source exceeds when it enters a selection.
-
-With 0.5 and 1, F1 on EEG was .88 and .84, where 0.2 and an accurate fit to all sources had 1.00
-(8 recordings): two sources that explain a third one together must both be in to replace it."""
-
 LOUDEST = 1e-4
 """Noise variance, relative to the mean square of the data, below which all sources are fitted.
 
 Updates of a selection lose too many digits then."""
 
+ENTRY = 0.2
+"""Share of its threshold that the evidence of a source exceeds when it enters a selection.
+
+With 0.5 and 1, sources were missed: two that explain a third one together must both be in to
+replace it."""
+
 MOVED = 0.1
 """The same for a move of a source that has entered already."""
+
+BETTER = 1.0
+"""Twice the log-likelihood by which another place of a source must be better."""
 
 STRONGEST = 0.1
 """Moves end below this share of the first one, until all sources are ranked again.
@@ -664,7 +667,8 @@ def forward_selection(
     """Return the columns of groups that explain more than noise beside each other, and their prior.
 
     The covariance of that group moves to its best value, with all others fixed, whose evidence
-    grows most beyond a share of its threshold (`ENTRY`, `MOVED`), until there is none.
+    grows most beyond a share of its threshold (`ENTRY`, `MOVED`). If there is none, a group gives
+    its place to another one that explains more beside the others, until there is none either.
     """
     groups, count = Groups.of(labels, labels.size), responses.shape[1]
     moves, width = full_moves if full else spherical_moves, groups.members.shape[1]
@@ -680,17 +684,18 @@ def forward_selection(
     # A root R of the moment of the data, and ΦᵀΣ⁻¹Φ and ΦᵀΣ⁻¹R without sources.
     root = np.asarray(np.linalg.qr(responses.T, mode="r")).T / np.sqrt(count)
     metrics, loadings = group_grams(gain, members) / noise, gain.T @ root / noise
-    covariances, changed = np.zeros((groups.count, width, width)), True
-    while changed:
-        # 1) With sources, Σ⁻¹ = I/γ − HHᵀ (Woodbury), H = AL⁻ᵀ/√γ, AAᵀ = Σ − γI, LLᵀ = γI + AᵀA.
+
+    def candidates(covariances: Floats) -> tuple[Floats, Floats]:
+        """Return the present groups and those that may explain most, with their ΦᵀΣ⁻¹[Φ, R]."""
+        # With sources, Σ⁻¹ = I/γ − HHᵀ (Woodbury), H = AL⁻ᵀ/√γ, AAᵀ = Σ − γI, LLᵀ = γI + AᵀA.
         active = np.flatnonzero(covariances.any(axis=(1, 2)))
         fields = np.hstack(list(stack[active] @ square_root(covariances[active])) or [gain[:, :0]])
         lower = np.linalg.cholesky(noise * np.eye(fields.shape[1]) + fields.T @ fields)
         known = scipy.linalg.solve_triangular(lower, fields.T, lower=True).T / np.sqrt(noise)
         seen = gain.T @ known
         loading = loadings - seen @ (known.T @ root)
-        # 2) Rank all groups. Their gain Σᵢ λᵢ − 1 − log λᵢ, over eigenvalues λᵢ > 1 of S⁻¹Q, is at
-        # most t − 1 − log t, t = Σᵢ λᵢ.
+        # The gain Σᵢ λᵢ − 1 − log λᵢ, over eigenvalues λᵢ > 1 of S⁻¹Q, is at most t − 1 − log t,
+        # t = Σᵢ λᵢ.
         parts, loads = seen.reshape(*members.shape, -1), loading.reshape(*members.shape, -1)
         metric = metrics - parts @ np.swapaxes(parts, 1, 2)
         sizes = np.trace(metric, axis1=1, axis2=2)[:, None, None]
@@ -702,25 +707,47 @@ def forward_selection(
         bounds[active] = 0.0
         best = np.argsort(-bounds)[:CANDIDATES]
         chosen = np.concatenate([active, best[bounds[best] > 0.0]])
-        # 3) Move these groups, that which gains most first, and update ΦᵀΣ⁻¹[Φ, R].
-        index, place = members[chosen].ravel(), np.arange(chosen.size * width).reshape(-1, width)
+        index = members[chosen].ravel()
         part, inside = gain[:, index], seen[index]
-        gram = np.hstack([part.T @ part / noise - inside @ inside.T, loading[index]])
+        gram = part.T @ part / noise - inside @ inside.T
+        return chosen, np.hstack([gram, loading[index]])
+
+    def best_moves(now: Floats, gram: Floats) -> tuple[Floats, Floats]:
+        """Return the best covariance of each group beside the others, and the evidence it adds."""
+        place = np.arange(len(gram)).reshape(-1, width)
+        loads = gram[place, len(gram) :]
+        metric = gram[place[:, :, None], place[:, None, :]]
+        moved, gains = moves(now, metric, loads @ np.swapaxes(loads, 1, 2))
+        return moved, count * gains
+
+    covariances, changed = np.zeros((groups.count, width, width)), True
+    while changed:
+        # 1) Move the groups that may gain most, that which gains most first.
+        chosen, gram = candidates(covariances)
         now, floor, changed = covariances[chosen], 0.0, False
         while chosen.size:
-            loads = gram[place, index.size :]
-            metric = gram[place[:, :, None], place[:, None, :]]
-            moved, gains = moves(now, metric, loads @ np.swapaxes(loads, 1, 2))
-            limits = np.where(now.any(axis=(1, 2)), MOVED, ENTRY) * least[chosen]
-            excess = count * gains - limits
+            moved, gains = best_moves(now, gram)
+            excess = gains - np.where(now.any(axis=(1, 2)), MOVED, ENTRY) * least[chosen]
             first = int(excess.argmax())
             floor = max(floor, STRONGEST * float(excess[first]))
             if excess[first] <= floor:
                 break
             changed = True
-            change_covariance_(gram, place[first], moved[first] - now[first])
+            index = np.arange(first * width, (first + 1) * width)
+            change_covariance_(gram, index, moved[first] - now[first])
             now[first] = moved[first]
         covariances[chosen] = now
+        # 2) If none does, replace each group by that which explains most beside the others.
+        for group in () if changed else np.flatnonzero(covariances.any(axis=(1, 2))):
+            others = covariances.copy()
+            others[group] = 0.0
+            chosen, gram = candidates(others)
+            moved, gains = best_moves(others[chosen], gram)
+            excess = np.where(others[chosen].any(axis=(1, 2)), -np.inf, gains - least[chosen])
+            first = int(excess.argmax())
+            if excess[first] > excess[chosen == group].max(initial=-np.inf) + BETTER:
+                others[chosen[first]] = moved[first]
+                covariances, changed = others, True
     columns = groups.columns(np.flatnonzero(covariances.any(axis=(1, 2))))
     covariances = basis @ covariances @ np.swapaxes(basis, -1, -2)
     return columns, block_diagonal(groups, covariances, columns)

@@ -464,16 +464,25 @@ def _check_power(power: float) -> None:
 def _warn_of_misfit(results: list[SourceResult]) -> None:
     """Warn if something beside the sources and noise is in the data, or if units are wrong."""
     first = results[0]
+    samples, every = first.errors.samples, first.problem.responses.shape[1]
+    known = first.problem.noise_samples
+    filtered = (
+        f" If the noise is as correlated in time as what is left ({every} samples count as "
+        f"{samples:.0f}), the {known} samples of noise_cov count as {known * samples / every:.0f}, "
+        f"expected at least 10 for each of its {len(first.problem.whitener)} dimensions."
+        if known is not None and samples < 0.5 * every
+        else ""
+    )
     if first.misfit > 1.0:
         warn_user(
             f"The model does not fit: what the sources leave of the data is {first.misfit:.2g} "
-            f"times as large as noise. {MISFIT}"
+            f"times as large as noise. {MISFIT}{filtered}"
         )
-    if first.errors.samples < FEWEST_SAMPLES < first.problem.responses.shape[1]:
+    if samples < FEWEST_SAMPLES < every:
         warn_user(
-            f"The noise is so correlated in time that the {first.problem.responses.shape[1]} "
-            f"samples count as {first.errors.samples:.1f} independent ones: few sources can be "
-            "significant. Give a longer window, or data with less of a low-pass filter."
+            f"The noise is so correlated in time that the {every} samples count as {samples:.1f} "
+            "independent ones: few sources can be significant. Give a longer window, or data with "
+            "less of a low-pass filter."
         )
     largest = max((float(np.abs(one.amplitudes).max(initial=0.0)) for one in results), default=0.0)
     if largest and not LARGEST_MOMENT / 1e7 < largest < LARGEST_MOMENT:

@@ -30,7 +30,7 @@ import numpy as np
 import scipy.linalg
 import scipy.spatial
 
-from lucidae.mne.estimate import DOUBT, GroupEstimate, observable_basis
+from lucidae.mne.estimate import BETTER, DOUBT, GroupEstimate, observable_basis
 from lucidae.mne.problem import EvokedProblem, Floats
 from lucidae.sparsity.prior import full_moves, majorized_covariances
 
@@ -47,9 +47,6 @@ SWEEPS = 8
 
 REACH = 2.0
 """Largest distance by which a source moves at a time, in units of the grid spacing."""
-
-BETTER = 1.0
-"""Twice the log-likelihood by which another place of a source must be better."""
 
 STEPS = 8
 """Steps of majorise–minimise for the prior covariance of a source at a place."""
