@@ -14,7 +14,7 @@ from sklearn.exceptions import ConvergenceWarning
 from sklearn.preprocessing import StandardScaler
 
 from lucidae import DropoutFactorization, DropoutRegressor, LinearAutoencoder
-from lucidae.datasets import load_digits, make_sparse_regression
+from lucidae.datasets import load_digits, make_meg_leadfield, make_sparse_regression
 from lucidae.displays import ComponentCountDisplay
 from lucidae.dropout import rank_path
 from lucidae.sparsity import noise_path
@@ -126,15 +126,20 @@ def path():
 
 def noise():
     """Draw the error on held-out rows along the path of noise variances."""
-    problem = make_sparse_regression(d=60, kappa=150, r=3, n=20, snr_db=15, random_state=0)
-    found = noise_path(problem.dictionary, problem.responses)
+    rng = np.random.default_rng(0)
+    leadfield = make_meg_leadfield(n_sensors=60, n_sources=200, random_state=0)
+    clean = make_sparse_regression(dictionary=leadfield, r=3, n=40, random_state=4)
+    deviations = 0.1 * clean.responses.std() * rng.uniform(0.5, 1.5, size=60)
+    noise = deviations[:, None] * rng.standard_normal(clean.responses.shape)
+    found = noise_path(clean.dictionary, clean.responses + noise)
     figure, axis = new_figure(figsize=WIDE)
     axis.plot(found.noise_variances, found.held_out_error, "o-", color=LIGHT["blue"])
     axis.axvline(
-        problem.noise_variance, color=LIGHT["muted"], linestyle="-.", label="true noise variance"
+        np.mean(deviations**2), color=LIGHT["muted"], linestyle="-.", label="true noise variance"
     )
-    best = found.noise_variances[np.nanargmin(found.held_out_error)]
-    axis.axvline(best, color=LIGHT["green"], linestyle=":", label='"cv": smallest error')
+    least = np.nanmin(found.held_out_error)
+    axis.axhline(least, color=LIGHT["green"], linestyle=":", label='smallest error, the γ of "cv"')
+    axis.axvline(least, color=LIGHT["green"], linestyle=":")
     axis.set(xscale="log", yscale="log", xlabel="noise variance γ", ylabel="error of held-out rows")
     axis.invert_xaxis()
     axis.legend(loc="upper center")

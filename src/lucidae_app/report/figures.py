@@ -29,7 +29,7 @@ def spectrum(variances: Series, shares: Series, chosen: int, explained: float) -
         left.semilogy(order, variances, marker="o", color=LIGHT["blue"])
         left.set(title="Variance of each component", xlabel="component", ylabel="variance")
         right.plot(order + 1, np.cumsum(shares), marker="o", color=LIGHT["blue"])
-        right.set(title="Variance explained by the first k components", xlabel="k", ylim=(0, 1.03))
+        right.set(title="Explained by the first k components", xlabel="k", ylim=(0, 1.03))
         right.yaxis.set_major_formatter(PercentFormatter(1.0))
         for axes, place in ((left, chosen - 0.5), (right, chosen)):
             axes.axvline(place, color=LIGHT["orange"], linestyle="--", linewidth=1.3)
@@ -110,7 +110,7 @@ def dropout(values: Series, threshold: float, rates: Series, ranks: Series) -> F
         left.axhline(threshold, color=LIGHT["orange"], linestyle="--", label="threshold")
         left.set(title="Singular values", xlabel="direction")
         left.legend()
-        right.plot(rates, ranks, color=LIGHT["blue"])
+        right.step(rates, ranks, color=LIGHT["blue"], where="mid")
         right.set(title="Rank of the optimal network", xlabel="dropout rate")
         right.set_ylim(bottom=0)
         left.xaxis.set_major_locator(MaxNLocator(integer=True))
