@@ -18,7 +18,7 @@ from lucidae.datasets import load_digits
 from lucidae.linear.estimator import IN_BLOCKS, IN_MEMORY
 from lucidae.rows.tables import Table
 from lucidae_app import MISSING, is_extra
-from lucidae_app.console import errors, output, print_written, progress_bar
+from lucidae_app.console import errors, output, print_written
 from lucidae_app.files import Force, check_page
 from lucidae_app.fit import fit
 from lucidae_app.meg import meg
@@ -106,9 +106,7 @@ def report(
     else:
         summary = None if chosen.missing != "error" else summarised_table(file, chosen)
         prepared = chosen.read(file) if summary is None else Prepared(summary, chosen)
-    with progress_bar("Starting") as show:
-        page = write_report(prepared, out, progress=show)
-    print_written(page)
+    print_written(write_report(prepared, out))
 
 
 @app.command()

@@ -3,28 +3,17 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from threading import Timer
-from typing import TypeAlias
 
 from rich.console import Console
 from rich.markup import escape
-from rich.progress import (
-    BarColumn,
-    MofNCompleteColumn,
-    Progress,
-    ProgressColumn,
-    SpinnerColumn,
-    TextColumn,
-    TimeElapsedColumn,
-)
 from rich.table import Table
 from rich.text import Text
 
 from lucidae.certificates.claims import Certificate
-from lucidae.iteration.progress import silenced
+from lucidae.iteration.progress import elapsed, silenced
 
 __all__ = [
     "MARKS",
@@ -35,8 +24,7 @@ __all__ = [
     "print_line",
     "print_written",
     "printed_warnings",
-    "progress_bar",
-    "spinner",
+    "timed",
 ]
 
 output = Console(soft_wrap=True, highlight=False)
@@ -50,11 +38,6 @@ MARKS = {
     "does not apply": ("–", "dim"),
 }
 """Symbol and colour of a claim of a certificate, by the verdict on the claim."""
-
-Update: TypeAlias = Callable[[str, int, int], None]
-"""Function that updates a progress bar.
-
-Its arguments are a description, the number of finished parts and the number of all parts."""
 
 
 def print_line(text: str) -> None:
@@ -104,43 +87,11 @@ def printed_warnings() -> Iterator[None]:
         note(sentence)
 
 
-def _progress(*columns: ProgressColumn) -> Progress:
-    """Return a progress display of rich with the elapsed time and the given columns, such as a bar.
+@contextmanager
+def timed(description: str) -> Iterator[None]:
+    """Show a description and the elapsed time on a terminal if the ``with`` block takes long.
 
-    It is shown only if standard error is a terminal, and disappears when the work is finished.
+    Fits inside of the block show no progress of their own.
     """
-    description = TextColumn("{task.description}", markup=False)
-    return Progress(
-        *(SpinnerColumn(), description, *columns, TimeElapsedColumn()),
-        console=errors,
-        transient=True,
-        disable=not errors.is_terminal,
-    )
-
-
-@contextmanager
-def progress_bar(description: str) -> Iterator[Update]:
-    """Show a progress bar during the ``with`` block, and yield the function that updates it."""
-    with silenced(), _progress(BarColumn(), MofNCompleteColumn()) as progress:
-        task = progress.add_task(description, total=None)
-
-        def show(description: str, completed: int, total: int) -> None:
-            progress.update(task, description=description, completed=completed, total=total)
-
-        yield show
-
-
-@contextmanager
-def spinner(description: str, delay: float = 2.0) -> Iterator[None]:
-    """Show a description and the elapsed time if the ``with`` block takes over `delay` seconds."""
-    progress = _progress()
-    progress.add_task(description, total=None)
-    timer = Timer(delay, progress.start)
-    timer.start()
-    try:
-        with silenced():  # fits inside of the block draw no progress of their own
-            yield
-    finally:
-        timer.cancel()
-        timer.join()  # otherwise a display that is just starting would not be stopped
-        progress.stop()
+    with elapsed(description), silenced():
+        yield

@@ -32,7 +32,7 @@ from lucidae_app.console import (
     print_line,
     print_written,
     printed_warnings,
-    spinner,
+    timed,
 )
 from lucidae_app.files import (
     Force,
@@ -372,9 +372,9 @@ def complete(model: Any, job: Job, prepared: Prepared) -> None:
     whole = make_pipeline(*prepared.steps(model), model) if prepared.steps(model) else model
     verbose = model.verbose
     if streamed:
-        model.set_params(verbose="auto")  # its progress bar replaces the spinner
+        model.set_params(verbose="auto")  # its progress bar replaces this time
     title = f"Fitting {type(model).__name__} to {table.name}"
-    with nullcontext() if streamed else spinner(title), printed_warnings():
+    with printed_warnings(), nullcontext() if streamed else timed(title):
         _fit_table(whole, rows, y)
         # The certificate of a streamed fit is that of its moment: the file is not read again.
         given = rows if whole is model else whole[:-1].transform(rows)

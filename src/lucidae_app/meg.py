@@ -15,7 +15,7 @@ from lucidae_app.console import (
     print_line,
     print_written,
     printed_warnings,
-    spinner,
+    timed,
 )
 from lucidae_app.files import Force, check_page
 from lucidae_app.fit import NOISE, number_of, number_or_word
@@ -134,7 +134,7 @@ def meg(
     if stc is not None and not force:
         _check_estimate(stc)
     mne, sparse_vae = _packages()
-    with spinner(f"Localising the sources of {evoked.name}"), printed_warnings():
+    with printed_warnings(), timed(f"Localising the sources of {evoked.name}"):
         from lucidae_app.report.page import Clock, write_page
         from lucidae_app.report.sources import sources_page
 

@@ -17,9 +17,9 @@ from rich.markup import escape
 import lucidae
 from lucidae import datasets
 from lucidae.linear.methods import METHODS, MethodSettings, make_method
-from lucidae_app.console import output, print_line, print_written, progress_bar, spinner
+from lucidae_app.console import output, print_line, print_written, timed
 from lucidae_app.streams import mapped_over
-from lucidae_papers.engine import NAMES, Reproduction, Tick, duration, experiments, reproduce
+from lucidae_papers.engine import NAMES, Reproduction, experiments, reproduce
 from lucidae_papers.verdicts import Counts, Outcome
 
 
@@ -92,14 +92,7 @@ def reproduce_experiments(
     ] = None,
 ) -> None:
     """Run the experiments of the papers, and check the papers' claims against the results."""
-    with mapped_over(scheduler), progress_bar("Measuring") as show:
-
-        def report(tick: Tick) -> None:
-            """Show how many runs are finished, and the remaining time if it is known."""
-            left = tick.seconds_left
-            remaining = "" if left is None else f", {duration(max(0, left))} left"
-            show(f"Measuring{remaining}", tick.done, tick.total)
-
+    with mapped_over(scheduler):
         done = reproduce(
             names or (),
             scale=scale.value,
@@ -107,7 +100,6 @@ def reproduce_experiments(
             out=out,
             jobs=jobs,
             seconds=seconds,
-            report=report,
             notes=notes,
             settings=_settings(changes or [], data),
         )
@@ -180,7 +172,7 @@ def fetch(
     ] = None,
 ) -> None:
     """Download a data set into the cache folder and verify its checksums."""
-    with spinner(f"Fetching {name}"):
+    with timed(f"Fetching {name}"):
         bunch = datasets.fetch_mnist("all", path=path, dtype="uint8")
     rows, columns = bunch.data.shape
     print_line(f"{name}: {rows} rows × {columns} columns, verified, in {datasets.data_home()}")

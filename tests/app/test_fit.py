@@ -4,7 +4,6 @@ import csv
 import shlex
 import subprocess
 import sys
-import threading
 import time
 import warnings
 from pathlib import Path
@@ -18,6 +17,7 @@ from extras import require
 require("typer")
 require("rich")
 pandas = require("pandas")
+from lucidae.iteration import progress
 from lucidae_app.files import Sheet, write_sheet
 
 COLUMNS = ("a", "b", "c", "d", "e", "f")
@@ -328,24 +328,19 @@ def test_terminal_gets_a_table_that_fits_it(folder, monkeypatch, capsys):
         assert claim.figure in out
 
 
-def test_spinner_waits_for_its_moment_and_never_outlives_the_work(monkeypatch, capsys):
+def test_the_time_of_a_long_command_is_shown_without_the_progress_of_its_fits(monkeypatch, capsys):
     from lucidae_app import console
 
-    monkeypatch.setattr(console, "errors", terminal(stderr=True))
-    threads = set(threading.enumerate())
-    with console.spinner("Fitting [b]", delay=60):
-        pass
-    assert "Fitting" not in capsys.readouterr().err
+    monkeypatch.setattr(progress, "DELAY", 0.0)
+    monkeypatch.setattr(progress, "TICK", 0.001)
+    monkeypatch.setattr(progress, "is_watched", lambda: True)
     seen, end = "", time.monotonic() + 30
-    with console.spinner("Fitting [b]", delay=0.0):
+    with console.timed("Fitting [b]"):
+        assert not progress.is_shown("auto")
         while "Fitting [b]" not in seen and time.monotonic() < end:
             seen += capsys.readouterr().err
     assert "Fitting [b]" in seen
-    capsys.readouterr()
-    for thread in set(threading.enumerate()) - threads:  # whoever could still print
-        thread.join(60)
-        assert not thread.is_alive()
-    assert capsys.readouterr().err == ""
+    assert progress.is_shown("auto")
 
 
 @pytest.mark.parametrize("kind", [".csv", ".npy", ".parquet"])

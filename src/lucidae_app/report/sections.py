@@ -19,6 +19,7 @@ from lucidae.datasets import make_sparse_regression
 from lucidae.dropout import LinearProblem, regularization_path
 from lucidae.rows.files import FILES
 from lucidae.rows.tables import Matrix, ReadOptions, Table, default_names, some
+from lucidae_app.console import timed
 from lucidae_app.preparation import Preparation, Prepared
 from lucidae_app.report import figures
 from lucidae_app.report.page import (
@@ -170,9 +171,7 @@ class Section:
     build: Callable[[Study], Sequence[Block]]  # an empty sequence if the section does not apply
 
 
-def write_report(
-    data: Table | Prepared, path: str | os.PathLike[str], *, progress: Progress | None = None
-) -> Path:
+def write_report(data: Table | Prepared, path: str | os.PathLike[str]) -> Path:
     """Write the report on `data` to `path`, completely or not at all.
 
     Parameters
@@ -181,28 +180,22 @@ def write_report(
         The data, with names of columns and, optionally, targets.
     path : path-like
         Path of the page; an existing file is replaced.
-    progress : callable, optional
-        Called before each section with its title, its number from 0, and the number of sections.
 
     Returns
     -------
     Path
         The path of the page.
     """
-    return write_page(path, render(data, SECTIONS, progress=progress))
+    return write_page(path, render(data, SECTIONS))
 
 
-def render(
-    data: Table | Prepared, sections: Sequence[Section], *, progress: Progress | None = None
-) -> str:
+def render(data: Table | Prepared, sections: Sequence[Section]) -> str:
     """Return the report on `data` as the text of an HTML page."""
     prepared = data if isinstance(data, Prepared) else Prepared(data, Preparation(ReadOptions()))
     clock, chapters = Clock(), []
-    with clock(TOTAL):
+    with clock(TOTAL), timed("Writing the report"):
         study = Study(prepared, clock)
-        for number, section in enumerate(sections):
-            if progress is not None:
-                progress(section.title, number, len(sections))
+        for section in sections:
             blocks = section.build(study)
             if blocks:
                 chapters.append(Chapter(section.name, section.title, blocks))
