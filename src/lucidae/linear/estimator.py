@@ -33,8 +33,9 @@ from lucidae.linear.certify import (
     loaded_rows,
     read_sketched,
 )
-from lucidae.linear.methods import Options, check_features
+from lucidae.linear.methods import Options
 from lucidae.linear.missing import comparable, gaussian_of, has_missing, observed_part, unmasked
+from lucidae.linear.solvers import resolve_components
 from lucidae.linear.state import LinearState
 from lucidae.moments import SecondMoment
 from lucidae.rows import blocks
@@ -494,7 +495,7 @@ class LinearAutoencoder(
 
         `given` are all rows and weights, by whose numbers the certificate names rows.
         """
-        state = _new_state(options, scalar(namespace(X).sum(weights)), reference_array(X))
+        state = LinearState(options, reference_array(X), scalar(namespace(X).sum(weights)))
         previous = None
         if self.warm_start and hasattr(self, "_state"):
             previous = comparable(self._state.parameters, X)
@@ -512,7 +513,7 @@ class LinearAutoencoder(
 
     def _fit_data(self, options: Options, data: RowOperator, sketch: Sketch | None = None) -> None:
         """Fit to data of any kind; `sketch` is that of rows that were read in blocks."""
-        state = _new_state(options, data.weight, data.reference)
+        state = LinearState(options, data.reference, data.weight)
         if self.warm_start and hasattr(self, "_state"):
             state.previous = self._state.last_weights
         state.solve(data, type(self).__name__, sketch)
@@ -772,16 +773,6 @@ def _check_finite(values: Array, name: str) -> Array:
     return values
 
 
-def _new_state(options: Options, weight: float, reference: Array) -> LinearState:
-    """Return the state before a fit; raise a ValueError if the sum of weights is too small."""
-    if weight <= 1.0:
-        raise ValueError(
-            f"sample_weight sums to {weight:g}, expected a sum above 1, because weights are "
-            "frequencies. Multiply the weights so that they sum to the number of samples."
-        )
-    return LinearState(options, reference)
-
-
 def check_streamed(options: Options, n_features: int, start: SecondMoment | None) -> None:
     """Raise an error for settings that do not work with data that are read in blocks."""
     if options.draws_rows:
@@ -790,8 +781,8 @@ def check_streamed(options: Options, n_features: int, start: SecondMoment | None
             "but X is read in blocks: use solver='exact', give X as an array or a memory map, or "
             "call partial_fit with each batch."
         )
-    if isinstance(options.n_components, int):
-        check_features(options.n_components, n_features)
+    if isinstance(options.n_components, int) or n_features > EXACT_FEATURES:
+        resolve_components(options.n_components, n_features)
     if n_features <= EXACT_FEATURES:
         if start is not None and start.n_features != n_features:
             raise ValueError(
@@ -804,12 +795,6 @@ def check_streamed(options: Options, n_features: int, start: SecondMoment | None
             f"start was given, but X has {n_features} features: of data that are read in blocks, "
             f"the second moment is computed only up to {EXACT_FEATURES} features. Give all rows, "
             "without start."
-        )
-    if not isinstance(options.n_components, int):
-        raise ValueError(
-            f"n_components={options.n_components!r} was given, which needs all eigenvalues of the "
-            f"covariance, but X has {n_features} features and is read in blocks, for which at most "
-            f"{EXACT_FEATURES} eigenvalues are computed. Give n_components as an integer."
         )
 
 

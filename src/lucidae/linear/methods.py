@@ -558,6 +558,12 @@ def check_features(k: int, m: int) -> None:
         )
 
 
+def reaching(share: float, values: Vector, trace: float) -> int:
+    """Return how many of the largest eigenvalues have this share of the trace."""
+    shares = np.cumsum(np.maximum(values, 0.0)) / max(trace, TINY)
+    return int(np.searchsorted(shares, share * (1 - 1e-12))) + 1
+
+
 _PENALTIES = "'auto', or one finite penalty of at least 0, or one per latent"
 
 

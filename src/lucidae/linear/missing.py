@@ -49,7 +49,7 @@ from lucidae.arrays.eigen import krylov_eigenpairs
 from lucidae.counting import ComponentCount, count_wanted, is_criterion
 from lucidae.iteration import Below, History, Solution, iterate, log_grid
 from lucidae.iteration.progress import progress_bars
-from lucidae.linear.methods import Model, check_features
+from lucidae.linear.methods import Model, check_features, reaching
 from lucidae.linear.weights import DescentSettings
 from lucidae.moments import SMALLEST_SCATTER
 from lucidae.rows.covariances import TINY
@@ -761,7 +761,7 @@ def fit_observed(
         if not is_criterion(wanted):
             # Of many features, as many eigenvalues as are quickly found.
             values, _, trace = _start_eigenpairs(rows, most if m <= PAIRWISE_FEATURES else 50)
-            k = min(most, _reaching(wanted, to_numpy(values), trace))
+            k = min(most, reaching(wanted, to_numpy(values), trace))
         while k not in path:
             solution = _maximized(rows, k, rough, previous)
             beta, noise = _unpacked(solution.value.theta, k)
@@ -771,7 +771,7 @@ def fit_observed(
                 needed = max(1, counts[k].n_components)
             else:
                 spectrum = previous.spectrum(m)
-                needed = _reaching(wanted, to_numpy(spectrum.values), spectrum.trace)
+                needed = reaching(wanted, to_numpy(spectrum.values), spectrum.trace)
             needed = needed if previous.bounded else min(needed, k)
             path[k] = min(needed, every), solution
             low, high = (k + 1, high) if needed > k else (low, k)
@@ -782,12 +782,6 @@ def fit_observed(
     failed = [solution for _, solution in path.values() if not solution.status.ok]
     ended = failed[0] if failed and final.status.ok else final
     return ObservedFit(found, k, counts.get(min(k, most)), ended, final.history)
-
-
-def _reaching(share: float, values: Vector, trace: float) -> int:
-    """Return how many of the largest eigenvalues have this share of the trace."""
-    shares = np.cumsum(np.maximum(values, 0.0)) / trace
-    return int(np.searchsorted(shares, share * (1 - 1e-12))) + 1
 
 
 def _count(wanted: Any, rows: ObservedRows, beta: Array, noise: float) -> ComponentCount:

@@ -39,6 +39,7 @@ from lucidae.linear.methods import (
     Options,
     TrainedWeights,
     check_features,
+    reaching,
     relative_norm,
 )
 from lucidae.linear.objectives import Rule
@@ -93,20 +94,20 @@ Measures = Mapping[str, Callable[[Any], Array]]
 
 def solve(options: Options, rows: RowOperator, previous: Any = None) -> Model:
     """Fit the model by the solver that the estimator's arguments name."""
-    wanted = options.n_components
+    wanted, m = options.n_components, rows.n_features
     # 1) The eigenpairs that are needed before the number of latents and the penalties are known.
     spectrum = None
     if options.closed_form:
         one_more = int(options.needs_spectrum)  # penalties depend on the gap after the last latent
-        pairs = min(wanted + one_more, rows.n_features) if isinstance(wanted, int) else None
+        pairs = min(wanted + one_more, m) if isinstance(wanted, int) else None
         spectrum = leading(rows, pairs)
     elif options.solver == "stochastic":
         if options.needs_spectrum:
-            spectrum = ritz_spectrum(rows, resolve_components(wanted, rows, None)[0], rows.mean)
+            spectrum = ritz_spectrum(rows, resolve_components(wanted, m)[0], rows.mean)
     elif options.needs_spectrum or not isinstance(wanted, int):
         spectrum = leading(rows, None)
     # 2) The method for this number of latents, and its weights.
-    k, count = resolve_components(wanted, rows, spectrum)
+    k, count = resolve_components(wanted, m, spectrum, rows.weight)
     if options.closed_form:
         assert spectrum is not None, "resolve_components refuses what needs a missing spectrum"
         model = closed_form(options, k, refined(rows, spectrum, k), rows)
@@ -207,31 +208,29 @@ def build_model(
 
 
 def resolve_components(
-    wanted: Any, rows: RowOperator, spectrum: Spectrum | None
+    wanted: Any, m: int, spectrum: Spectrum | None = None, weight: float = 0.0
 ) -> tuple[int, ComponentCount | None]:
-    """Return the number of latents that `n_components` means for these data.
+    """Return the number of latents that `n_components` means for data with m features.
 
-    If it names a criterion, its result is returned too.
+    If it names a criterion, its result is returned too; `weight` is the sum of the rows' weights.
     """
-    m = rows.n_features
     if isinstance(wanted, int):
         check_features(wanted, m)
         return wanted, None
     if spectrum is None:
         raise ValueError(
             f"n_components={wanted!r} was given, which needs all eigenvalues of the covariance. "
-            "They are not computed by the stochastic solver, nor if there are more than 8192 rows "
-            "and more than 8192 features. Give n_components as an integer."
+            "They are not computed by the stochastic solver, nor for more than 8192 features if "
+            "there are as many rows or X is read in blocks. Give n_components as an integer."
         )
     rank = max(1, spectrum.rank())
     if wanted is None:
         return rank, None
     if is_criterion(wanted):
-        count = count_in_spectrum(wanted, spectrum, rows.weight)
+        count = count_in_spectrum(wanted, spectrum, weight)
         _warn_of_unequal_noise(count, spectrum)
         return latents_counted(count), count
-    share = np.cumsum(to_numpy(spectrum.values)) / max(spectrum.trace, np.finfo(float).tiny)
-    return min(rank, int(np.searchsorted(share, wanted * (1 - 1e-12))) + 1), None
+    return min(rank, reaching(wanted, to_numpy(spectrum.values), spectrum.trace)), None
 
 
 def latents_counted(count: ComponentCount) -> int:
@@ -637,7 +636,7 @@ class StreamFit:
         for training.
         """
         source = RowOperator.of(X, weights)
-        k, _ = resolve_components(options.n_components, source, None)
+        k, _ = resolve_components(options.n_components, source.n_features)
         rng = options.rng()
         spectrum = ritz_spectrum(source, k, source.mean) if options.needs_spectrum else None
         method = options.make(k, spectrum, rng)

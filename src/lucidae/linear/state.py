@@ -55,7 +55,12 @@ afterwards: another thread that reads at the same time must wait."""
 class LinearState(FittedState):
     """Fitted state of `LinearAutoencoder`: a summary of the data, and the fitted model."""
 
-    def __init__(self, options: Options, reference: Array) -> None:
+    def __init__(self, options: Options, reference: Array, weight: float = math.inf) -> None:
+        if weight <= 1.0:  # the sum of the weights of all rows, if all are fitted at once
+            raise ValueError(
+                f"sample_weight sums to {weight:g}, expected a sum above 1, because weights are "
+                "frequencies. Multiply the weights so that they sum to the number of samples."
+            )
         self.options = options
         self.reference = reference  # an empty array of the library, dtype and device of the rows
         self.previous: Any = None  # weights of the last fit, for a warm start
