@@ -541,10 +541,8 @@ class NonUniformL2(Reconstruction):
     def minimum(self, spectrum: Spectrum, k: int) -> float:
         """Return the global minimum of the penalised loss, which is the loss at `minimizer`."""
         values = spectrum.values[:k]
-        lengths, penalties = (
-            self.squared_lengths(values),
-            like(np.sort(to_numpy(self.penalties)), values),
-        )
+        lengths = self.squared_lengths(values)
+        penalties = like(np.sort(to_numpy(self.penalties)), values)
         latents = values * (1 - lengths) ** 2 + 2 * penalties * lengths
         rest = Reconstruction().minimum(spectrum, k)
         return float(namespace(values).sum(latents)) + rest
