@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any, Self
 
 import numpy as np
@@ -63,28 +63,20 @@ ALWAYS = 30
 the error before the next ones halve it."""
 
 
+@dataclass(eq=False)
 class ImputerState(FittedState):
     """Fitted state of `LowRankImputer`, for m columns."""
 
-    def __init__(
-        self,
-        center: Floats,
-        scale: Floats,
-        gaps: Floats,
-        dtype: Floats,
-        linear: LinearState | None = None,
-        ranks: Floats | None = None,
-        errors: Floats | None = None,
-    ) -> None:
-        self.center = center  # (m,): means of the observed entries; NaN if there are none
-        self.scale = scale  # (m,): their standard deviations or 1; 0 for constant columns
-        self.gaps = gaps  # (m,): 1 for columns in which entries were missing, otherwise 0
-        self.dtype = dtype  # an empty array with the dtype of the data
-        # the model of columns of which (x − center)/scale varies; None if each is filled alone
-        self.linear = linear
-        # numbers of components that were tried, and their errors of held-out entries; None if
-        # `n_components` is not "cv"
-        self.ranks, self.errors = ranks, errors
+    center: Floats  # (m,): means of the observed entries; NaN if there are none
+    scale: Floats  # (m,): their standard deviations or 1; 0 for constant columns
+    gaps: Floats  # (m,): 1 for columns in which entries were missing, otherwise 0
+    dtype: Floats  # an empty array with the dtype of the data
+    # the model of columns of which (x − center)/scale varies; None if each is filled alone
+    linear: LinearState | None = None
+    # numbers of components that were tried, and their errors of held-out entries; None if
+    # `n_components` is not "cv"
+    ranks: Floats | None = None
+    errors: Floats | None = None
 
     @property
     def varying(self) -> Floats:

@@ -14,6 +14,7 @@ import numpy as np
 import pandas as pd
 import typer
 
+from lucidae.columns import is_number
 from lucidae.io import atomic_path
 from lucidae.models import Source, source_of
 
@@ -21,7 +22,6 @@ Matrix = np.ndarray[Any, np.dtype[Any]]
 
 FORMULA = re.compile(r"[=+\-@\t\r]")
 """First character of text that spreadsheets would evaluate as a formula (OWASP, CSV injection)."""
-NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)(e[+-]?\d+)?", re.IGNORECASE)
 
 
 Force = Annotated[
@@ -136,7 +136,7 @@ def as_text(cell: Any) -> Any:
 
     Spreadsheets would evaluate such text. Numbers and other text are returned unchanged.
     """
-    is_formula = isinstance(cell, str) and FORMULA.match(cell) and not NUMBER.fullmatch(cell)
+    is_formula = isinstance(cell, str) and FORMULA.match(cell) and not is_number(cell, ".")
     return f"'{cell}" if is_formula else cell
 
 

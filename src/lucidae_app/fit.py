@@ -315,9 +315,9 @@ class Job:
     @property
     def model_path(self) -> Path:
         """Path of the output file of the model."""
-        return Path(f"{prefix_of(self.out, f'{self.file.stem}-{self.family}')}-model.npz")
+        return self.path_of("model.npz")
 
-    def sheet_path(self, what: str) -> Path:
+    def path_of(self, what: str) -> Path:
         """Return the path, without its suffix, of the output table `what`, such as "codes"."""
         return Path(f"{prefix_of(self.out, f'{self.file.stem}-{self.family}')}-{what}")
 
@@ -352,7 +352,7 @@ class Job:
         """Raise an error if an output file exists that must not be replaced."""
         second = self.target_file
         inputs = [self.file] if second is None else [self.file, second]
-        others = [sheet_path(self.sheet_path(what), self.file.suffix) for what in sheets]
+        others = [sheet_path(self.path_of(what), self.file.suffix) for what in sheets]
         check_results(self.model_path, others, self.file, inputs, self.force)
 
 
@@ -386,7 +386,7 @@ def complete(model: Any, job: Job, prepared: Prepared) -> None:
     written = [job.model_path]
     for what, sheet in sheets.items():
         with printed_warnings():
-            written.append(write_sheet(job.sheet_path(what), sheet, job.file.suffix))
+            written.append(write_sheet(job.path_of(what), sheet, job.file.suffix))
     print_certificate(certificate)
     influential = certificate.evidence.get("leverage_rows", ())[:5]  # no more are named
     if prepared.kept is not None and len(influential):

@@ -192,16 +192,16 @@ def arange_like(ref: Array, start: int = 0) -> Array:
     return xp.arange(start, start + ref.shape[-1], dtype=ref.dtype, device=ref.device)
 
 
-def add_diagonal(A: Array, values: Any, *, overwrite: bool = False) -> Array:
+def add_diagonal(A: Array, values: Any) -> Array:
     """Return matrices with `values`, a number or an array (…, size), added to their diagonals."""
     values = _unpromoting(values, A)
     if is_numpy(A) and np.ndim(values) < A.ndim:
         # A view of the diagonal: ten times faster than the sum with a diagonal matrix.
-        total = A if overwrite else A.copy()
+        total = A.copy()
         np.einsum("...ii->...i", total)[...] += values
         return total
     if compat.is_torch_array(A) and (not is_array(values) or values.ndim < A.ndim):
-        total = A if overwrite else A.clone()
+        total = A.clone()
         total.diagonal(dim1=-2, dim2=-1).add_(values)
         return total
     on_diagonal = eye_like(A.shape[-1], A) != 0
@@ -492,12 +492,17 @@ def _solve_lower_once(L: Array, B: Array, transpose: bool) -> Array:
     conjugated = transpose and L.dtype.kind == "c"
     solve = _SOLVE.get(dtype.char, lapack.dtrtrs)
     solved, info = solve(L.T, B.conj() if conjugated else B, lower=0, trans=0 if transpose else 1)
+    _check_pivots(info)
+    return solved.conj() if conjugated else solved
+
+
+def _check_pivots(info: int) -> None:
+    """Raise an error if LAPACK has found a zero on the diagonal of a triangular matrix."""
     if info > 0:
         raise np.linalg.LinAlgError(
             f"the triangular matrix has a zero on its diagonal, in row {info - 1}, so that it is "
             "singular and the linear system has no unique solution."
         )
-    return solved.conj() if conjugated else solved
 
 
 def inverse_lower(L: Array) -> Array:
@@ -528,9 +533,5 @@ def _inverse_lower_once(L: Array) -> Array:
         return L
     invert = _INVERT.get(L.dtype.char, lapack.dtrtri)
     inverse, info = invert(L.T, lower=0)
-    if info > 0:
-        raise np.linalg.LinAlgError(
-            f"the triangular matrix has a zero on its diagonal, in row {info - 1}, so that it is "
-            "singular and the linear system has no unique solution."
-        )
+    _check_pivots(info)
     return inverse.T

@@ -153,7 +153,9 @@ def iterate(
     (<Status.CONVERGED: 'converged'>, 10)
     """
     schedule = Schedule(limit, check_every, record_at, first)
-    judge, recorder = Judge(stop, count=1), Recorder(record or {})
+    judge, quantities = Judge(stop, count=1), dict(record or {})
+    iterations: list[int] = []
+    records: dict[str, list[Any]] = {name: [] for name in ("distance", *quantities)}
     state = value = start
     reached, steps, n_iter = float("nan"), 0, first
     verdict: Status | None = None
@@ -167,13 +169,18 @@ def iterate(
             if verdict is not Status.DIVERGED:
                 value, reached = state if copy is None else copy(state), distance
                 if schedule.records(n_iter):
-                    recorder.take(n_iter, value, distance)
+                    iterations.append(n_iter)
+                    records["distance"].append(distance)
+                    for name, quantity in quantities.items():
+                        records[name].append(to_numpy(quantity(value)))
                 if _stop_requested(
                     callbacks, Progress(n_iter, limit, distance, stop.tolerance, state)
                 ):
                     verdict = verdict or Status.STOPPED
             steps = schedule.after(n_iter) - n_iter
-    return Solution(value, verdict, n_iter, reached, stop.tolerance, recorder.history())
+    series = {name: np.array(values) for name, values in records.items()}
+    history = History(np.array(iterations, dtype=int), series)
+    return Solution(value, verdict, n_iter, reached, stop.tolerance, history)
 
 
 def iterate_batch(
@@ -348,29 +355,6 @@ class Schedule:
             return True
         position = bisect_right(self.fixed, n_iter)
         return position > 0 and self.fixed[position - 1] == n_iter
-
-
-class Recorder:
-    """Recorder of the distance to optimality and of `quantities`, functions of the state."""
-
-    def __init__(self, quantities: Mapping[str, Callable[[Any], Any]]) -> None:
-        self.quantities = quantities
-        self.iterations: list[int] = []
-        self.values: dict[str, list[Any]] = {name: [] for name in ("distance", *quantities)}
-
-    def take(self, n_iter: int, state: Any, distance: float) -> None:
-        """Record the distance and all quantities of the state after `n_iter` steps."""
-        self.iterations.append(n_iter)
-        self.values["distance"].append(distance)
-        for name, quantity in self.quantities.items():
-            self.values[name].append(to_numpy(quantity(state)))
-
-    def history(self) -> History:
-        """Return everything recorded so far."""
-        return History(
-            np.array(self.iterations, dtype=int),
-            {name: np.array(series) for name, series in self.values.items()},
-        )
 
 
 class Ledger:
