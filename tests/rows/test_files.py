@@ -200,7 +200,7 @@ def test_what_is_left_out_is_said(write):
         "people.csv: the first line is the header (name, cm, town); columns left out: "
         "name ('Ada' in row 0 is not a number), town ('x' in row 0 is not a number)."
     )
-    table = read_table(write("a.csv", "\n\na;b;\n1;2;\n;;\n3;4;\n\n"))
+    table = read_table(write("a.csv", "\n\na;b;\n1;2;\n\n3;4;\n\n"))
     assert_array_equal(table.values, [[1.0, 2.0], [3.0, 4.0]])
     assert (table.columns, table.left_out) == (("a", "b"), {"column 2": "it has no entries"})
 
@@ -540,9 +540,9 @@ LINES = {
         ["a", *(f"{i if i < 2000 else i + 0.5}" for i in range(ROWS))],
         np.array([[i if i < 2000 else i + 0.5] for i in range(ROWS)]),
     ),
-    "blank rows": (
+    "rows without entries": (
         ["a,b", *("," if i == 2500 else f"{i},{i % 7}" for i in range(ROWS))],
-        np.array([[i, i % 7] for i in range(ROWS) if i != 2500]),
+        np.array([[np.nan] * 2 if i == 2500 else [i, i % 7] for i in range(ROWS)]),
     ),
 }
 

@@ -243,6 +243,9 @@ FILES = {
     "latin.csv": ("größe,b\n1,2\n".encode("latin-1"), "UTF-8"),
     "open-quote.csv": ('a,b\n1,2\n3,"4\n5,6\n', "CSV|cell"),
     "ragged.csv": ("a,b\n1,2\n3\n5,6\n", "line 3 has 1 cell"),
+    "no-entries.csv": ("a,b\n\n1,2\n , \n3,4\n,\n", [[1, 2], [np.nan] * 2, [3, 4], [np.nan] * 2]),
+    "no-entries.tsv": ("a\tb\n1,5\t2\n\t\n3\t4\n", [[1.5, 2], [np.nan] * 2, [3, 4]]),
+    "short-blank-row.csv": ("a,b,c\n1,2,3\n\n,\n3,4,5\n", "line 4 has 2 cells"),
     "long-row.csv": ("a,b\n1,2\n3,4,5\n", "line 3 has 3 cells"),
     "late-row.csv": ("a,b\n" + "1,2\n" * 39_999 + "3\n", "line 40001 has 1 cell"),
     "late-cell.csv": ("a,b\n" + "1,2\n" * 39_999 + "3,4 kg\n", "'4 kg' in row 39999 "),
@@ -268,7 +271,9 @@ def test_a_file_is_read_right_or_refused(tmp_path, name):
             assert "\n" not in str(bad.value)
         return
     assert_array_equal(read_table(path), expected)
-    assert model.fit(path).n_samples_seen_ == len(expected)
+    with_entries = ~np.isnan(np.array(expected, dtype=float)).all(axis=1)
+    assert model.fit(path).n_samples_seen_ == with_entries.sum()
+    assert len(model.transform(path)) == len(expected)
 
 
 @pytest.mark.parametrize("sign", ",.")

@@ -600,8 +600,5 @@ def _numbers_of_text(data: Any, cells: Any) -> Any:
     """Return the columns of numbers of one part of a text file, on a Dask worker."""
     import pandas as pd
 
-    from lucidae.rows.text import without_blank_rows
-
-    filled = without_blank_rows(cells.set_axis(range(cells.shape[1]), axis=1))
-    rows = data.numbers(filled, row=None)
-    return pd.DataFrame(rows, columns=list(data.feature_names), index=filled.index)
+    rows = data.numbers(cells.set_axis(range(cells.shape[1]), axis=1), row=None)
+    return pd.DataFrame(rows, columns=list(data.feature_names), index=cells.index)

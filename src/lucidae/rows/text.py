@@ -41,7 +41,7 @@ from lucidae.io import reason_of
 from lucidae.rows.blocks import RowBlocks, float_reference
 from lucidae.rows.tables import ChosenColumns, ReadOptions, choose_columns, unique_names
 
-__all__ = ["AS_TEXT", "TextBlocks", "parsing", "without_blank_rows"]
+__all__ = ["AS_TEXT", "TextBlocks", "parsing"]
 
 SAMPLE_CHARACTERS = 1 << 20
 SAMPLE_RECORDS = 500
@@ -226,27 +226,11 @@ class TextBlocks(RowBlocks):
         return found
 
     def _frames(self, rows: int) -> Iterator[Any]:
-        """Yield parts of the file of `rows` rows each.
-
-        pandas reads numbers with a decimal point. Where it finds a row of missing values, the file
-        is read as text from this part on: only in the text does a blank row, which is left out,
-        differ from a row of cells such as NA.
-        """
-        done = 0
-        if self.layout.decimal == ".":
-            how = {"na_values": [*SPELLINGS, *self.missing.texts, *self.missing.numbers]} | EXACT
-            for chunk in self._chunks(rows, how):
-                if chunk.isna().all(axis=1).any():
-                    break
-                yield chunk
-                done += len(chunk)
-            else:
-                return
-        for cells in self._chunks(rows, AS_TEXT):
-            rest = without_blank_rows(cells.iloc[done:])
-            done = max(0, done - len(cells))
-            if len(rest):
-                yield rest
+        """Yield parts of the file of `rows` rows each, as text if numbers have a decimal comma."""
+        if self.layout.decimal == ",":
+            return self._chunks(rows, AS_TEXT)
+        missing = [*SPELLINGS, *self.missing.texts, *self.missing.numbers]
+        return self._chunks(rows, {"na_values": missing} | EXACT)
 
     def _chunks(self, rows: int, how: dict[str, Any]) -> Iterator[Any]:
         """Yield what pandas reads with the arguments `how`, `rows` rows at a time."""
@@ -306,11 +290,6 @@ def parsing(layout: TextLayout) -> dict[str, Any]:
     }
 
 
-def without_blank_rows(cells: Any) -> Any:
-    """Return cells of text without the rows in which all cells are blank."""
-    return cells[(cells.map(str.strip) != "").any(axis=1)]
-
-
 def _refuse_nul(file: Path) -> None:
     """Raise an error if a file contains a NUL byte, at which pandas would cut a cell."""
     if not file.stat().st_size:
@@ -340,10 +319,10 @@ def refuse_ragged(file: Path, layout: TextLayout) -> None:
     """
     expected, below, wrong = 0, set[int](), None
     with file.open(encoding="utf-8-sig", newline="") as stream, suppress(csv.Error):
-        records = _rows_of(stream, layout.delimiter)
-        lengths = (len(row) for row in records if any(map(str.strip, row)))
-        expected = next(lengths, 0)
-        for number, length in enumerate(lengths, start=2):
+        records = enumerate(_rows_of(stream, layout.delimiter), start=1)
+        lengths = ((number, len(row)) for number, row in records if _is_filled(row))
+        _, expected = next(lengths, (1, 0))
+        for number, length in lengths:
             below.add(length)
             if wrong is None and length != expected:
                 wrong = number, length
@@ -400,8 +379,13 @@ def _records(sample: str, delimiter: str) -> tuple[int, list[list[str]]]:
     """
     reader = _rows_of(io.StringIO(sample, newline=""), delimiter)
     rows = [[cell.strip() for cell in row] for row in islice(reader, SAMPLE_RECORDS)]
-    filled = [number for number, row in enumerate(rows) if len(row) > 1 or "".join(row)]
+    filled = [number for number, row in enumerate(rows) if _is_filled(row)]
     return (filled[0] if filled else 0), [rows[number] for number in filled]
+
+
+def _is_filled(row: Sequence[str]) -> bool:
+    """Tell whether a row is not that of a blank line, which pandas skips."""
+    return len(row) > 1 or any(map(str.strip, row))
 
 
 def _rows_of(stream: Any, delimiter: str) -> Iterator[list[str]]:
@@ -415,13 +399,14 @@ def _delimiter(sample: str, decimal: str | None) -> str:
     """Return the delimiter of the cells in a text (`sample`): comma, semicolon, tab or blank.
 
     The comma is excluded if it is the decimal separator (`decimal`) and the text has no quotes. A
-    blank, which also separates words, is the delimiter only if all cells are numbers.
+    blank, which also separates words, is the delimiter only if all cells are numbers, and tabs do
+    not give as many.
     """
     candidates = ",;\t "
     if decimal == "," and '"' not in sample:
         candidates = ";\t "  # a comma within quotes may be both
     scores = {delimiter: _score(sample, delimiter) for delimiter in candidates}
-    if scores[" "][0] < 2.0:
+    if scores[" "][0] < 2.0 or scores[" "][1] == scores["\t"][1]:
         del scores[" "]
     best = max(scores, key=lambda delimiter: scores[delimiter])
     if scores[best][0] > 0:
