@@ -1,8 +1,10 @@
 """Input validation: what is accepted, and the errors for everything else."""
 
+import datetime as dt
 import math
 import os
 import re
+from decimal import Decimal
 from fractions import Fraction
 
 import numpy as np
@@ -52,7 +54,39 @@ def test_sparse_rows_stay_sparse_unless_refused():
 
 def test_words_are_refused():
     with pytest.raises(ValueError, match=r"could not convert string.*\n.*OneHotEncoder"):
-        check_rows([["a", "b"]])
+        check_rows(np.array([["a", "b"]], dtype=object))
+
+
+@pytest.mark.parametrize("text", [[["1", "2"], ["3", "5"]], np.array([["1_0"], ["2"]]), b"1 2 3"])
+def test_arrays_of_text_are_refused_also_if_it_reads_as_numbers(text):
+    text = np.array(text.split())[:, None] if isinstance(text, bytes) else text
+    for use in (LinearAutoencoder(1).fit, DropoutAutoencoder(1).fit, check_rows):
+        with pytest.raises(ValueError, match=r"X contains text of dtype .*OneHotEncoder"):
+            use(text)
+
+
+@pytest.mark.parametrize("estimator", [DropoutRegressor(), SparseVAE(noise_variance=0.1)])
+@pytest.mark.parametrize("library", ["pandas", "polars"])
+def test_targets_in_a_series_or_a_frame_are_numbers(estimator, library):
+    X, frames = np.random.default_rng(0).standard_normal((6, 2)), require(library)
+    typed = [Decimal("1.5"), Decimal(2), *map(Decimal, range(4))]
+    with_text = frames.DataFrame({"a": X[:, 0], "b": [*"uvwxyz"]})
+    for y, sentence in (
+        (frames.Series([*"abcdef"]), "column 'y' of y is not numeric: 'a' in row 0"),
+        (frames.DataFrame({"kg": [*"12345k"]})["kg"], "'kg' of y .*'k' in row 5"),
+        (frames.Series([dt.date(2020, 1, day) for day in range(1, 7)]), "not numeric"),
+        (with_text, "column 'b' of y is not numeric"),
+    ):
+        with pytest.raises(ValueError, match=sentence) as caught:
+            estimator.fit(X, y)
+        assert "\n" not in str(caught.value)
+        with pytest.raises(ValueError, match=sentence):
+            clone(estimator).fit(X, X[:, 0]).score(X, y)
+    exact = clone(estimator).fit(X, np.array(typed, dtype=float))
+    assert_array_equal(clone(estimator).fit(X, frames.Series(typed)).coef_, exact.coef_)
+    with pytest.warns(UserWarning, match="Columns of text of y were read as numbers: 'y'"):
+        estimator.fit(X, frames.Series([*map(str, typed)]))
+    assert_array_equal(estimator.coef_, exact.coef_)
 
 
 ESTIMATORS = [
@@ -103,7 +137,7 @@ def test_errors_about_a_table_of_targets_name_its_columns(estimator):
     y = frames.DataFrame({"price": [1.0, 2.0, 3.0], "risk": [1.0, math.inf, 2.0]})
     with pytest.raises(ValueError, match=r"y contains infinity.* \(column 'risk' of y\)"):
         estimator.fit(np.eye(3), y)
-    with pytest.raises(ValueError, match=r"'high' \(column 'risk' of y\)"):
+    with pytest.raises(ValueError, match="column 'risk' of y is not numeric: 'high' in row 0"):
         estimator.fit(np.eye(3), y.assign(risk=["high", "low", "low"]))
 
 

@@ -23,6 +23,7 @@ __all__ = [
     "Frame",
     "MissingValues",
     "column_numbers",
+    "frame_names",
     "is_number",
     "judge",
     "judge_whole",
@@ -96,7 +97,10 @@ def read_cell(
     elif isinstance(cell, np.timedelta64) or not isinstance(cell, Real | Decimal):
         return str(cell)
     else:
-        number = float(cell)
+        try:
+            number = float(cell)
+        except OverflowError:
+            return str(cell)
     return None if number != number or number in missing.numbers else number
 
 
@@ -216,6 +220,7 @@ def numeric_frame(X: Any, name: str, fitted: Sequence[str] | None = None) -> tup
     frame = Frame.of(X)
     if frame is None:
         return X, []
+    X = frame.X
     numbers: dict[int, np.ndarray[Any, Any]] = {}  # columns that are converted, by position
     left_out: dict[int, str] = {}
     texts: list[str] = []
@@ -229,7 +234,7 @@ def numeric_frame(X: Any, name: str, fitted: Sequence[str] | None = None) -> tup
             if not reason:
                 numbers[at], bad = column_numbers(cells, column.is_truth)
                 if bad:
-                    advice = "give X.replace({}, float('nan')) to make them missing"
+                    advice = f"give {name}.replace({{}}, float('nan')) to make them missing"
                     refuse_bad_cells(name, heading, bad, column, advice=advice)
                 texts += [repr(heading)] * any(isinstance(cell, str) for cell in cells)
         elif kind != "number":
@@ -262,6 +267,12 @@ def judge_whole(cells: Sequence[Any]) -> Column:
     return next((column for column in judged if column is not EMPTY), EMPTY)
 
 
+def frame_names(X: Any) -> list[Any]:
+    """Return the names of the columns of a data frame of pandas, polars or Arrow; else no names."""
+    is_arrow = hasattr(X, "column_names") and not hasattr(X, "iloc")
+    return list(X.column_names if is_arrow else getattr(X, "columns", ()))
+
+
 class Frame:
     """Data frame of pandas, polars or Arrow, of which columns are read and replaced.
 
@@ -270,9 +281,10 @@ class Frame:
     """
 
     def __init__(self, X: Any, library: str) -> None:
-        self.X, self.library = X, library
         is_arrow = library == "arrow"
-        self.names = [str(name) for name in (X.column_names if is_arrow else X.columns)]
+        # scikit-learn does not find the names of a record batch of Arrow.
+        self.X, self.library = (sys.modules["pyarrow"].table(X) if is_arrow else X), library
+        self.names = [str(name) for name in frame_names(X)]
         self.kinds = [_kind_of(dtype) for dtype in (X.schema.types if is_arrow else X.dtypes)]
         if library == "pandas":
             self._gaps = np.asarray(X.iloc[:1].isna())[0]
@@ -315,7 +327,7 @@ class Frame:
                 frame.isetitem(place, values)
             return frame
         names = [self.names[at] for at in kept]
-        frame = self.X.select(names)
+        frame = self.X.select(names if self.library == "polars" else kept)
         module = sys.modules["polars" if self.library == "polars" else "pyarrow"]
         for place, values in new.items():
             if self.library == "polars":

@@ -101,6 +101,8 @@ def pca(
             "zero_center=False was given, expected True: scanpy.pp.pca computes a truncated SVD "
             "without centring."
         )
+    if np.dtype(dtype).kind != "f":
+        raise ValueError(f"dtype={dtype!r} was given, expected a type of floating numbers.")
     adata = adata.copy() if check_flag(copy, "copy") else adata
     param, mask = _mask(adata, mask_var)
     matrix = adata.X if layer is None else _layer(adata, layer)

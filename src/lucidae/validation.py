@@ -35,7 +35,7 @@ from lucidae.arrays import (
     scalar,
     to_numpy,
 )
-from lucidae.columns import Frame, column_numbers, numeric_frame
+from lucidae.columns import Frame, column_numbers, frame_names, numeric_frame
 
 COPIED_BYTES = 2**25
 """Memory maps of at most this many bytes are copied before they are used."""
@@ -76,7 +76,7 @@ def check_rows(
     not numbers are left out with a warning, or refused if `every_column` is needed. At least
     `least` rows are needed; errors name the `estimator`.
     """
-    needed = list(map(str, getattr(X, "columns", ()))) if every_column else None
+    needed = list(map(str, frame_names(X))) if every_column else None
     X = check_kind(numeric_columns(X, name, needed), name)
     if isinstance(X, list | tuple):
         X = np.asarray(X)  # scikit-learn refuses complex numbers by their dtype
@@ -301,6 +301,11 @@ def check_kind(values: Any, name: str) -> Any:
             "remove the masked entries first."
         )
     for dtype in _dtypes(_as_array(values) if listed else values):
+        if isinstance(dtype, np.dtype) and dtype.kind in "SU":
+            raise ValueError(
+                f"{name} contains text of dtype {dtype}, expected real numbers. Leave out columns "
+                "of text, or encode them as numbers first (OneHotEncoder of scikit-learn)."
+            )
         if getattr(dtype, "kind", "") in ("m", "M") or _is_temporal(dtype):
             raise ValueError(
                 f"{name} contains values of dtype {dtype}, expected real numbers. Convert dates "
@@ -386,8 +391,24 @@ def _is_temporal(dtype: Any) -> bool:
     return bool(temporal()) if callable(temporal) else False
 
 
+def unframed(values: Any, name: str, *, accept_complex: bool = False) -> Any:
+    """Return a series or a data frame, all columns of which must be numbers, as an array.
+
+    Everything else is returned as it is.
+    """
+    if hasattr(values, "to_frame"):
+        named = values.to_frame(name=values.name or name)
+        return unframed(named, name, accept_complex=accept_complex)[:, 0]
+    if not hasattr(values, "columns"):
+        return values
+    return check_rows(
+        values, name=name, accept_complex=accept_complex, finite=False, every_column=True
+    )
+
+
 def real_array(values: Any, name: str, *, accept_complex: bool = False) -> Array:
     """Return `values` as an array of real (or complex) numbers of any shape, in their library."""
+    values = unframed(values, name, accept_complex=accept_complex)
     values = values if isinstance(values, str) else check_kind(values, name)
     try:
         array = as_plain(values) if is_array(values) else np.asarray(values)

@@ -198,6 +198,25 @@ def test_categories_are_left_out(tmp_path):
             assert LinearAutoencoder(1).fit(given).n_features_in_ == 1
 
 
+def test_batches_of_arrow_keep_their_names_and_lose_no_column():
+    table = arrow.table({"a": [1.0, 2.0, 4.0], "b": [3.0, 1.0, 0.0], "c": ["x", "y", "z"]})
+    numbers = table.drop_columns("c")
+    batch = numbers.to_batches()[0]
+    for data in (batch, iter([numbers, numbers]), iter([batch, batch])):
+        assert LinearAutoencoder(1).fit(data).feature_names_in_.tolist() == ["a", "b"]
+    with pytest.raises(ValueError, match="text in column 'c'"):
+        LinearAutoencoder(1).fit(iter([table, table]))
+    equal = arrow.table([[1.0, 2.0], ["x", "y"], [2.0, 5.0]], names=["a", "b", "b"])
+    with pytest.warns(UserWarning, match="left out: 'b'"):
+        assert SecondMoment.of(equal).n_features == 2
+
+
+def test_numbers_beyond_double_precision_are_no_numbers():
+    huge = pandas.Series([1, 10**400, 2], dtype=object)
+    with pytest.raises(ValueError, match=r"'b' of X contains numbers, but '10000.* in row 1 "):
+        LinearAutoencoder(1).fit(pandas.DataFrame({"a": [1.0, 2.0, 4.0], "b": huge}))
+
+
 def test_a_frame_without_numbers_and_equal_names():
     with pytest.raises(ValueError, match=r"X has no numeric column: 'b' \('x' in row 0"):
         LinearAutoencoder(1).fit(pandas.DataFrame({"b": ["x", "y"]}))

@@ -404,6 +404,9 @@ def test_frames_and_files_as_batches_need_the_same_columns(tmp_path, small_block
                 LinearAutoencoder(2).fit_batches(batches)
     mixed = LinearAutoencoder(2).fit_batches([frame, frame.to_numpy()])
     assert_array_equal(mixed.feature_names_in_, ["c0", "c1", "c2"])
+    cells = require("anndata").AnnData(frame.set_axis([*map(str, frame.index)], axis=0))
+    of_cells = LinearAutoencoder(2).fit_batches([cells, cells])
+    assert_array_equal(of_cells.feature_names_in_, ["c0", "c1", "c2"])
     X, paths = spread_rows(4000), []
     for number, part in enumerate(np.split(X, 4)):
         (tmp_path / str(number)).mkdir()

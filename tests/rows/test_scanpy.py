@@ -127,6 +127,7 @@ REFUSED = {
     "mask_var has shape": lambda: lucidae.scanpy.pca(cells(), mask_var=[True, False]),
     "only the layers counts": lambda: lucidae.scanpy.pca(cells(), layer="raw"),
     "adata has no X": lambda: lucidae.scanpy.pca(anndata.AnnData(shape=(5, 3))),
+    "dtype='int32' was given": lambda: lucidae.scanpy.pca(cells(), dtype="int32"),
     "n_components=99": lambda: lucidae.scanpy.pca(cells(), 99),
 }
 

@@ -83,11 +83,7 @@ def checked_targets(y: Any, X: Array) -> Array:
     """
     if y is None:
         raise ValueError("DropoutRegressor requires y to be passed, but the target y is None.")
-    with explained_refusals(y=y):
-        given, y = y, np.asarray(y) if hasattr(y, "columns") else y
-        if given is not y and y.dtype == object:  # text is refused, None becomes NaN
-            y = y.astype(np.float64)
-        y = as_float(real_array(y, "y"))
+    given, y = y, as_float(real_array(y, "y"))
     y = y if scipy.sparse.issparse(X) else beside(y, X)
     xp = namespace(y)
     if y.ndim not in (1, 2) or y.shape[0] != X.shape[0] or 0 in y.shape:
@@ -561,7 +557,7 @@ class DropoutRegressor(NetworkMixin, MultiOutputMixin, RegressorMixin, BaseEstim
         float
             The mean R²; 1 for exact predictions.
         """
-        truth = to_numpy(y) if is_array(y) else loaded(y)
+        truth = to_numpy(real_array(loaded(y), "y"))
         weights = to_numpy(sample_weight) if is_array(sample_weight) else sample_weight
         return float(r2_score(truth, to_numpy(self.predict(X)), sample_weight=weights))
 

@@ -15,6 +15,7 @@ import numpy as np
 import scipy.sparse
 
 from lucidae.arrays import Array, is_array, namespace, to_numpy, zeros_like_shape
+from lucidae.columns import frame_names
 from lucidae.rows.tables import ChosenColumns
 from lucidae.validation import check_rows, refuse_text
 
@@ -410,9 +411,8 @@ def reference_of_rows(array: Any) -> Array:
 
 
 def column_names(array: Any) -> tuple[str, ...] | None:
-    """Return the names of the columns of a data frame; None if they are not all strings."""
-    columns = getattr(array, "columns", None)
-    names = () if columns is None else tuple(columns)
+    """Return the names of a data frame or an AnnData; None if they are not all strings."""
+    names = tuple(frame_names(array) or getattr(array, "var_names", []))
     return names if names and all(isinstance(name, str) for name in names) else None
 
 

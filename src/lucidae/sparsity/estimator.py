@@ -111,6 +111,7 @@ from lucidae.validation import (
     check_vector,
     check_verbose,
     has_complex,
+    real_array,
     warn_user,
 )
 
@@ -523,7 +524,7 @@ class SparseVAE(CertifiedMixin, MultiOutputMixin, RegressorMixin, BaseEstimator)
         """
         check_is_fitted(self)
         if not is_complex(np.asarray(to_numpy(self.coef_))):
-            return float(super().score(X, y, sample_weight))
+            return float(super().score(X, real_array(y, "y"), sample_weight))
         _, targets, weights = validated_data(self, X, y, sample_weight)
         predicted = to_numpy(self.predict(X)).reshape(targets.shape)
         weights = np.ones(targets.shape[0]) if weights is None else to_numpy(weights)

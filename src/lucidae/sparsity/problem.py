@@ -63,6 +63,7 @@ from lucidae.validation import (
     is_dask,
     numeric_columns,
     real_array,
+    unframed,
 )
 
 DENSE_ENTRIES = 200_000
@@ -726,9 +727,10 @@ def validated_pair(estimator: Any, X: Any, y: Any) -> tuple[Array, Array]:
                 f"{name} is a Dask collection, but SparseVAE needs the whole dictionary in memory: "
                 f"give {name}.compute(). LinearAutoencoder reads Dask arrays block by block."
             )
-    X, y = check_kind(numeric_columns(X, "X"), "X"), check_kind(y, "y")
     if scipy.sparse.issparse(y):
         raise ValueError("y is a sparse matrix, expected a dense array: give y.toarray().")
+    X = check_kind(numeric_columns(X, "X"), "X")
+    given, y = y, check_kind(unframed(y, "y", accept_complex=True), "y")
     if scipy.sparse.issparse(X) and (X.dtype.kind == "c" or has_complex(y)):
         raise ValueError(
             "a sparse X was given with complex numbers in X or y, expected real numbers: give "
@@ -743,7 +745,7 @@ def validated_pair(estimator: Any, X: Any, y: Any) -> tuple[Array, Array]:
         check_row_count(X, targets)
         y = targets[:, 0] if flat else targets
     else:
-        with explained_refusals(X=X, y=y):
+        with explained_refusals(X=X, y=given):
             rows, y = check_X_y(
                 X, y, estimator=estimator, dtype=(np.float64, np.float32), multi_output=True,
                 y_numeric=True, accept_sparse="csr",
