@@ -24,7 +24,7 @@ from lucidae.datasets._sensors import brain_points, helmet, sarvas_gain
 from lucidae.sparsity.objectives import FullCovariance
 from lucidae.sparsity.prior import Groups
 from lucidae.sparsity.problem import normalise
-from lucidae.sparsity.solve import lifted, repeat_update
+from lucidae.sparsity.solve import SolverSettings, lifted, repeat_update
 
 SENSORS, SOURCES, RESPONSES, ACTIVE = 234, 8196, 13, 6
 SHARES = (0.2, 0.045)
@@ -95,7 +95,7 @@ def updated(data: Recording, noise: float, limit: int) -> tuple[Any, Any]:
     problem, units = normalise(data.dictionary, data.responses, groups=groups)
     problem = problem.with_noise(float(units.normalised_noise(noise)))
     begin = lifted(problem, FullCovariance(groups))
-    solution = repeat_update(begin, tolerance=1e-8, limit=limit)
+    solution = repeat_update(begin, "mm", SolverSettings(tolerance=1e-8, limit=limit))
     return units.relevance(solution.value.parameters), solution
 
 

@@ -41,7 +41,7 @@ from lucidae.sparsity.prior import (
     square_root,
 )
 from lucidae.sparsity.problem import Problem, group_grams, normalise
-from lucidae.sparsity.solve import advice_on, fitted_parameters
+from lucidae.sparsity.solve import SolverSettings, advice_on, fitted_parameters
 from lucidae.sparsity.working_set import change_covariance_, move_all
 from lucidae.validation import check_choice, check_number, check_rows, warn_user
 
@@ -585,9 +585,8 @@ def fit_prior(
         start = start * (groups.present[:, :, None] * groups.present[:, None, :]) / factors
     else:
         start = np.diagonal(prior) / factors
-    solution, fitted = fitted_parameters(
-        problem, energy, start=start, tolerance=template.tol, limit=template.max_iter
-    )
+    settings = SolverSettings(tolerance=template.tol, limit=template.max_iter)
+    solution, fitted = fitted_parameters(problem, energy, settings, start)
     if not solution.status.ok:
         warn_user(advice_on(solution), ConvergenceWarning)
     variances = np.asarray(fitted) * factors

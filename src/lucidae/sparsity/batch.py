@@ -72,6 +72,7 @@ from lucidae.sparsity.solve import (
     BASIN,
     BASIN_LIMIT,
     FEW_RESPONSES,
+    SolverSettings,
     basin_limit,
     check_suited,
     em_steps,
@@ -148,15 +149,6 @@ class SparseGroupBatch(NamedTuple):
 
 NewtonPoint = cast("Any", namedtuple)("NewtonPoint", (*State._fields, "damping"))
 """The fields of a `State`, and the damping of the next step, flat for `iterate_batch`."""
-
-
-class BatchSettings(NamedTuple):
-    """The settings of `solve_batch` after they have been checked."""
-
-    objective: Energy
-    solver: str
-    tol: float
-    max_iter: int
 
 
 def solve_batch(
@@ -250,15 +242,18 @@ def solve_batch(
     noise = checked_levels(noise_variance, y.shape[0])
     if noise is None:
         check_learnable(objective)
-    settings = BatchSettings(objective, solver, tol, max_iter)
+    settings = SolverSettings(solver, tol, max_iter)
     # None means one job, or as many as a `joblib.parallel_config` context around this call says.
     jobs = effective_n_jobs(check_jobs(n_jobs)) if is_numpy(y) or n_jobs is not None else 1
     count = max(1, min(y.shape[0], jobs))
     with elapsed(f"solving {y.shape[0]} sparse problems", check_verbose(verbose)):
         if count == 1:
-            return _solve_stack(X, y, noise, settings)
+            return _solve_stack(X, y, noise, objective, settings)
         parts = np.array_split(np.arange(y.shape[0]), count)
-        given = [(_some(X, part), _some(y, part), _some(noise, part), settings) for part in parts]
+        given = [
+            (_some(X, part), _some(y, part), _some(noise, part), objective, settings)
+            for part in parts
+        ]
         return _concatenated(of_each(_solve_stack, given, n_jobs=count))
 
 
@@ -303,18 +298,19 @@ def _some(values: Any, index: Any) -> Any:
     return xp.take(values, xp.asarray(index, device=device(values)), axis=0)
 
 
-def _solve_stack(X: Array, y: Array, noise: Any, settings: BatchSettings) -> BatchSolution[Any]:
+def _solve_stack(
+    X: Array, y: Array, noise: Any, objective: Energy, settings: SolverSettings
+) -> BatchSolution[Any]:
     """Return the solutions of checked problems, in one process and in the precision of y."""
-    objective = settings.objective
     dictionary, responses = as_double(X), as_double(y)
     full = isinstance(objective, GroupCovariance)
     with limited_blas(dictionary.shape[-2]):
-        if full or (settings.solver == "auto" and objective.exact_coordinates and on_host(y)):
-            return _solve_one_by_one(dictionary, responses, noise, settings, y)
+        if full or (settings.method == "auto" and objective.exact_coordinates and on_host(y)):
+            return _solve_one_by_one(dictionary, responses, noise, objective, settings, y)
         problem, units = normalise(dictionary, responses, groups=objective.groups)
         learn = noise is None
         level = first_noise(problem) if learn else units.normalised_noise(noise)
-        solution = _solve_together(problem._replace(noise=level), settings, learn)
+        solution = _solve_together(problem._replace(noise=level), objective, settings, learn)
         state = solution.value
         relevance, level = units.relevance(state.relevance), units.noise(state.noise)
         # The canonical problem has a root of XXᵀ in place of X: means come from the given data.
@@ -325,24 +321,18 @@ def _solve_stack(X: Array, y: Array, noise: Any, settings: BatchSettings) -> Bat
 
 
 def _solve_one_by_one(
-    X: Array, y: Array, noise: Any, settings: BatchSettings, given: Array
+    X: Array, y: Array, noise: Any, objective: Energy, settings: SolverSettings, given: Array
 ) -> BatchSolution[Any]:
     """Return the solutions of problems solved one after the other, which is as fast on a CPU."""
-    objective, groups = settings.objective, settings.objective.groups
-    X, y = to_numpy(X), to_numpy(y)
-    limits: dict[str, Any] = {
-        "method": settings.solver,
-        "tolerance": settings.tol,
-        "limit": settings.max_iter,
-    }
+    groups, X, y = objective.groups, to_numpy(X), to_numpy(y)
     ended, values, norms = [], [], []
     for index in range(y.shape[0]):
         problem, units = normalise(X[index], y[index], groups=groups)
         if noise is None:
-            solution = learn_noise(problem, objective, **limits)
+            solution = learn_noise(problem, objective, settings)
         else:
             level = scalar(units.normalised_noise(noise[index]))
-            solution = solve(problem.with_noise(level), objective, **limits)
+            solution = solve(problem.with_noise(level), objective, settings)
         state = solution.value
         relevance, level = units.relevance(state.relevance), units.noise(state.noise)
         fields = [level, objective.in_units(objective.value(state), units)]
@@ -392,25 +382,26 @@ def _reported(
     return replace(solution, value=narrow, status=status)
 
 
-def _solve_together(problem: Problem, settings: BatchSettings, learn: bool) -> BatchSolution[State]:
+def _solve_together(
+    problem: Problem, objective: Energy, settings: SolverSettings, learn: bool
+) -> BatchSolution[State]:
     """Return the solutions of all problems, whose energies are minimised at once.
 
     An update chooses a basin of attraction, and Newton steps find its minimum where the energy, the
     tolerance and the number of columns allow them.
     """
-    objective = settings.objective
-    reachable = max(settings.tol, rounding_distance(problem))
+    reachable = max(settings.tolerance, rounding_distance(problem))
     large = problem.columns > NEWTON_COLUMNS * problem.rows
     marginal = objective.marginal
-    rule = settings.solver if settings.solver in objective.rules else "mm"
+    rule = settings.method if settings.method in objective.rules else "mm"
     if learn or large or reachable >= BASIN or marginal is None:
-        return _update(problem, objective, rule, reachable, settings.max_iter, learn)
+        return _update(problem, objective, rule, reachable, settings.limit, learn)
     updates = basin_limit(objective, rule)
-    if settings.solver == "auto" and objective.exact_coordinates:
+    if settings.method == "auto" and objective.exact_coordinates:
         few = problem.responses.shape[-1] <= FEW_RESPONSES
         rule, updates = ("em", em_steps(problem)) if few else ("mackay", BASIN_LIMIT["mackay"])
-    basin = _update(problem, objective, rule, BASIN, min(settings.max_iter, updates), learn)
-    left = settings.max_iter - int(basin.n_iter.max())
+    basin = _update(problem, objective, rule, BASIN, min(settings.limit, updates), learn)
+    left = settings.limit - int(basin.n_iter.max())
     if left >= 1:
         return _polish(basin, marginal, reachable, left)
     status = tuple(

@@ -16,7 +16,6 @@ raises the energy.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -25,7 +24,7 @@ import scipy.optimize
 import scipy.sparse
 
 from lucidae.arrays import Array, apparent_epsilon, as_double, is_array, scalar, to_numpy
-from lucidae.iteration import Below, Callback, Solution, iterate
+from lucidae.iteration import Below, Solution, iterate
 from lucidae.sparsity.objectives import (
     SMALLEST_LEARNED,
     Energy,
@@ -54,6 +53,7 @@ from lucidae.sparsity.problem import (
     rounding_distance,
     selected_columns,
 )
+from lucidae.sparsity.solve import SolverSettings
 from lucidae.sparsity.working_set import POLISHED, polish_relevances
 from lucidae.validation import has_complex, real_array
 
@@ -503,16 +503,9 @@ def correlation_step(state: CorrelatedState) -> CorrelatedState:
 
 
 def solve_correlated(
-    problem: Problem,
-    objective: Energy,
-    *,
-    spectrum: ResponseSpectrum,
-    learn_noise: bool = False,
-    start: Any = None,
-    tolerance: float = 1e-6,
-    limit: int = 1000,
-    callbacks: Sequence[Callback] = (),
-) -> Solution[CorrelatedState]:
+    problem: Problem, objective: Energy, spectrum: ResponseSpectrum, learn_noise: bool,
+    settings: SolverSettings, start: Any = None,
+) -> Solution[CorrelatedState]:  # fmt: skip
     """Minimise the energy over the relevances, and over ρ and γ if they are learned."""
     groups = objective.groups
 
@@ -528,7 +521,7 @@ def solve_correlated(
         change = abs(state.learned_noise / state.noise - 1.0) if learn_noise else 0.0
         return max(state.distance(groups), state.moved, change)
 
-    reachable, count = max(tolerance, rounding_distance(problem)), 0
+    reachable, count = max(settings.tolerance, rounding_distance(problem)), 0
 
     def step(state: CorrelatedState) -> CorrelatedState:
         nonlocal count
@@ -543,9 +536,9 @@ def solve_correlated(
         step,
         evaluate_correlated(problem, relevance, spectrum),
         stop=Below(distance, reachable),
-        limit=limit,
+        limit=settings.limit,
         record={"energy": lambda state: state.energy},
-        callbacks=callbacks,
+        callbacks=settings.callbacks,
         size=problem.rows,
     )
 

@@ -100,7 +100,7 @@ from lucidae.sparsity.problem import (
     validated_data,
     validated_pair,
 )
-from lucidae.sparsity.solve import advice_on, check_suited, solve
+from lucidae.sparsity.solve import SolverSettings, advice_on, check_suited, solve
 from lucidae.sparsity.verify import HELD_OUT
 from lucidae.validation import (
     check_flag,
@@ -404,34 +404,25 @@ class SparseVAE(CertifiedMixin, MultiOutputMixin, RegressorMixin, BaseEstimator)
                 noise = FALLBACK * posed.rows.mean_square() if isinstance(rule, str) else rule
             # 4) The relevances of lowest energy, with the noise variance if it is learned.
             solution: Any
-            limits: dict[str, Any] = {
-                "tolerance": self.tol,
-                "limit": self.max_iter,
-                "start": self._last_fit(posed) if start is None else start,
-                "callbacks": self._callbacks("minimising the energy"),
-            }
+            bar = self._callbacks("minimising the energy")
+            settings = SolverSettings(self.solver, self.tol, self.max_iter, bar)
+            begin = self._last_fit(posed) if start is None else start
             if rule == "learn_diagonal":
-                if limits["start"] is not None:
-                    limits["start"] = posed.units.relevance(limits["start"])
-                learned = learn_row_noise(posed.given, objective, method=self.solver, **limits)
+                begin = None if begin is None else posed.units.relevance(begin)
+                learned = learn_row_noise(posed.given, objective, settings, begin)
                 solution = learned.solution
                 posed = posed._replace(rows=learned.rows, units=learned.units)
                 variances = learned.variances
                 data = data._replace(noise_cov=variances / np.mean(variances))
             elif spectrum is not None:
                 learn = rule == "learn"
-                at = (
-                    posed.problem.with_noise(first_noise(posed.problem))
-                    if learn
-                    else posed.at(noise)
-                )
-                solution = solve_correlated(
-                    at, objective, spectrum=spectrum, learn_noise=learn, **limits
-                )
+                level = first_noise(posed.problem) if learn else posed.at(noise).noise
+                at = posed.problem.with_noise(level)
+                solution = solve_correlated(at, objective, spectrum, learn, settings, begin)
             elif rule == "learn":
-                solution = learn_noise(posed.problem, objective, method=self.solver, **limits)
+                solution = learn_noise(posed.problem, objective, settings, begin)
             else:
-                solution = solve(posed.at(noise), objective, method=self.solver, **limits)
+                solution = solve(posed.at(noise), objective, settings, begin)
             # 5) The posterior of the coefficients and the fitted attributes.
             state = self._fitted_state(solution, posed, data, reference_array(data.X), y.ndim == 1)
             if error is not None:  # predictions have the noise that held-out rows have shown

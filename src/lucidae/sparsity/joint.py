@@ -47,7 +47,7 @@ from lucidae.sparsity.solve import (
     BASIN,
     BASIN_LIMIT,
     FEW_RESPONSES,
-    Limits,
+    SolverSettings,
     descend,
     finished,
     repeat_update,
@@ -214,23 +214,24 @@ def solve_joint(
         counts = [unit.n_responses for unit in units]
         rule = ("mackay" if sum(counts) > FEW_RESPONSES else "em") if solver == "auto" else solver
         shares = tuple(count / sum(counts) for count in counts)
+        settings = SolverSettings(rule, tol, max_iter)
 
         def solved(levels: Sequence[float], start: Any | None) -> Solution[Any]:
             at = [p.with_noise(level) for p, level in zip(problems, levels, strict=True)]
-            return _solved(shares, at, start, rule, tol, max_iter)
+            return _solved(shares, at, start, settings)
 
         if noise is None:
+            first = [scalar(first_noise(problem)) for problem in problems]
             solution = learn_levels(
-                solved, lambda point: point.states, FULL,
-                [scalar(first_noise(p)) for p in problems],
-                lambda point: point.energy, tolerance=tol, limit=max_iter,
+                solved, lambda point: point.states, FULL, first, lambda point: point.energy,
+                settings, max(problem.rows for problem in problems),
             )  # fmt: skip
         else:
             pairs = zip(units, noise, strict=True)
             solution = solved([scalar(unit.normalised_noise(g)) for unit, g in pairs], None)
         found = _in_units(solution.value, parts, units, significance)
-        settings = {"given_noise": noise, "tolerance": tol, "significance": significance}
-        found = found._replace(certificate=_certified(found, parts, **settings))
+        certificate = _certified(found, parts, noise, tolerance=tol, significance=significance)
+        found = found._replace(certificate=certificate)
         if is_array(X[0]) and not is_numpy(X[0]):  # NumPy has solved the problem
 
             def beside(values: Any) -> Array:
@@ -355,20 +356,17 @@ def _normalised(parts: Sequence[Rows]) -> tuple[list[Problem], list[Units]]:
 
 
 def _solved(
-    shares: tuple[float, ...], problems: list[Problem], start: Any | None, solver: str,
-    tolerance: float, limit: int,
-) -> Solution[Any]:  # fmt: skip
+    shares: tuple[float, ...], problems: list[Problem], start: Any | None, settings: SolverSettings
+) -> Solution[Any]:
     """Minimise the joint energy at given noise variances: updates, then sweeps of Newton steps."""
-    limits: dict[str, Any] = {"tolerance": tolerance, "limit": limit}
     if start is not None:
-        return descend(ColumnPoint(problems, start.parameters, FULL, shares), **limits)
+        return descend(ColumnPoint(problems, start.parameters, FULL, shares), settings)
     # A column that is zero in one part may be active in another.
     flat = sum((flat_start(problem) for problem in problems), 0.0 * flat_start(problems[0]))
     begin = ColumnPoint(problems, flat / len(problems), FULL, shares)
-    basin = repeat_update(
-        begin, solver, tolerance=max(BASIN, tolerance), limit=min(limit, BASIN_LIMIT[solver])
-    )
-    return finished(basin, Limits(tolerance, limit))
+    tolerance, limit = max(BASIN, settings.tolerance), BASIN_LIMIT[settings.method]
+    rough = replace(settings, tolerance=tolerance, limit=min(settings.limit, limit))
+    return finished(repeat_update(begin, settings.method, rough), settings)
 
 
 def _certified(

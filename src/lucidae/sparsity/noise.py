@@ -48,6 +48,7 @@ from lucidae.sparsity.posterior import ActiveFactor
 from lucidae.sparsity.problem import Problem, Rows, Units, adjoint_times, column_squares
 from lucidae.sparsity.solve import (
     FEW_RESPONSES,
+    SolverSettings,
     advice_on,
     coarse_fit,
     is_small,
@@ -250,7 +251,8 @@ def _coarse(
     exact = objective.exact_coordinates
     begin = lifted(problem, objective, None if exact else start)
     rule, limit = ("mackay", FEW_STEPS) if exact else ("mm", 100)
-    point = repeat_update(begin, rule, tolerance=COARSE, limit=limit).value
+    settings = SolverSettings(tolerance=COARSE, limit=limit)
+    point = repeat_update(begin, rule, settings).value
     return point.state, point.parameters
 
 
@@ -473,8 +475,8 @@ class Learning(NamedTuple):
 
 def learn_levels(
     solved: Callable[[list[float], Any], Solution[Any]], states: Callable[[Any], list[State]],
-    objective: Energy, first: list[float], energy: Callable[[Any], Any], *, tolerance: float,
-    **limits: Any,
+    objective: Energy, first: list[float], energy: Callable[[Any], Any], settings: SolverSettings,
+    size: int,
 ) -> Solution[Any]:  # fmt: skip
     """Minimise an energy over relevances, in alternation with EM steps of noise variances.
 
@@ -490,9 +492,11 @@ def learn_levels(
     learned: Solution[Any] = iterate(
         lambda learning: after(solved(learning.following, learning.solution.value)),
         after(solved(first, None)),
-        stop=Below(lambda learning: learning.distance, tolerance),
+        stop=Below(lambda learning: learning.distance, settings.tolerance),
+        limit=settings.limit,
         record={"energy": lambda learning: energy(learning.solution.value)},
-        **limits,
+        callbacks=settings.callbacks,
+        size=size,
     )
     return replace(learned, value=learned.value.solution.value)
 
@@ -506,32 +510,22 @@ def first_noise(problem: Problem) -> Array:
 
 
 def learn_noise(
-    problem: Problem,
-    objective: Energy,
-    *,
-    method: str,
-    tolerance: float,
-    limit: int,
-    start: Array | None = None,
-    callbacks: Sequence[Callback] = (),
+    problem: Problem, objective: Energy, settings: SolverSettings, start: Any = None
 ) -> Solution[State]:
     """Minimise the energy over the relevances, in alternation with EM steps of γ."""
-    again = "coordinate" if objective.exact_coordinates else "mm"
+    method = "coordinate" if objective.exact_coordinates else "mm"
+    again = replace(settings, method=method, limit=WARM_STEPS, callbacks=())
 
     def solved(levels: list[float], last: State | None) -> Solution[State]:
         at = problem.with_noise(levels[0])
         if last is None:
-            return solve(at, objective, method=method, start=start, tolerance=tolerance,
-                         limit=limit, callbacks=callbacks)  # fmt: skip
-        begin = objective.parameters(last)
-        return solve(
-            at, objective, method=again, start=begin, tolerance=tolerance, limit=WARM_STEPS
-        )
+            return solve(at, objective, settings, start)
+        return solve(at, objective, again, objective.parameters(last))
 
+    first = [scalar(first_noise(problem))]
     return learn_levels(
-        solved, lambda state: [state], objective, [scalar(first_noise(problem))], objective.value,
-        tolerance=tolerance, limit=limit, callbacks=callbacks, size=problem.rows,
-    )  # fmt: skip
+        solved, lambda state: [state], objective, first, objective.value, settings, problem.rows
+    )
 
 
 def warn_if_collapsed(solution: Solution[Any]) -> None:
@@ -647,14 +641,7 @@ def check_learnable_rows(objective: Energy, n_outputs: int, weighted: bool, give
 
 
 def learn_row_noise(
-    rows: Rows,
-    objective: Energy,
-    *,
-    method: str,
-    tolerance: float,
-    limit: int,
-    start: Array | None = None,
-    callbacks: Sequence[Callback] = (),
+    rows: Rows, objective: Energy, settings: SolverSettings, start: Any = None
 ) -> RowLearning:
     """Minimise the energy over the relevances and one noise variance Λᵢ for each row."""
     data, scale = rows.centred(), rows.mean_square() or 1.0
@@ -666,9 +653,7 @@ def learn_row_noise(
         at, units = white.normalised(objective.groups)
         at = at.with_noise(scalar(units.normalised_noise(mean)))
         begin = None if relevance is None else units.normalised_relevance(relevance)
-        found = solve(
-            at, objective, method=method, start=begin, tolerance=tolerance, limit=limit
-        )  # fmt: skip
+        found = solve(at, objective, replace(settings, callbacks=()), begin)
         relevance = units.relevance(found.value.relevance)
         # The distance is Λᵢ|dᵢ − qᵢ|. At `floor` a noise variance also counts as stationary if a
         # smaller one would lower the energy.
@@ -693,10 +678,10 @@ def learn_row_noise(
     learned: Solution[Any] = iterate(
         step,
         fitted(np.full(rows.count, scalar(first_noise(problem)) * scale), start),
-        stop=Below(lambda last: last.distance, tolerance),
-        limit=limit,
+        stop=Below(lambda last: last.distance, settings.tolerance),
+        limit=settings.limit,
         record={"energy": energy},
-        callbacks=callbacks,
+        callbacks=settings.callbacks,
         size=rows.count,
     )
     last: RowLearning = learned.value

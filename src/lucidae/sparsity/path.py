@@ -33,7 +33,7 @@ from lucidae.sparsity.problem import (
     refuse_nothing_left,
     validated_pair,
 )
-from lucidae.sparsity.solve import is_small, solve
+from lucidae.sparsity.solve import SolverSettings, is_small, solve
 from lucidae.validation import check_choice, check_integer, check_number
 
 __all__ = ["NoisePath", "noise_path"]
@@ -76,11 +76,11 @@ class PathInput:
         variance may lead to a poorer minimum.
         """
         model, at, objective = self.template, self.posed.at(noise), self.posed.objective
-        limits: dict[str, Any] = {"tolerance": model.tol, "limit": model.max_iter}
-        found = solve(at, objective, method=model.solver, start=start, **limits).value
+        settings = SolverSettings(model.solver, model.tol, model.max_iter)
+        found = solve(at, objective, settings, start).value
         if start is None or not is_small(at):
             return found
-        other = solve(at, objective, method=model.solver, **limits).value
+        other = solve(at, objective, settings).value
         value = objective.value
         return found if scalar(value(found)) <= scalar(value(other)) + 1e-9 else other
 

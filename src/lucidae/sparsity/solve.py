@@ -108,11 +108,26 @@ IDLE = 15
 """Sweeps that lower neither distance nor energy, beyond rounding, that end the iteration."""
 
 
-def descend(
-    first: Any, *, tolerance: float, limit: int, callbacks: Sequence[Callback] = ()
-) -> Solution[Any]:
+@dataclass(frozen=True, slots=True)
+class SolverSettings:
+    """How an energy is minimised, and at which distance to stationarity or after how many steps."""
+
+    method: str = "auto"
+    tolerance: float = 1e-6
+    limit: int = 1000
+    callbacks: Sequence[Callback] = ()
+
+
+def solve(
+    problem: Problem, objective: Energy, settings: SolverSettings, start: Any = None
+) -> Solution[State]:
+    """Minimise an energy with respect to the relevances, at the problem's noise variance."""
+    return SOLVERS[check_suited(settings.method, objective)](problem, objective, start, settings)
+
+
+def descend(first: Any, settings: SolverSettings) -> Solution[Any]:
     """Minimise an energy by sweeps over working sets of blocks, from the point `first`."""
-    reachable = max(tolerance, first.rounding)
+    reachable = max(settings.tolerance, first.rounding)
     lowest, waited, idle = [np.inf, np.inf], 0, 0
 
     def noticed(progress: Progress) -> bool:
@@ -130,9 +145,9 @@ def descend(
         first,
         # 5) Check: the distance to optimality of all blocks.
         stop=Below(lambda point: point.violation, reachable),
-        limit=limit,
+        limit=settings.limit,
         record={"energy": lambda point: point.energy},
-        callbacks=[noticed, *callbacks],
+        callbacks=[noticed, *settings.callbacks],
         size=max(problem.rows for problem in first.problems),
     )
     stalled = found.status is Status.STOPPED and idle >= IDLE
@@ -151,7 +166,7 @@ def sweep(
     return trial if not trial.energy > allowed else point
 
 
-def continuation(first: Any, tolerance: float, callbacks: Sequence[Callback] = ()) -> Any:
+def continuation(first: Any, settings: SolverSettings) -> Any:
     """Return the point from which to minimise the full energy, found at decreasing γ.
 
     A large γ smooths the energy: blocks hardly interact, and those that explain most enter first.
@@ -160,41 +175,36 @@ def continuation(first: Any, tolerance: float, callbacks: Sequence[Callback] = (
     """
     target, point = scalar(first.problem.noise), first
     stages = round(math.log(max(1.0 / target, 1.0), STAGE))
+    rough = replace(settings, tolerance=max(COARSE, settings.tolerance), limit=STAGE_SWEEPS)
     for stage in range(1, stages):
-        point = point.moved(point.parameters, target ** (stage / stages))
-        settings: dict[str, Any] = {"limit": STAGE_SWEEPS, "callbacks": callbacks}
-        point = descend(point, tolerance=max(COARSE, tolerance), **settings).value
+        point = descend(point.moved(point.parameters, target ** (stage / stages)), rough).value
     return point.moved(point.parameters, target)
 
 
 def _solve_by_coordinates(
-    problem: Problem, objective: Energy, start: Any, limits: Limits
+    problem: Problem, objective: Energy, start: Any, settings: SolverSettings
 ) -> Solution[State]:
     """Minimise the energy by sweeps over working sets, from a start or a continuation in γ."""
-    found = _swept(problem, objective, start, limits)
+    found = _swept(problem, objective, start, settings)
     return replace(found, value=found.value.state)
 
 
-def _swept(problem: Problem, objective: Energy, start: Any, limits: Limits) -> Solution[Any]:
+def _swept(
+    problem: Problem, objective: Energy, start: Any, settings: SolverSettings
+) -> Solution[Any]:
     """Return the point at which sweeps end, from a start or a continuation in γ."""
     first = first_point(problem, objective, start)
-    if start is None:
-        first = continuation(first, limits.tolerance, limits.callbacks)
-    return descend(
-        first, tolerance=limits.tolerance, limit=limits.steps, callbacks=limits.callbacks
-    )
+    return descend(continuation(first, settings) if start is None else first, settings)
 
 
-def finished(basin: Solution[Any], limits: Limits) -> Solution[Any]:
+def finished(basin: Solution[Any], settings: SolverSettings) -> Solution[Any]:
     """Return the minimum near the point where updates ended, by sweeps from there."""
-    left = limits.steps - basin.n_iter
-    if basin.status is Status.DIVERGED or basin.distance <= limits.tolerance:
+    left = settings.limit - basin.n_iter
+    if basin.status is Status.DIVERGED or basin.distance <= settings.tolerance:
         return basin
     if left <= 0:  # the basin was reached, its minimum was not
-        return replace(basin, status=Status.ITERATION_LIMIT, tolerance=limits.tolerance)
-    begin = basin.value.without_vanishing()
-    found = descend(begin, tolerance=limits.tolerance, limit=left, callbacks=limits.callbacks)
-    return joined(basin, found)
+        return replace(basin, status=Status.ITERATION_LIMIT, tolerance=settings.tolerance)
+    return joined(basin, descend(basin.value.without_vanishing(), replace(settings, limit=left)))
 
 
 def coarse_fit(point: Any, newton_steps: int = NEWTON_STEPS) -> Any:
@@ -211,38 +221,14 @@ def coarse_fit(point: Any, newton_steps: int = NEWTON_STEPS) -> Any:
     return point
 
 
-@dataclass(frozen=True, slots=True)
-class Limits:
-    """Distance to stationarity and number of steps at which a solver stops, and its callbacks."""
-
-    tolerance: float = 1e-6
-    steps: int = 1000
-    callbacks: Sequence[Callback] = ()
-
-
-def solve(
-    problem: Problem,
-    objective: Energy,
-    *,
-    method: str = "auto",
-    start: Array | None = None,
-    tolerance: float = 1e-6,
-    limit: int = 1000,
-    callbacks: Sequence[Callback] = (),
-) -> Solution[State]:
-    """Minimise an energy with respect to the relevances, at the problem's noise variance."""
-    minimise = SOLVERS[check_suited(method, objective)]
-    return minimise(problem, objective, start, Limits(tolerance, limit, callbacks))
-
-
 def fitted_parameters(
-    problem: Problem, objective: Energy, *, start: Any, tolerance: float, limit: int
+    problem: Problem, objective: Energy, settings: SolverSettings, start: Any
 ) -> tuple[Solution[Any], Any]:
     """Minimise an energy and return what was fitted, without the state of all columns."""
     if not isinstance(objective, GroupCovariance) or (start is None and is_small(problem)):
-        solution = solve(problem, objective, start=start, tolerance=tolerance, limit=limit)
+        solution = solve(problem, objective, settings, start)
         return solution, objective.parameters(solution.value)
-    found = _swept(problem, objective, start, Limits(tolerance, limit))
+    found = _swept(problem, objective, start, settings)
     return found, found.value.basis.outside(found.value.parameters)
 
 
@@ -288,17 +274,18 @@ def basin_limit(objective: Energy, rule: str) -> int:
 
 
 def repeat_update(
-    first: Any, rule: str = "mm", *, tolerance: float, limit: int, **settings: Any
+    first: Any, rule: str, settings: SolverSettings, check_every: int = 1
 ) -> Solution[Any]:
     """Repeat one update of the parameters, from the point `first`, until they are stationary."""
     return iterate(
         lambda point: point.updated(rule),
         first,
-        stop=Below(lambda point: point.violation, max(tolerance, first.rounding)),
-        limit=limit,
+        stop=Below(lambda point: point.violation, max(settings.tolerance, first.rounding)),
+        limit=settings.limit,
+        check_every=check_every,
         record={"energy": lambda point: point.energy},
+        callbacks=settings.callbacks,
         size=first.problem.rows,
-        **settings,
     )
 
 
@@ -311,30 +298,31 @@ def lifted(problem: Problem, objective: Energy, start: Array | None = None) -> A
 
 
 def _solve_by_updates(
-    rule: str, problem: Problem, objective: Energy, start: Any, limits: Limits,
+    rule: str, problem: Problem, objective: Energy, start: Any, settings: SolverSettings,
     updates: int | None = None,
 ) -> Solution[State]:  # fmt: skip
     """Repeat an update of the parameters; then sweep from there if the energy allows it."""
-    tolerance, steps, full = limits.tolerance, limits.steps, isinstance(objective, GroupCovariance)
+    full, first = isinstance(objective, GroupCovariance), settings
     swept = full or objective.marginal is not None
     if swept:
         allowed = basin_limit(objective, rule) if updates is None else updates
-        tolerance, steps = max(BASIN, tolerance), min(steps, allowed)
-    found = repeat_update(
-        lifted(problem, objective, start), rule, tolerance=tolerance, limit=steps,
-        check_every=CHECK_UPDATES if full else 1, callbacks=limits.callbacks,
-    )  # fmt: skip
-    found = finished(found, limits) if swept else found
+        tolerance = max(BASIN, settings.tolerance)
+        first = replace(settings, tolerance=tolerance, limit=min(settings.limit, allowed))
+    begin = lifted(problem, objective, start)
+    found = repeat_update(begin, rule, first, CHECK_UPDATES if full else 1)
+    found = finished(found, settings) if swept else found
     return replace(found, value=found.value.state)
 
 
-def _solve_auto(problem: Problem, objective: Energy, start: Any, limits: Limits) -> Solution[State]:
+def _solve_auto(
+    problem: Problem, objective: Energy, start: Any, settings: SolverSettings
+) -> Solution[State]:
     """Minimise the energy by the method that suits the problem.
 
     If the energy probably has many minima, further methods run, and the lowest result is returned.
     """
     if not objective.exact_coordinates:
-        return _solve_by_updates("mm", problem, objective, start, limits)
+        return _solve_by_updates("mm", problem, objective, start, settings)
     # 1) The method that suits the problem, and others to compare it with.
     noise_free = scalar(problem.noise) < NOISE_FREE
     full, n_responses = isinstance(objective, GroupCovariance), problem.responses.shape[-1]
@@ -351,8 +339,8 @@ def _solve_auto(problem: Problem, objective: Energy, start: Any, limits: Limits)
 
     def solved_by(method: str) -> Solution[State]:
         if method not in allowed:
-            return SOLVERS[method](problem, objective, start, limits)
-        return _solve_by_updates(method, problem, objective, None, limits, allowed[method])
+            return SOLVERS[method](problem, objective, start, settings)
+        return _solve_by_updates(method, problem, objective, None, settings, allowed[method])
 
     # 2) Where the energy probably has one minimum, its result is taken.
     found = solved_by(methods[0])
@@ -368,7 +356,7 @@ def _solve_auto(problem: Problem, objective: Energy, start: Any, limits: Limits)
     return next(each for each, value in pairs if not value > highest)
 
 
-SOLVERS: dict[str, Callable[[Problem, Energy, Any, Limits], Solution[State]]] = {
+SOLVERS: dict[str, Callable[[Problem, Energy, Any, SolverSettings], Solution[State]]] = {
     "auto": _solve_auto,
     "mm": partial(_solve_by_updates, "mm"),
     "em": partial(_solve_by_updates, "em"),
@@ -509,6 +497,7 @@ def noise_free_group_lasso(
     problem, units = normalise(X, y)
     problem = problem.with_noise(scalar(units.normalised_noise(noise_variance)))
     objective = Autoencoder(PowerPenalty(0.5))  # 1/h′ = √a
-    solution = repeat_update(lifted(problem, objective), tolerance=tol, limit=max_iter)
+    settings = SolverSettings(tolerance=tol, limit=max_iter)
+    solution = repeat_update(lifted(problem, objective), "mm", settings)
     relevance = units.relevance(solution.value.parameters)
     return posterior_mean(X, y, relevance, scalar(units.noise(problem.noise)))
