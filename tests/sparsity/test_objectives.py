@@ -457,7 +457,7 @@ def test_groups_of_unequal_sizes_are_gathered_and_spread():
     filled = np.where(groups.present > 0, groups.gather(values), -99.0)
     assert_array_equal(groups.spread(filled), values)
     assert_array_equal(groups.columns(np.array([2, 0])), [1, 3, 4])
-    sizes = [(numbers.tolist(), members.tolist()) for numbers, members in groups.by_size()]
+    sizes = [(numbers.tolist(), members.tolist()) for numbers, members in groups.by_size]
     assert sizes == [([2], [[3]]), ([0], [[1, 4]]), ([1], [[0, 2, 5]])]
 
 

@@ -119,7 +119,7 @@ def observable_basis(gain: Floats, labels: Floats, least: float) -> tuple[Floats
     information about them. If all directions of a source have a field, its columns are unchanged.
     """
     rows, values, owners = [], [], []
-    for _, members in Groups.of(labels, labels.size).by_size():
+    for _, members in Groups.of(labels, labels.size).by_size:
         powers, axes = np.linalg.eigh(group_grams(gain, members))
         seen = powers > least**2 * powers[:, -1:]
         axes[seen.all(axis=1)] = np.eye(members.shape[1])
@@ -304,7 +304,7 @@ class GroupEstimate:
         groups = Groups.of(self.labels[self.columns], self.columns.size)
         n_responses, thresholds = self.responses.shape[1], self._thresholds(significance)
         left, moment = self._latent_moments()
-        sizes = groups.by_size()
+        sizes = groups.by_size
 
         def excesses() -> Floats:
             found = np.full(groups.count, np.inf)
@@ -390,7 +390,7 @@ class GroupEstimate:
         """Return the groups with the smallest evidence, compared with their thresholds."""
         n_responses, evidence = self.responses.shape[1], np.zeros(groups.count)
         left, moment = self._latent_moments()
-        for numbers, members in groups.by_size():
+        for numbers, members in groups.by_size:
             place = (members[:, :, None], members[:, None, :])
             evidence[numbers] = n_responses * removal_costs(left[place], moment[place])
         return [int(number) for number in np.argsort(evidence - thresholds)[:EXAMINED]]
@@ -444,7 +444,7 @@ class GroupEstimate:
         root, kept = np.zeros((size, size)), np.zeros(size, dtype=bool)
         if not size:
             return root, kept
-        for _, members in Groups.of(self.labels[self.columns], size).by_size():
+        for _, members in Groups.of(self.labels[self.columns], size).by_size:
             place = (members[:, :, None], members[:, None, :])
             variances, axes = np.linalg.eigh(self.prior[place])
             variances = np.maximum(variances, 0.0)
@@ -538,7 +538,7 @@ def _thresholds_by_size(
 
 def _blocks(prior: Floats, groups: Groups) -> list[Floats]:
     """Return the diagonal blocks of a prior covariance, (k, m, m) for the k groups of each size."""
-    return [prior[index[:, :, None], index[:, None, :]] for _, index in groups.by_size()]
+    return [prior[index[:, :, None], index[:, None, :]] for _, index in groups.by_size]
 
 
 def _check_folds(cv: Any, n_rows: int) -> None:
@@ -603,7 +603,7 @@ def block_diagonal(groups: Groups, covariances: Floats, columns: Floats) -> Floa
     numbers, places = np.unique(groups.labels[columns], return_inverse=True)
     if not numbers.size:
         return found
-    for here, members in Groups.of(places, columns.size).by_size():
+    for here, members in Groups.of(places, columns.size).by_size:
         blocks = covariances[numbers[here], : members.shape[1], : members.shape[1]]
         found[members[:, :, None], members[:, None, :]] = blocks
     return found
@@ -620,8 +620,8 @@ def loss_without(
     times its distance from the threshold. So a result above the threshold is an upper bound.
     """
     n_responses, loss = problem.responses.shape[1], np.inf
-    kept = [numbers != number for numbers, _ in groups.by_size()]
-    members = [index[mask] for (_, index), mask in zip(groups.by_size(), kept, strict=True)]
+    kept = [numbers != number for numbers, _ in groups.by_size]
+    members = [index[mask] for (_, index), mask in zip(groups.by_size, kept, strict=True)]
     priors = [prior[mask] for prior, mask in zip(present, kept, strict=True)]
     with suppress(np.linalg.LinAlgError):  # the rest is impossible up to rounding
         for _ in range(ROUNDS):
@@ -636,7 +636,7 @@ def loss_without(
 def energy_of(problem: Problem, groups: Groups, present: list[Floats]) -> float:
     """Return the energy per response, infinite if rounding errors make it impossible."""
     try:
-        return _energy_and_gram(problem, [index for _, index in groups.by_size()], present)[0]
+        return _energy_and_gram(problem, [index for _, index in groups.by_size], present)[0]
     except np.linalg.LinAlgError:
         return np.inf
 

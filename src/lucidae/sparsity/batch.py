@@ -56,6 +56,7 @@ from lucidae.sparsity.objectives import (
     learned_noise,
     make_objective,
     positive,
+    prior_in_units,
 )
 from lucidae.sparsity.posterior import ActiveFactor, check_kept, narrowed
 from lucidae.sparsity.prior import Groups, best_change
@@ -334,15 +335,12 @@ def _solve_one_by_one(
             level = scalar(units.normalised_noise(noise[index]))
             solution = solve(problem.with_noise(level), objective, settings)
         state = solution.value
-        relevance, level = units.relevance(state.relevance), units.noise(state.noise)
-        fields = [level, objective.in_units(objective.value(state), units)]
-        axes = axes_of(state)
-        coef = ActiveFactor.of(X[index], relevance, scalar(level), axes).mean(y[index]).T
-        if axes is not None and groups is not None:
-            fields.append(axes.covariances(relevance, groups))
-            relevance = groups.spread(diagonal(fields[-1]).real)
+        latent, level = units.relevance(state.relevance), units.noise(state.noise)
+        coef = ActiveFactor.of(X[index], latent, scalar(level), axes_of(state)).mean(y[index]).T
+        relevance, covariances = prior_in_units(state, units)
+        fields = [coef, relevance, level, objective.in_units(objective.value(state), units)]
         ended.append(solution)
-        values.append([coef, relevance, *fields])
+        values.append(fields if covariances is None else [*fields, covariances])
         norms.append(units.norms)
     kind: Any = SparseGroupBatch if isinstance(objective, GroupCovariance) else SparseBatch
     stacked = kind(*(np.stack(parts) for parts in zip(*values, strict=True)))

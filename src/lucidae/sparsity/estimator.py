@@ -14,7 +14,6 @@ from sklearn.utils.validation import check_is_fitted
 from lucidae.arrays import (
     Array,
     as_double,
-    diagonal,
     is_array,
     is_complex,
     is_numpy,
@@ -22,7 +21,6 @@ from lucidae.arrays import (
     namespace,
     number,
     of_one_kind,
-    real_part,
     scalar,
     to_numpy,
 )
@@ -82,6 +80,7 @@ from lucidae.sparsity.objectives import (
     energy_slice,
     evaluate,
     flat_start,
+    prior_in_units,
 )
 from lucidae.sparsity.posterior import (
     ActiveFactor,
@@ -775,10 +774,9 @@ class SparseVAE(CertifiedMixin, MultiOutputMixin, RegressorMixin, BaseEstimator)
                 "support_": np.flatnonzero(significant),
                 "energy_": posed.energy(state),
             }
-            if axes is not None and groups is not None:
-                covariances = axes.covariances(relevance, groups)
+            shared, covariances = prior_in_units(state, units)
+            if covariances is not None:
                 results["group_covariances_"] = covariances
-                shared = groups.spread(real_part(diagonal(covariances)))
                 results["relevance_"] = narrowed(shared, ref, "relevance_")
         coef = narrowed(estimate, ref, "coef_")
         kept = as_double(coef)

@@ -33,7 +33,13 @@ from lucidae.iteration.progress import elapsed
 from lucidae.sparsity.claims import joint_certificate
 from lucidae.sparsity.noise import checked_levels, first_noise, learn_levels
 from lucidae.sparsity.objectives import UPDATES, FullCovariance, flat_start
-from lucidae.sparsity.posterior import merged_relevance, posterior_mean, significance_threshold
+from lucidae.sparsity.posterior import (
+    ActiveFactor,
+    group_evidence,
+    merged_relevance,
+    significance_threshold,
+)
+from lucidae.sparsity.prior import Groups
 from lucidae.sparsity.problem import (
     Problem,
     Rows,
@@ -395,7 +401,7 @@ def _in_units(
         scalar(unit.noise(state.noise)) for unit, state in zip(units, joint.states, strict=True)
     ]
     coef = [
-        posterior_mean(part.dictionary, part.responses, relevance, level).mT
+        ActiveFactor.of(part.dictionary, relevance, level).mean(part.responses).mT
         for part, level in zip(parts, noise, strict=True)
     ]
     pairs = zip(joint.states, units, strict=True)
@@ -405,17 +411,13 @@ def _in_units(
 
 
 def _support(joint: Any, parts: Sequence[Rows], significance: float) -> Any:
-    """Return the indices of the columns that add a significant log-likelihood.
-
-    Twice the log-likelihood lost without a column is the sum of n(log(1 − wz) + wQ/(1 − wz)) over
-    all parts (complex: twice that), compared with a quantile of χ²₁.
-    """
+    """Return the indices of the columns without which a significant log-likelihood is lost."""
     dictionaries = [state.dictionary for state in joint.states]
     mean = average(joint.shares, [state.curvature for state in joint.states])
     w = merged_relevance(joint.parameters, mean, dictionaries)
-    evidence = np.zeros(w.size)
-    for state, part in zip(joint.states, parts, strict=True):
-        left = np.maximum(1.0 - w * state.curvature, np.finfo(float).eps)
-        evidence += part.real_responses * (np.log(left) + w * state.alignment / left)
-    threshold = significance_threshold(significance, w.size)
-    return np.flatnonzero((w > 0) & (evidence > threshold))
+    columns: Any = Groups.of(1, w.size)
+    lost = sum(
+        group_evidence(state._replace(relevance=w), columns, part.real_responses)
+        for state, part in zip(joint.states, parts, strict=True)
+    )
+    return np.flatnonzero(lost > significance_threshold(significance, w.size))

@@ -150,6 +150,18 @@ def axes_of(state: State) -> Axes | None:
     return state.axes if isinstance(state, PrincipalState) else None
 
 
+def prior_in_units(state: State, units: Units) -> tuple[Array, Array | None]:
+    """Return the relevances in the units of the data, and the covariances of groups, if any.
+
+    With covariances, the relevances of the columns are their diagonals.
+    """
+    relevance = units.relevance(state.relevance)
+    if not isinstance(state, PrincipalState):
+        return relevance, None
+    covariances = state.axes.covariances(relevance, state.groups)
+    return state.groups.spread(real_part(diagonal(covariances))), covariances
+
+
 def factorise(problem: Problem, relevance: Array) -> tuple[Array, Array]:
     """Return the Cholesky factor of Σ, and its log-determinant.
 

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from sklearn.base import clone
 
-from lucidae.arrays import Array, diagonal, scalar, squared_norm, to_numpy
+from lucidae.arrays import Array, scalar, squared_norm, to_numpy
 from lucidae.cards import card, table
 from lucidae.iteration import limited_blas
 from lucidae.iteration.progress import elapsed
@@ -27,7 +27,7 @@ from lucidae.sparsity.noise import (
     in_use,
     row_pairs,
 )
-from lucidae.sparsity.objectives import GroupCovariance, State, axes_of
+from lucidae.sparsity.objectives import GroupCovariance, State, prior_in_units
 from lucidae.sparsity.posterior import significant_columns
 from lucidae.sparsity.problem import (
     refuse_nothing_left,
@@ -97,7 +97,7 @@ class PathInput:
             "energies": posed.energy(state),
             "explained": explained_share(state),
             "supports": np.flatnonzero(significant),
-            "relevances": self.relevances(state),
+            "relevances": np.asarray(prior_in_units(state, posed.units)[0]),
             "contributions": column_powers(state, posed.objective) / total,
             "start": posed.objective.parameters(state),
         }
@@ -106,14 +106,6 @@ class PathInput:
         """Return the number of significant columns, or of their groups."""
         groups = self.posed.objective.groups
         return support.size if groups is None else np.unique(groups.labels[support]).size
-
-    def relevances(self, state: State) -> Floats:
-        """Return the relevances of the columns in the units of the data."""
-        relevance, axes = self.posed.units.relevance(state.relevance), axes_of(state)
-        groups = self.posed.objective.groups
-        if axes is None or groups is None:
-            return np.asarray(relevance)
-        return np.asarray(groups.spread(diagonal(axes.covariances(relevance, groups)).real))
 
 
 @dataclass(frozen=True, eq=False)

@@ -118,13 +118,6 @@ class ActiveFactor:
         return Posterior(self.active, self.roots, half, explicit, self.n_columns, self.axes)
 
 
-def posterior_mean(
-    dictionary: Dictionary, responses: Array, relevance: Array, noise: float, axes: Any = None
-) -> Array:
-    """Return the posterior mean of the coefficients, of shape (n_columns, n_responses)."""
-    return ActiveFactor.of(dictionary, relevance, noise, axes).mean(responses)
-
-
 @dataclass(frozen=True, eq=False)
 class Posterior:
     """Posterior covariance of the coefficients, which is the same for all responses.
@@ -404,7 +397,7 @@ def group_evidence(state: State, groups: Groups, n_responses: int) -> Any:
     whitened, loading = whitened_columns(state, index)
     roots = np.sqrt(state.relevance[index])
     whitened, loading = whitened * roots, adjoint(loading) * roots
-    for numbers, members in groups.restricted(index).by_size():
+    for numbers, members in groups.restricted(index).by_size:
         left = np.eye(members.shape[1]) - group_grams(whitened, members)
         evidence[active[numbers]] = removal_costs(left, group_grams(loading, members))
     return n_responses * evidence
@@ -419,12 +412,6 @@ def removal_costs(left: Any, moment: Any) -> Any:
     """
     # Σ₋g = Σ − wΦ_gΦ_gᵀ. The determinant lemma gives |Σ₋g| = |Σ||I − wG|, Woodbury's identity
     # Σ₋g⁻¹ = Σ⁻¹ + wΣ⁻¹Φ_g(I − wG)⁻¹Φ_gᵀΣ⁻¹.
-    if left.shape[1] == 2 and not np.iscomplexobj(left):  # eigenvalues would take longer
-        (a, b, c), (p, q, r) = (each.reshape(-1, 4)[:, [0, 1, 3]].T for each in (left, moment))
-        volume = a * c - b * b
-        definite = (a > 0) & (volume > 0)
-        volume = np.where(definite, volume, 1.0)
-        return np.where(definite, np.log(volume) + (c * p - 2.0 * b * q + a * r) / volume, np.inf)
     values, vectors = np.linalg.eigh(left)
     powers = (np.conj(vectors) * (moment @ vectors)).sum(axis=1).real
     definite = values[:, :1] > 0

@@ -261,13 +261,9 @@ class Groups:
         """Number of columns of each group."""
         return np.asarray(self.present.sum(axis=1), dtype=int)
 
-    def by_size(self) -> list[tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]]:
-        """Return numbers (k,) and columns (k, m) of the groups of each size m, ascending."""
-        return self._by_size
-
     @cached_property
-    def _by_size(self) -> list[tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]]:
-        """What `by_size` returns; solvers read it several times in each step."""
+    def by_size(self) -> list[tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]]:
+        """Numbers (k,) and columns (k, m) of the groups of each size m, ascending."""
         sizes = self.sizes
         return [
             (numbers, self.members[numbers, :size])

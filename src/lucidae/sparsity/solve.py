@@ -49,7 +49,7 @@ from lucidae.sparsity.objectives import (
     State,
     flat_start,
 )
-from lucidae.sparsity.posterior import posterior_mean
+from lucidae.sparsity.posterior import ActiveFactor
 from lucidae.sparsity.problem import Problem, normalise
 from lucidae.sparsity.working_set import COARSE, NEWTON_STEPS, first_point
 from lucidae.validation import check_choice, check_integer, check_number, check_rows
@@ -500,4 +500,4 @@ def noise_free_group_lasso(
     settings = SolverSettings(tolerance=tol, limit=max_iter)
     solution = repeat_update(lifted(problem, objective), "mm", settings)
     relevance = units.relevance(solution.value.parameters)
-    return posterior_mean(X, y, relevance, scalar(units.noise(problem.noise)))
+    return ActiveFactor.of(X, relevance, scalar(units.noise(problem.noise))).mean(y)

@@ -343,7 +343,7 @@ class BlockPoint(Point):
     def factor(self) -> Factor:
         """The factorisation of Σ = Φ_aTTᵀΦ_aᵀ + γI with the roots T of the covariances."""
         half = [np.zeros((self.problem.rows, 0))]
-        for numbers, members in self.groups.by_size():
+        for numbers, members in self.groups.by_size:
             present = self.present(numbers, members.shape[1])
             active = present.any(axis=(1, 2))
             columns = np.moveaxis(self.problem.dictionary[:, members[active]], 0, 1)
@@ -367,7 +367,7 @@ class BlockPoint(Point):
     def blocks(self) -> list[tuple[Matrices, ...]]:
         """Numbers (k,), members (k, m), metrics S and moments Q of the groups of each size."""
         found = []
-        for numbers, members in self.groups.by_size():
+        for numbers, members in self.groups.by_size:
             step, parts = max(1, IN_CACHE // (self.problem.rows * members.shape[1])), []
             for first in range(0, len(members), step):
                 index = members[first : first + step]
@@ -407,7 +407,7 @@ class BlockPoint(Point):
         if not chosen.size:
             return self
         index = self.groups.columns(chosen)
-        inside = self.groups.restricted(index).by_size()
+        inside = self.groups.restricted(index).by_size
         members = [places for _, places in inside]
         whitened = multiply_lower(
             self.factor.inverse, dense_columns(self.problem.dictionary, index)
@@ -567,7 +567,7 @@ def entry_noise_of_groups(problem: Problem, groups: Groups) -> float:
     """
     turned, _ = orthonormal(problem, groups)
     loading = adjoint_times(turned.dictionary, turned.responses)
-    norms = [np.linalg.norm(loading[index], 2, axis=(1, 2)) for _, index in groups.by_size()]
+    norms = [np.linalg.norm(loading[index], 2, axis=(1, 2)) for _, index in groups.by_size]
     return float(np.concatenate(norms).max()) ** 2
 
 
@@ -604,7 +604,7 @@ def orthonormal(problem: Problem, groups: Groups) -> tuple[Problem, GroupBasis]:
     into = np.zeros((count, size, size), columns.dtype)
     back, found = np.zeros_like(into), np.zeros_like(columns)
     used = np.zeros(columns.shape[1], dtype=bool)
-    for numbers, members in groups.by_size():
+    for numbers, members in groups.by_size:
         stack = np.moveaxis(columns[:, members], 1, 0)
         norms = np.linalg.norm(stack, axis=1)
         norms = np.where(norms > 0, norms, 1.0)
