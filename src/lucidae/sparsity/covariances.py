@@ -51,7 +51,6 @@ from lucidae.sparsity.problem import (
     norms_after,
     refuse_extremes,
     rounding_distance,
-    selected_columns,
 )
 from lucidae.sparsity.solve import SolverSettings
 from lucidae.sparsity.working_set import POLISHED, polish_relevances
@@ -402,9 +401,7 @@ def evaluate_correlated(
     problem: Problem, relevance: Any, spectrum: ResponseSpectrum, moved: float = 0.0
 ) -> CorrelatedState:
     """Return the state of a problem at given relevances and covariance of the responses."""
-    active = np.flatnonzero(relevance)
-    columns = selected_columns(problem.dictionary, active)
-    powers, basis = np.linalg.eigh(covariance(columns, relevance[active], np.zeros(())))
+    powers, basis = np.linalg.eigh(covariance(problem.dictionary, relevance, np.zeros(())))
     powers = np.maximum(powers, 0.0)
     rotated, values = basis.T @ problem.responses @ spectrum.vectors, spectrum.values
     inverses = 1.0 / (np.outer(powers, values) + float(problem.noise))

@@ -27,7 +27,6 @@ from lucidae.arrays import (
     Array,
     adjoint,
     cholesky,
-    device,
     diagonal,
     eye_like,
     inverse_lower,
@@ -57,7 +56,6 @@ from lucidae.sparsity.problem import (
     dense_columns,
     norms_after,
     root_by_qr,
-    selected_columns,
 )
 from lucidae.validation import check_choice, check_number
 
@@ -168,12 +166,6 @@ def factorise(problem: Problem, relevance: Array) -> tuple[Array, Array]:
     If rounding makes Σ indefinite, QR serves a single problem; among several its factor is NaN.
     """
     xp, dictionary = namespace(problem.noise), problem.dictionary
-    if relevance.ndim == 1 and problem.columns > problem.rows:
-        active = np.flatnonzero(to_numpy(relevance))
-        if 2 * active.size <= problem.columns:
-            dictionary = selected_columns(dictionary, active)
-            index = xp.asarray(active, device=device(relevance))
-            relevance = xp.take(relevance, index, axis=0)
     factor, definite = cholesky(covariance(dictionary, relevance, problem.noise))
     if relevance.ndim == 1 and not bool(definite) and bool(xp.all(xp.isfinite(relevance))):
         dictionary = dense_columns(dictionary, np.arange(dictionary.shape[1]))

@@ -120,11 +120,6 @@ class SparseDictionary:
         chosen = self.entries[:, index].toarray()
         return (chosen - self.roots[:, None] * self.center[index]) / self.norms[index]
 
-    def selected(self, index: Any) -> SparseDictionary:
-        """Return the columns with the integer indices `index` as a sparse dictionary."""
-        chosen = scipy.sparse.csc_array(self.entries[:, index])
-        return SparseDictionary(chosen, self.roots, self.center[index], self.norms[index])
-
     def adjoint_times(self, right: Any) -> Any:
         """Return ΦᵀA, of shape (κ, p), for this dictionary Φ of κ columns and a matrix A (d, p)."""
         product = self.entries.T @ right
@@ -194,15 +189,6 @@ def dense_columns(dictionary: Dictionary, index: Any) -> Array:
         return dictionary.columns(index)
     xp = namespace(dictionary)
     return xp.take(dictionary, xp.asarray(index, device=device(dictionary)), axis=1)
-
-
-def selected_columns(dictionary: Dictionary, index: Any) -> Dictionary:
-    """Return the columns `index` of one dictionary, as a dense array if there are few of them."""
-    if isinstance(dictionary, SparseDictionary) and len(index) * dictionary.shape[0] > (
-        BLOCK_ENTRIES
-    ):
-        return dictionary.selected(index)
-    return dense_columns(dictionary, index)
 
 
 def column_squares(dictionary: Dictionary) -> Array:
@@ -421,7 +407,12 @@ def covariance(dictionary: Dictionary, relevance: Array, noise: Array) -> Array:
     """Return Σ = Φ diag(w) Φᵀ + γI (Wipf 2023, eq. 18)."""
     if isinstance(dictionary, SparseDictionary):
         return add_diagonal(dictionary.covariance(relevance), noise[..., None])
-    half = dictionary * namespace(dictionary).sqrt(relevance)[..., None, :]
+    xp = namespace(dictionary)
+    if relevance.ndim == 1 and 2 * np.count_nonzero(to_numpy(relevance)) <= relevance.shape[0]:
+        active = np.flatnonzero(to_numpy(relevance))
+        dictionary = dense_columns(dictionary, active)
+        relevance = xp.take(relevance, xp.asarray(active, device=device(relevance)), axis=0)
+    half = dictionary * xp.sqrt(relevance)[..., None, :]
     return add_diagonal(half @ adjoint(half), noise[..., None])
 
 
