@@ -52,11 +52,12 @@ from lucidae.sparsity.solve import (
     advice_on,
     coarse_fit,
     is_small,
+    iterated,
     lifted,
     repeat_update,
     solve,
 )
-from lucidae.sparsity.working_set import COARSE, NEWTON_STEPS, entry_noise_of_groups, first_point
+from lucidae.sparsity.working_set import COARSE, NEWTON_STEPS, first_point, orthonormal
 from lucidae.validation import check_choice, check_integer, check_number, check_vector, warn_user
 
 WAYS = ("auto", "learn", "learn_diagonal", "cv", "cv_1se")
@@ -415,10 +416,14 @@ def entry_noise(problem: Problem, objective: Energy) -> float:
     """Return the normalised noise variance above which all relevances are zero.
 
     At w = 0 the energy falls with the relevance of φ if ‖φᵀX‖²/n > γ‖φ‖²; for a group these are
-    sums.
+    sums, or for one with a covariance the largest eigenvalue of Φ_gᵀCΦ_g for orthonormal columns.
     """
     if isinstance(objective, GroupCovariance) and objective.groups is not None:
-        return entry_noise_of_groups(problem, objective.groups)
+        turned, _ = orthonormal(problem, objective.groups)
+        loading = adjoint_times(turned.dictionary, turned.responses)
+        sizes = objective.groups.by_size
+        norms = [np.linalg.norm(loading[index], 2, axis=(1, 2)) for _, index in sizes]
+        return float(np.concatenate(norms).max()) ** 2
     xp = namespace(problem.noise)
     powers = squared_norms(adjoint_times(problem.dictionary, problem.responses), -1)
     squares = column_squares(problem.dictionary)
@@ -466,11 +471,12 @@ WARM_STEPS = 50
 
 
 class Learning(NamedTuple):
-    """The solution at some noise variances, these after one EM step, and the distance."""
+    """The solution at some noise variances, these after one EM step, distance and energy."""
 
     solution: Solution[Any]
     following: list[float]
-    distance: float  # the larger one of that in relevances and the relative steps of γ
+    violation: float  # the larger one of that in relevances and the relative steps of γ
+    energy: Any
 
 
 def learn_levels(
@@ -487,17 +493,13 @@ def learn_levels(
         at = states(solution.value)
         levels = [scalar(learned_noise(s, objective.degrees_of_freedom(s))) for s in at]
         changes = [abs(new / scalar(s.noise) - 1.0) for new, s in zip(levels, at, strict=True)]
-        return Learning(solution, levels, max(solution.distance, *changes))
+        distance = max(solution.distance, *changes)
+        return Learning(solution, levels, distance, energy(solution.value))
 
-    learned: Solution[Any] = iterate(
-        lambda learning: after(solved(learning.following, learning.solution.value)),
-        after(solved(first, None)),
-        stop=Below(lambda learning: learning.distance, settings.tolerance),
-        limit=settings.limit,
-        record={"energy": lambda learning: energy(learning.solution.value)},
-        callbacks=settings.callbacks,
-        size=size,
-    )
+    def step(last: Learning) -> Learning:
+        return after(solved(last.following, last.solution.value))
+
+    learned = iterated(step, after(solved(first, None)), settings, size)
     return replace(learned, value=learned.value.solution.value)
 
 
@@ -612,7 +614,8 @@ class RowLearning(NamedTuple):
     units: Units
     solution: Solution[State]
     relevance: Any  # in the units of the data
-    distance: float  # to stationarity, in the relevances and in the noise variances
+    violation: float  # distance to stationarity, in the relevances and in the noise variances
+    energy: float  # per response
 
 
 def check_learnable_rows(objective: Energy, n_outputs: int, weighted: bool, given: bool) -> None:
@@ -661,7 +664,9 @@ def learn_row_noise(
         slope = variances * (precision - power)
         slope[(variances <= 1.01 * floor) & (slope > 0)] = 0.0
         distance = max(found.distance, float(np.abs(slope).max()))
-        return RowLearning(variances, white, units, found, relevance, distance)
+        total = scalar(objective.in_units(objective.value(found.value), units))
+        energy = total / units.n_responses + white.log_volume
+        return RowLearning(variances, white, units, found, relevance, distance, energy)
 
     def step(last: RowLearning) -> RowLearning:
         variances = last.variances
@@ -670,20 +675,9 @@ def learn_row_noise(
             variances = updated_variances(variances, *figures, floor)
         return fitted(variances, last.relevance)
 
-    def energy(last: RowLearning) -> Any:
-        total = objective.in_units(objective.value(last.solution.value), last.units)
-        return total / last.units.n_responses + last.rows.log_volume
-
     problem, _ = rows.normalised(objective.groups)
-    learned: Solution[Any] = iterate(
-        step,
-        fitted(np.full(rows.count, scalar(first_noise(problem)) * scale), start),
-        stop=Below(lambda last: last.distance, settings.tolerance),
-        limit=settings.limit,
-        record={"energy": energy},
-        callbacks=settings.callbacks,
-        size=rows.count,
-    )
+    begin = np.full(rows.count, scalar(first_noise(problem)) * scale)
+    learned = iterated(step, fitted(begin, start), settings, rows.count)
     last: RowLearning = learned.value
     low = int(np.sum(last.variances <= 1.01 * floor))
     if low:

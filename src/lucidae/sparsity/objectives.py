@@ -18,7 +18,6 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
-from functools import partial
 from typing import Any, ClassVar, NamedTuple, Protocol, TypeAlias, runtime_checkable
 
 import numpy as np
@@ -656,18 +655,19 @@ class DiagonalCovariance(Marginal):
 
         a is the mean square of a column's coefficients and c its squared norm.
         """
-        return self._update if self.groups is None else partial(self._grouped_update, self.groups)
+        return self._update
 
     def _update(self, state: State) -> Array:
-        """Return the positive root of w² − aw − aγ/c = 0, the minimum of a/w + log(γ + wc)."""
-        power = state.power
-        offset = 4.0 * state.noise[..., None] / positive(column_squares(state.dictionary))
-        return (power + namespace(power).sqrt(power * (power + offset))) / 2.0
+        """Return the positive root of w² − aw − aγ/c = 0, the minimum of a/w + log(γ + wc).
 
-    def _grouped_update(self, groups: Groups, state: State) -> Array:
-        """Return the minimiser of a bound with tangents: groups have no closed form."""
-        pressure = positive(groups.share(self.pressure(state)))
-        return namespace(pressure).sqrt(groups.share(state.power) / pressure)
+        Groups have no closed form, but the minimiser of a bound with tangents.
+        """
+        power, xp = state.power, namespace(state.power)
+        if self.groups is not None:
+            pressure = positive(self.groups.share(self.pressure(state)))
+            return xp.sqrt(self.groups.share(power) / pressure)
+        offset = 4.0 * state.noise[..., None] / positive(column_squares(state.dictionary))
+        return (power + xp.sqrt(power * (power + offset))) / 2.0
 
     def volume(self, state: State) -> Array:
         """Return Σⱼ log(1 + wⱼ‖φⱼ‖²/γ) + d log γ."""

@@ -125,6 +125,23 @@ def solve(
     return SOLVERS[check_suited(settings.method, objective)](problem, objective, start, settings)
 
 
+def iterated(
+    step: Callable[[Any], Any], first: Any, settings: SolverSettings, size: int,
+    check_every: int = 1,
+) -> Solution[Any]:  # fmt: skip
+    """Repeat a step, from a point with an `energy` and a `violation`, until it is stationary."""
+    return iterate(
+        step,
+        first,
+        stop=Below(lambda point: point.violation, settings.tolerance),
+        limit=settings.limit,
+        check_every=check_every,
+        record={"energy": lambda point: point.energy},
+        callbacks=settings.callbacks,
+        size=size,
+    )
+
+
 def descend(first: Any, settings: SolverSettings) -> Solution[Any]:
     """Minimise an energy by sweeps over working sets of blocks, from the point `first`."""
     reachable = max(settings.tolerance, first.rounding)
@@ -140,15 +157,12 @@ def descend(first: Any, settings: SolverSettings) -> Solution[Any]:
         waited, idle = 0 if nearer else waited + 1, 0 if nearer or lower else idle + 1
         return idle >= IDLE
 
-    found = iterate(
+    # 5) Check: the distance to optimality of all blocks.
+    found = iterated(
         lambda point: sweep(point, reachable, alone=waited >= SLOW and waited % 2 == 1),
         first,
-        # 5) Check: the distance to optimality of all blocks.
-        stop=Below(lambda point: point.violation, reachable),
-        limit=settings.limit,
-        record={"energy": lambda point: point.energy},
-        callbacks=[noticed, *settings.callbacks],
-        size=max(problem.rows for problem in first.problems),
+        replace(settings, tolerance=reachable, callbacks=[noticed, *settings.callbacks]),
+        max(problem.rows for problem in first.problems),
     )
     stalled = found.status is Status.STOPPED and idle >= IDLE
     return replace(found, status=Status.STALLED) if stalled else found
@@ -277,16 +291,9 @@ def repeat_update(
     first: Any, rule: str, settings: SolverSettings, check_every: int = 1
 ) -> Solution[Any]:
     """Repeat one update of the parameters, from the point `first`, until they are stationary."""
-    return iterate(
-        lambda point: point.updated(rule),
-        first,
-        stop=Below(lambda point: point.violation, max(settings.tolerance, first.rounding)),
-        limit=settings.limit,
-        check_every=check_every,
-        record={"energy": lambda point: point.energy},
-        callbacks=settings.callbacks,
-        size=first.problem.rows,
-    )
+    limits = replace(settings, tolerance=max(settings.tolerance, first.rounding))
+    size = first.problem.rows
+    return iterated(lambda point: point.updated(rule), first, limits, size, check_every)
 
 
 def lifted(problem: Problem, objective: Energy, start: Array | None = None) -> Any:

@@ -125,9 +125,8 @@ class Fit(NamedTuple):
     responses: Any = None  # (n, n): covariance B of the responses, and the one that was given
     given_responses: Any = None
     row_variances: Any = None  # (d,): noise variance of each row
-    rounding: float = epsilon(
-        float
-    )  # machine epsilon of the precision in which the numbers are stored
+    # machine epsilon of the precision in which the numbers are stored
+    rounding: float = epsilon(float)
     path: dict[str, Any] | None = None  # strongest columns at neighbouring γ, as the fit found them
 
 

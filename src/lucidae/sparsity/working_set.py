@@ -74,7 +74,6 @@ from lucidae.sparsity.prior import (
 )
 from lucidae.sparsity.problem import (
     Problem,
-    adjoint_times,
     columns_in_order,
     dense_columns,
     group_grams,
@@ -558,17 +557,6 @@ def change_covariance_(gram: Matrices, index: Matrices, change: Matrices) -> Non
     rows = gram[index, :]
     lost = np.linalg.solve(np.eye(index.size) + change @ rows[:, index], change) @ rows
     gram -= gram[:, index] @ lost
-
-
-def entry_noise_of_groups(problem: Problem, groups: Groups) -> float:
-    """Return the γ from which all Γ are zero: the largest eigenvalue of any Φ_gᵀCΦ_g.
-
-    Columns of a group are orthonormal here.
-    """
-    turned, _ = orthonormal(problem, groups)
-    loading = adjoint_times(turned.dictionary, turned.responses)
-    norms = [np.linalg.norm(loading[index], 2, axis=(1, 2)) for _, index in groups.by_size]
-    return float(np.concatenate(norms).max()) ** 2
 
 
 DROPPED = 1e-10
