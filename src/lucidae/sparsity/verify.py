@@ -185,7 +185,7 @@ class Figures:
 class PreparedRows(NamedTuple):
     """Rows of one problem: centred and whitened by their noise."""
 
-    sample: Sample  # as they were given
+    sample: Sample  # as they were given, with weights
     dictionary: Any  # (r, κ)
     responses: Any  # (r, n)
     shares: Any  # (d,): weight of each given row in the means; None without an intercept
@@ -269,6 +269,7 @@ def prepared(sample: Sample) -> PreparedRows:
     Phi, X, R = sample.dictionary, sample.responses, sample.noise_cov
     R = np.ones(len(X)) if R is None else R
     weights = np.ones(len(X)) if sample.weights is None else sample.weights
+    sample = sample._replace(weights=weights)
     diagonal, least = R.ndim == 1, 1e-7
     basis: Any = None
     # 1) the whitener T, with TRTᴴ = I on the range of R, and T1, the whitened intercept
@@ -981,10 +982,9 @@ def prediction_distance(rows: PreparedRows, coef: Any, predicted: Any) -> Ball:
     used, sample = np.flatnonzero(coef.any(axis=1)), rows.sample
     Phi, X, U = sample.dictionary[:, used], sample.responses, coef[used]
     Phi = Phi.toarray() if scipy.sparse.issparse(Phi) else Phi
-    weights = np.ones(len(X)) if sample.weights is None else sample.weights
     Phi, moved = centred(Phi, rows.shares), centred(X, rows.shares)
     mean = (X - moved)[0]
-    size = np.sqrt(weights @ squares(moved) / weights.sum())
+    size = np.sqrt(sample.weights @ squares(moved) / sample.weights.sum())
     size = np.where(size > 0, size, np.abs(mean))
     size = np.where(size > 0, size, 1.0)
     distance = np.abs(predicted - mean - Phi @ U).max(axis=0) / size
@@ -1014,7 +1014,7 @@ def _variance_distance(state: Evaluation) -> Distance:
         spread = spread @ (state.turn**2).T
     given = state.fit.variances[kept].reshape(len(kept), -1) / at.noise
     # Relative to the noise of the row, and to the largest variance if rows have other noise.
-    size, counted = 1.0, np.ones(len(kept)) if sample.weights is None else sample.weights[kept]
+    size, counted = 1.0, sample.weights[kept]
     if sample.noise_cov is not None:
         size, counted = max(float(spread.max(initial=0.0)), 1.0), np.ones(len(kept))
     distance = float((counted[:, None] * np.abs(given - spread)).max(initial=0.0)) / size
@@ -1116,26 +1116,27 @@ def _energy_distance(state: Evaluation) -> Distance | None:
         return None
     entries = sum(at.n * max(at.rows.dimension, 1.0) for at in state.ats)
     size, at = max(abs(sum(found)), entries), state.ats[0]
-    lost = state.prior.inexact(at.noise) * (1.0 + at.fit / max(at.rows.dimension, 1.0))
+    # A relative error of Σ changes the data term by its share, and each eigenvalue's logarithm.
+    lost = state.prior.inexact(at.noise) * (at.n * at.fit + entries) / size
     apart = Ball(float(abs(state.fit.energy - sum(found)) / size), lost)
     return Distance(apart, ENERGY, state.reach)
 
 
 def _evidence(state: Evaluation) -> dict[str, Any]:
     """Return, by name, the numbers from which measured values can be computed again."""
-    found, at = energies(state), state.ats[0]
+    found, fit, kind = energies(state), state.fit, state.kind
     energy = None if found is None else sum(found)
-    if len(state.ats) == 1:
+    if len(state.ats) > 1:
         return {
-            "noise_variance": at.noise, "energy": energy, "n_responses": at.n,
-            "data_term": at.fit, "dimension": at.rows.dimension,
-            "residual": power(at.residuals) / at.n,
+            "noise_variance": np.array([at.noise for at in state.ats]), "energy": energy,
+            "n_responses": np.array([at.n for at in state.ats]), "energies": found,
+            "given_noise": fit.given_noise, "tolerance": kind.tolerance,
+            "significance": kind.significance,
         }  # fmt: skip
+    (at,) = state.ats
     return {
-        "noise_variance": np.array([at.noise for at in state.ats]), "energy": energy,
-        "n_responses": np.array([at.n for at in state.ats]), "energies": found,
-        "given_noise": state.fit.given_noise, "tolerance": state.kind.tolerance,
-        "significance": state.kind.significance,
+        "noise_variance": at.noise, "energy": energy, "n_responses": at.n, "data_term": at.fit,
+        "dimension": at.rows.dimension, "residual": power(at.residuals) / at.n,
     }  # fmt: skip
 
 
@@ -1304,8 +1305,7 @@ def _leverage(state: Evaluation) -> tuple[Any, Any, float]:
         if rows.whitener.ndim == 2:
             continue  # rows are mixed by the whitener
         kept = np.flatnonzero(rows.whitener)
-        weights = np.ones(kept.size) if sample.weights is None else sample.weights[kept]
-        Phi, weights = rows.dictionary, np.maximum(weights, 1.0)
+        Phi, weights = rows.dictionary, np.maximum(sample.weights[kept], 1.0)
         shares = squares(rows.responses).sum(axis=1) / max(power(rows.responses), 1e-300)
         if not isinstance(Phi, SparseColumns):
             inverse = ratio(1.0, rows.powers) / max(np.count_nonzero(rows.powers), 1)
