@@ -344,19 +344,20 @@ def _solve_auto(
         methods = ("coordinate", "mm", "em")
     allowed = BASIN_LIMIT if noise_free else BASIN_LIMIT | {"em": em_steps(problem)}
 
-    def solved_by(method: str) -> Solution[State]:
-        if method not in allowed:
-            return SOLVERS[method](problem, objective, start, settings)
-        return _solve_by_updates(method, problem, objective, None, settings, allowed[method])
-
-    # 2) Where the energy probably has one minimum, its result is taken.
-    found = solved_by(methods[0])
-    crowded = scalar(objective.degrees_of_freedom(found.value)) / problem.rows
-    few = full and n_responses <= FEW_FOR_GROUPS
-    if not (few or crowded > (CROWDED_GROUPS if full else CROWDED)):
-        return found
+    # 2) Where the energy probably has one minimum, the result of the first one is taken.
+    few, limit = full and n_responses <= FEW_FOR_GROUPS, CROWDED_GROUPS if full else CROWDED
+    ended: list[Solution[State]] = []
+    for method in methods:
+        if method == "coordinate":
+            found = _solve_by_coordinates(problem, objective, start, settings)
+        else:
+            steps = allowed[method]
+            found = _solve_by_updates(method, problem, objective, None, settings, steps)
+        ended.append(found)
+        crowded = scalar(objective.degrees_of_freedom(ended[0].value)) / problem.rows
+        if not (few or crowded > limit):
+            return found
     # 3) Otherwise the first of those results that have the lowest energy.
-    ended = [found, *(solved_by(method) for method in methods[1:])]
     values = [scalar(objective.value(each.value)) for each in ended]
     highest = min(values) + EQUAL * max(abs(min(values)), 1.0)
     pairs = zip(ended, values, strict=True)
