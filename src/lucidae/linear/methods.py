@@ -9,7 +9,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, field, fields
-from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -161,7 +160,7 @@ MakeRule = Callable[[MethodSettings], Rule]
 ReadPenalties = Callable[[Any, Vector | None, int], Vector]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class MethodEntry:
     """A registered method, as the functions that make its objective, rule and penalties.
 
@@ -171,13 +170,6 @@ class MethodEntry:
     objective: MakeObjective
     rule: MakeRule | None = None
     penalties: ReadPenalties | None = None
-
-    @cached_property
-    def example(self) -> tuple[Objective, Rule]:
-        """Objective and rule for one latent, for what those of the method have in common."""
-        settings = MethodSettings(np.ones(1), np.ones(1), _RNG)
-        objective = self.objective(settings)
-        return objective, objective if self.rule is None else self.rule(settings)
 
 
 METHODS: dict[str, MethodEntry] = {}
@@ -301,24 +293,19 @@ def make_method(name: str, settings: MethodSettings) -> Method:
     entry = method_entry(name)
     objective = entry.objective(settings)
     rule = objective if entry.rule is None else entry.rule(settings)
-    return Method(name, rule, objective, _tied(name, rule, settings.tied), settings)
-
-
-def _tied(name: str, rule: Rule, given: bool | str) -> bool:
-    tying = rule.tying
-    if given == "auto":
-        return tying in ("default", "required")
+    tying, given = rule.tying, settings.tied
     if tying == "required" and not given:
         raise ValueError(
             f"tied=False was given with method={name!r}, which has one set of weights for encoder "
             "and decoder. Use tied='auto' or tied=True."
         )
-    if tying == "refused" and given:
+    if tying == "refused" and given and given != "auto":
         raise ValueError(
             f"tied=True was given with method={name!r}, whose encoder and decoder differ at "
             "the optimum. Use tied='auto' or tied=False."
         )
-    return bool(given)
+    tied = tying in ("default", "required") if given == "auto" else bool(given)
+    return Method(name, rule, objective, tied, settings)
 
 
 def check_optimizer(name: str, rule: Rule, optimizer: str) -> None:
@@ -422,9 +409,10 @@ class Options:
         check_choice(optimizer, "optimizer", OPTIMIZERS)
         if not isinstance(tied, bool | np.bool_):
             check_choice(tied, "tied", ("auto",), others=", True or False")
-        entry = method_entry(method)
-        objective, rule = entry.example
-        _tied(method, rule, tied)
+        tied = tied if isinstance(tied, str) else bool(tied)
+        # That for one latent has what those of the method have in common.
+        made = make_method(method, MethodSettings(np.ones(1), np.ones(1), _RNG, tied))
+        objective, rule = made.objective, made.rule
         check_optimizer(method, rule, optimizer)
         check_choice(solver, "solver", SOLVERS)
         if solver == "exact" and not objective.has_minimizer:
@@ -484,13 +472,13 @@ class Options:
             l2,
             prior,
             batch_size,
-            tied if isinstance(tied, str) else bool(tied),
+            tied,
             init_scale,
             check_seed(random_state),
             closed_form,
             rule.needs_rows,
             solver == "stochastic" or (rule.needs_rows and not closed_form),
-            isinstance(l2, str) and entry.penalties is not None,
+            isinstance(l2, str) and METHODS[method].penalties is not None,
         )
 
     @property
