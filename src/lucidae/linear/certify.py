@@ -23,13 +23,13 @@ from lucidae.linear.claims import LinearFigures, certificate, claims, evidence
 from lucidae.linear.methods import Method, Options
 from lucidae.linear.missing import unmasked
 from lucidae.linear.objectives import Reconstruction, RotationAugmentedRule
+from lucidae.linear.references import known_spectrum
 from lucidae.linear.verify import find_leading, mean_difference
 from lucidae.linear.weights import DescentSettings, TiedWeights, UntiedWeights
 from lucidae.moments import SecondMoment
 from lucidae.rows.kinds import AlignedBlocks, LoadedRows, aligned_blocks, in_memory
 from lucidae.rows.operator import EXACT_FEATURES
 from lucidae.rows.passes import Passes, fold, load_rows, no_moment, nothing_read
-from lucidae.spectrum import Spectrum
 from lucidae.validation import check_rows, check_weights
 
 __all__ = ["certify_components", "certify_weights", "checked_data", "data_of"]
@@ -132,7 +132,7 @@ def certify_weights(
                 "l2='auto' was given for weights with more than 1024 features, for which not all "
                 "eigenvalues are computed: give l2, the penalties of the training."
             )
-        spectrum = Spectrum(known.values.value, np.eye(data.n_features), data.trace)
+        spectrum = known_spectrum(known.values.value, data)
     method = options.make(rows.shape[0], spectrum)
     layers = to_numpy(as_double(rows)), to_numpy(as_double(columns)).T
     tied = method.tied and np.array_equal(*layers)

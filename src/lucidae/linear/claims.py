@@ -27,11 +27,10 @@ from lucidae.counting import (
     is_criterion,
 )
 from lucidae.linear.methods import Method, Model
-from lucidae.linear.references import reference_of
+from lucidae.linear.references import known_spectrum, reference_of
 from lucidae.linear.theory import predicted_epochs
 from lucidae.linear.verify import IDENTIFIABLE, PAIRED_FEATURES, ObservedFigures, WeightFigures
 from lucidae.linear.weights import DescentSettings, map_fields
-from lucidae.spectrum import Spectrum
 
 __all__ = ["LinearFigures", "certificate", "claims", "evidence"]
 
@@ -230,7 +229,6 @@ def certificate(title: str, figures: LinearFigures) -> Certificate:
 def evidence(figures: LinearFigures) -> dict[str, Any]:
     """Return the numbers from which the measured values can be computed again, by name."""
     leading, sampling = figures.leading, figures.sampling
-    loss, minimum, size = figures.loss_terms
     numbers: dict[str, Any] = {
         "eigenvalues": leading.values.value[: figures.k + 1],
         "eigenvalue_error": float(leading.values.error[0]),
@@ -240,10 +238,7 @@ def evidence(figures: LinearFigures) -> dict[str, Any]:
         "n_rows": figures.data.weight,
         "moment_error": figures.data.error,
         "misalignments": leading.misalignments.value,
-        "loss": loss,
-        "minimum": minimum,
-        "loss_size": size,
-    }
+    } | figures.loss_terms
     if leading.complete:
         numbers["spectrum"] = leading.values.value
     if isinstance(sampling, Sampling):
@@ -412,17 +407,18 @@ def _stationarity(text: Claim, figures: LinearFigures) -> Claim:
 
 @judges("gap")
 def _gap(text: Claim, figures: LinearFigures) -> Claim:
-    objective, found = figures.method.objective, figures.losses.gap
+    objective, losses = figures.method.objective, figures.losses
     reference = reference_of(objective)
     words: Any = {"statement": objective.gap_statement, "reference": reference.citation}
     # That of an estimated covariance may be a local maximum of the likelihood.
     headline = "global minimum of the loss" if figures.observed is None else ""
     text = replace(text, **words, headline=headline)
-    if found is None:
+    if losses is None:
         why = _NO_NOISE
         if not reference.independent:
             why = "The global minimum of this objective is not known: the gap cannot be computed."
         return replace(text, advice=why, undecided=True)
+    found = losses.gap
     if found.value >= -GAP or not math.isfinite(found.value):
         return text.judged(found, GAP, figures.advice)
     advice = (
@@ -609,9 +605,8 @@ def _epochs(text: Claim, figures: LinearFigures) -> Claim:
         rate = figures.rule.alignment_rate(values, k)
     if rate is not None:
         if step is None:
-            zeros = np.zeros((data.n_features, k))  # eigenvectors, which no curvature depends on
-            spectrum = Spectrum(values[:k], zeros, data.trace)
-            step = figures.training.rate(figures.method.rule.curvature(spectrum))
+            curvature = figures.method.rule.curvature(known_spectrum(values[:k], data))
+            step = figures.training.rate(curvature)
         epochs = predicted_epochs(rate, step, figures.training.effective_momentum, REACHED)
         if epochs <= MOST_EPOCHS:
             return replace(text, value=epochs)

@@ -34,7 +34,7 @@ from lucidae.linear.objectives import (
 from lucidae.linear.verify import Leading, Losses, Terms
 from lucidae.spectrum import Spectrum
 
-__all__ = ["REFERENCES", "SelfJudged", "reference_of"]
+__all__ = ["REFERENCES", "SelfJudged", "known_spectrum", "reference_of"]
 
 Vector = np.ndarray[Any, Any]
 
@@ -187,8 +187,8 @@ class ObjectiveReference(Reference):
         """Return a loss for data that were divided by `unit` in the unit of the data."""
         return loss * unit * unit
 
-    def losses(self, terms: Terms, leading: Leading) -> Losses:
-        """Return the loss of the weights and its global minimum with their errors."""
+    def losses(self, terms: Terms, leading: Leading) -> Losses | None:
+        """Return the loss of the weights and its global minimum; None if one is not known."""
         data, k, values = terms.data, len(terms.encoder.value), leading.values
         m, size, value = data.n_features, self.size(data), self.loss(terms)
         known, error = values.value[:k], values.error[:k]
@@ -207,7 +207,7 @@ class ObjectiveReference(Reference):
             own = self.minimum(known, float(np.sum(values.value[k:])), m)
             best = Ball(own, max(abs(most - own), abs(own - least)))
         if value is None or not all(map(math.isfinite, (most, best.value, least))):
-            return Losses(None, None, size)
+            return None
         rounding = gamma(8 * m) * (abs(best.value) + size) + self.gap_error(terms, leading)
         return Losses(value, Ball(best.value, best.error + rounding), size)
 
@@ -267,7 +267,7 @@ class SelfJudged(ObjectiveReference):
 
     def scale(self, terms: Terms, top: float) -> float:
         """Return what the method `scale` returns."""
-        return float(self.rule.scale(_spectrum(np.array([top]), terms.data)))
+        return float(self.rule.scale(known_spectrum(np.array([top]), terms.data)))
 
     def loss(self, terms: Terms) -> Ball:
         """Return what the method `value` returns."""
@@ -282,7 +282,7 @@ class SelfJudged(ObjectiveReference):
 
     def size(self, data: Data) -> float:
         """Return what the method `size` returns."""
-        return float(self.rule.size(_spectrum(np.empty(0), data)))
+        return float(self.rule.size(known_spectrum(np.empty(0), data)))
 
     def gap_error(self, terms: Terms, leading: Leading) -> float:  # noqa: ARG002
         """Return the error of a trace."""
@@ -300,7 +300,7 @@ class SelfJudged(ObjectiveReference):
         return np.asarray(self.rule.zero_latents(values.value)) - 1, none
 
 
-def _spectrum(values: Vector, data: Data) -> Spectrum:
+def known_spectrum(values: Vector, data: Data) -> Spectrum:
     """Return known eigenvalues, with zeros as eigenvectors, in the form that objectives take."""
     return Spectrum(values, np.zeros((data.n_features, len(values))), data.trace)
 

@@ -469,15 +469,13 @@ class Terms:
 class Losses(NamedTuple):
     """The loss of weights, its global minimum, and the number that divides their difference."""
 
-    value: Ball | None  # None if it is not known, as the minimum
-    minimum: Ball | None
+    value: Ball
+    minimum: Ball
     size: float
 
     @property
-    def gap(self) -> Ball | None:
+    def gap(self) -> Ball:
         """Loss minus minimum, divided by `size`."""
-        if self.value is None or self.minimum is None:
-            return None
         found = (self.value - self.minimum) / self.size
         return found if math.isfinite(self.value.value) else Ball(math.inf)
 
@@ -520,23 +518,21 @@ class WeightFigures:
         self.zero_latents, self.uncertain_latents = objective.zero_latents(self.leading.values)
 
     @cached_property
-    def losses(self) -> Losses:
-        """The loss of the weights and its minimum."""
-        found: Losses = self._objective.losses(self._terms, self._leading)
+    def losses(self) -> Losses | None:
+        """The loss of the weights and its minimum; None if one of them is not known."""
+        found: Losses | None = self._objective.losses(self._terms, self._leading)
         return found
 
     @property
-    def loss_terms(self) -> tuple[float | None, float | None, float]:
+    def loss_terms(self) -> dict[str, float | None]:
         """Loss, minimum and the number that divides their difference in the user's units."""
-        losses, m, unit = self.losses, self.data.n_features, self._unit
-        size = self._objective.loss_in_unit(losses.size, unit, 0)
-        if losses.value is None or losses.minimum is None:
-            return None, None, size
-        value, minimum = (
-            self._objective.loss_in_unit(float(loss.value), unit, m)
-            for loss in (losses.value, losses.minimum)
-        )
-        return value, minimum, size
+        losses, in_unit, m = self.losses, self._objective.loss_in_unit, self.data.n_features
+        size = in_unit(self._objective.size(self._terms.data), self._unit, 0)
+        if losses is None:
+            return {"loss": None, "minimum": None, "loss_size": size}
+        value, minimum = float(losses.value.value), float(losses.minimum.value)
+        value, minimum = (in_unit(loss, self._unit, m) for loss in (value, minimum))
+        return {"loss": value, "minimum": minimum, "loss_size": size}
 
     @property
     def rise(self) -> Ball:
