@@ -3,18 +3,10 @@
 The papers are Bao et al. 2020, Mianjy et al. 2018 and Wipf 2023.
 """
 
-from lucidae_papers.declaration import (
-    Cell,
-    Curve,
-    Experiment,
-    Results,
-    Scale,
-    Statement,
-    Work,
-    own,
-    work,
-)
+from lucidae_papers.cells import Cell, Work, work
+from lucidae_papers.declaration import Experiment, Scale, Statement, own
 from lucidae_papers.engine import NAMES, experiment, experiments, reproduce, run
+from lucidae_papers.results import Curve, Results
 from lucidae_papers.store import Store
 
 __all__ = [

@@ -8,21 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from lucidae_papers.declaration import (
-    Cell,
-    Curve,
-    Curves,
-    Drawing,
-    Experiment,
-    Results,
-    Scale,
-    Statement,
-    grid,
-    listed,
-    own,
-    settings_of,
-    work_with_torch,
-)
+from lucidae_papers.cells import Cell, grid, settings_of, work_with_torch
+from lucidae_papers.declaration import Experiment, Scale, Statement, listed, own
+from lucidae_papers.results import Curve, Curves, Results
 from lucidae_papers.verdicts import AtLeast, AtMost, Ordered, Outweighs, Reported
 
 METHODS = {
@@ -246,5 +234,5 @@ EXPERIMENT = Experiment(
             REPORTED,
         ),
     },
-    draw=Drawing("training", "compression"),
+    draw="training.compression",
 )

@@ -24,7 +24,7 @@ from lucidae.nn.low_rank import (
     observer,
     with_factors,
 )
-from lucidae_papers.declaration import work
+from lucidae_papers.cells import work
 from lucidae_papers.embedding_runs import SOURCES
 
 Arrays = dict[str, np.ndarray[Any, Any]]

@@ -16,25 +16,10 @@ from lucidae.dropout.problem import sampled_gradient
 from lucidae.dropout.sgd import DropoutStep, GaussianSource, Runs, descend, linear_decay
 from lucidae.dropout.theory import dropout_of, optimal_value
 from lucidae.iteration import Below, iterate, log_grid
-from lucidae_papers.declaration import (
-    Arrays,
-    Cell,
-    Curve,
-    Curves,
-    Drawing,
-    Experiment,
-    Results,
-    Scale,
-    Settings,
-    Statement,
-    grid,
-    identity,
-    listed,
-    on_processor,
-    settings_of,
-    work,
-)
+from lucidae_papers.cells import Arrays, Cell, Settings, grid, on_processor, settings_of, work
+from lucidae_papers.declaration import Experiment, Scale, Statement, identity, listed
 from lucidae_papers.device import reference
+from lucidae_papers.results import Curve, Curves, Results
 from lucidae_papers.verdicts import AtLeast, AtMost, Ordered
 
 TARGET = 2.0
@@ -181,7 +166,7 @@ LANDSCAPE = Experiment(
         "smoke": Scale(Surfaces((0.0, 0.5, 1.0), points=61, starts=30), EXPECTED_ON_SURFACES),
         "paper": Scale(Surfaces((0.0, 0.5, 1.0), points=121, starts=200), EXPECTED_ON_SURFACES),
     },
-    draw=Drawing("landscapes", "dropout"),
+    draw="landscapes.dropout",
 )
 
 
@@ -304,7 +289,7 @@ PATHS = Experiment(
         "smoke": Scale(Paths((0.1, 0.5, 1.0), 5000, 8, 0.02, 1), expect_of_paths(0.08)),
         "paper": Scale(Paths((0.1, 0.5, 1.0), 20_000, 1, 0.005, 10), expect_of_paths(0.06)),
     },
-    draw=Drawing("landscapes", "paths"),
+    draw="landscapes.paths",
 )
 
 
@@ -520,5 +505,5 @@ CONVERGENCE = Experiment(
             expect_of_convergence((20, 80), 0.02),
         ),
     },
-    draw=Drawing("training", "convergence"),
+    draw="training.convergence",
 )

@@ -15,7 +15,7 @@ from lucidae.linear import LinearAutoencoder
 from lucidae.nn import NestedDropout, PrefixLoss, order_dimensions
 from lucidae.nn.layers import Tensor, evaluation
 from lucidae.validation import check_choice
-from lucidae_papers.declaration import work
+from lucidae_papers.cells import work
 
 Arrays = dict[str, np.ndarray[Any, Any]]
 Split = tuple[Tensor, Tensor]

@@ -6,21 +6,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from lucidae_papers.declaration import (
-    Cell,
-    Curve,
-    Curves,
-    Drawing,
-    Experiment,
-    Results,
-    Scale,
-    Statement,
-    grid,
-    listed,
-    own,
-    settings_of,
-    work_with_torch,
-)
+from lucidae_papers.cells import Cell, grid, settings_of, work_with_torch
+from lucidae_papers.declaration import Experiment, Scale, Statement, listed, own
+from lucidae_papers.results import Curve, Curves, Results
 from lucidae_papers.verdicts import Agree, AtMost, Ordered, Reported
 
 TRAININGS = ("plain", "nested", "prefix", "sampled")
@@ -220,5 +208,5 @@ EXPERIMENT = Experiment(
         "smoke": Scale(SMOKE, expect(0.03, (4,)), REPORTED),
         "paper": Scale(PAPER, expect(0.01, (2, 4, 8)), REPORTED),
     },
-    draw=Drawing("training", "truncation"),
+    draw="training.truncation",
 )

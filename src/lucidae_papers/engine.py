@@ -37,7 +37,8 @@ from lucidae.arrays.graphs import own_stream
 from lucidae.io import atomic_path
 from lucidae.iteration.progress import CountedBar, elapsed, is_shown
 from lucidae.validation import check_choice, check_integer, check_number, check_verbose
-from lucidae_papers.declaration import SCALES, Cell, Experiment, canonical, with_settings
+from lucidae_papers.cells import Cell, canonical
+from lucidae_papers.declaration import SCALES, Experiment, with_settings
 from lucidae_papers.device import cores, is_accelerator, machine, reference, versions
 from lucidae_papers.store import Store
 from lucidae_papers.verdicts import Outcome, judge

@@ -7,9 +7,10 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from lucidae.io import atomic_path
-from lucidae_app.report.page import Block, Chapter, Facts, Grid, Note, Plot, Prose, fill_page
+from lucidae_app.report.page import Block, Chapter, Facts, Grid, Note, Prose, fill_page
 from lucidae_app.report.style import LIGHT
 from lucidae_papers.declaration import VerdictKind
+from lucidae_papers.drawings import plots
 from lucidae_papers.engine import count, duration
 from lucidae_papers.verdicts import MARKS, Counts, Outcome, measured, verdict_words
 
@@ -121,7 +122,7 @@ def chapter(outcome: Outcome) -> Chapter:
     blocks: list[Block] = [
         Prose(f"{experiment.reference}. {experiment.about}"),
         *(Prose(one.prose) for one in outcome.judgements),
-        *experiment.draw(outcome),
+        *plots(outcome),
         Grid(("", "verdict", "measured", "statement"), tuple(rows_of(outcome))),
         Grid(("setting", ""), tuple(outcome.setting.facts().items())),
         Prose(
@@ -160,10 +161,8 @@ def write_notes(outcomes: Sequence[Outcome], folder: Path) -> Path:
 
 def _figures(outcome: Outcome, folder: Path) -> list[tuple[str, str]]:
     """Write the figures of an outcome as SVG files; return (file name, caption) for each."""
-    blocks = outcome.experiment.draw(outcome)
-    plots = [block for block in blocks if isinstance(block, Plot)]
     written = []
-    for plot in plots:
+    for plot in plots(outcome):
         text = standalone(plot.svg)
         if len(text) <= LARGEST_FIGURE:
             name = f"{plot.name}-{outcome.scale}.svg"

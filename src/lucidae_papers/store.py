@@ -15,7 +15,8 @@ from lucidae.io import (
     reason_of,
     save_arrays,
 )
-from lucidae_papers.declaration import Arrays, Cell, Measured, canonical, digest
+from lucidae_papers.cells import Arrays, Cell, canonical, digest
+from lucidae_papers.results import Measured
 
 FORMAT = 1
 WHAT = "a stored result of an experiment"
@@ -43,7 +44,7 @@ class Store:
     Examples
     --------
     >>> import tempfile
-    >>> from lucidae_papers.declaration import Work
+    >>> from lucidae_papers.cells import Work
     >>> cell = Cell(Work("examples.doubled/1", lambda group, device: []), {"seed": 0})
     >>> store = Store(tempfile.mkdtemp())
     >>> store.load(cell) is None

@@ -25,7 +25,8 @@ import numpy as np
 
 from lucidae.certificates.claims import Claim, reported
 from lucidae.io import json_safe
-from lucidae_papers.declaration import Curve, Curves, Experiment, Results, Statement, VerdictKind
+from lucidae_papers.declaration import Experiment, Statement, VerdictKind
+from lucidae_papers.results import Curve, Curves, Results
 from lucidae_papers.store import Store
 
 Where = float | str | tuple[float, float]

@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 
 import lucidae
-from lucidae_papers.declaration import Cell, Work
+from lucidae_papers.cells import Cell, Work
 from lucidae_papers.store import Store
 
 METHODS = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED, zipfile.ZIP_BZIP2, zipfile.ZIP_LZMA)

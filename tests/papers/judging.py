@@ -1,6 +1,6 @@
 """Measure an experiment in this process and judge it, so that a test can break what it measures."""
 
-from lucidae_papers.declaration import Measured, Results
+from lucidae_papers.results import Measured, Results
 
 
 def measured(setting):

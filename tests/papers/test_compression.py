@@ -11,7 +11,7 @@ pytestmark = pytest.mark.usefixtures("one_thread")
 
 from lucidae_papers.compression import EXPERIMENT, METHODS, Compression
 from lucidae_papers.compression_runs import SCALINGS, Inputs, _decomposed, library_text, measure
-from lucidae_papers.declaration import Measured, Results
+from lucidae_papers.results import Measured, Results
 
 FEW = {"steps": 120, "batch_size": 32, "learning_rate": 1e-2}
 TINY = Compression(

@@ -1,6 +1,7 @@
 import json
 import math
 import pickle
+from importlib import import_module
 from xml.etree import ElementTree as ET
 
 import numpy as np
@@ -90,7 +91,8 @@ def test_smoke_uses_embedded_data_alone(name):
 def test_figures_can_be_found(name):
     extras.require("matplotlib")
     extras.require("jinja2")
-    assert callable(experiment(name).draw.load())
+    module, _, function = experiment(name).draw.partition(".")
+    assert callable(getattr(import_module(f"lucidae_papers.drawings.{module}"), function))
 
 
 def test_the_papers_settings_are_the_papers():

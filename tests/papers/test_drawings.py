@@ -6,15 +6,16 @@ from numpy.testing import assert_allclose
 
 import extras
 from lucidae.dropout import scalar_surface
-from lucidae_papers.declaration import Curve, Measured, Results, with_settings
+from lucidae_papers.declaration import with_settings
 from lucidae_papers.engine import experiment
+from lucidae_papers.results import Curve, Measured, Results
 from lucidae_papers.verdicts import Outcome
 
 extras.require("matplotlib")
 extras.require("jinja2")
 extras.require("pandas")
 
-from lucidae_papers.drawings import landscapes, sparsity, training
+from lucidae_papers.drawings import plots, training
 
 
 def outcome_of(name, measure=None, curves=None):
@@ -49,7 +50,7 @@ def test_condition_numbers_and_their_growth_are_those_of_the_runs():
     grown = outcome.curves["exponent/nonuniform/best"]
     assert_allclose((grown.x / outcome.setting.sizes[0]) ** grown.y, 3.0 ** np.arange(1, count))
     assert "exponent/nested/bound" not in outcome.curves
-    (plot,) = training.conditioning(outcome)
+    (plot,) = plots(outcome)
     check_numbers(plot, outcome.curves, "nonuniform/best")
 
 
@@ -62,7 +63,7 @@ def test_shares_of_right_counts_are_those_of_the_runs():
     assert_allclose(outcome.curves["strength/mle"].y, 0.5)
     assert_allclose(outcome.curves["none/horn"].y, 0.75)
     assert_allclose(outcome.curves["mean/strength/share"].y, (16.0 + np.arange(3)) / 4.0)
-    (plot,) = sparsity.counts(outcome)
+    (plot,) = plots(outcome)
     check_numbers(plot, outcome.curves, "tails/parallel_analysis")
     assert all(isinstance(words, str) for words in outcome.setting.facts().values())
 
@@ -77,7 +78,7 @@ def test_a_diverged_run_of_the_learning_rates_counts_as_one():
     assert curve.seeds[0][0] == 1.0
     assert_allclose(curve.seeds[0][1:], 0.2)
     assert_allclose(curve.seeds[1:], 0.2)
-    (plot,) = training.learning_rates(outcome)
+    (plot,) = plots(outcome)
     check_numbers(plot, outcome.curves, f"alignment/{method}/{optimizer}")
 
 
@@ -95,7 +96,7 @@ def test_a_run_that_misses_the_target_needs_at_least_the_limit():
     assert_allclose(reached[:-1], 7.0)
     assert np.isinf(reached[-1])
     assert outcome.curves[f"epochs at least/{method}/{optimizer}"].y[-1] == setting.limit
-    (plot,) = training.scaling(outcome)
+    (plot,) = plots(outcome)
     check_numbers(plot, outcome.curves, f"epochs/{method}/{optimizer}")
 
 
@@ -110,7 +111,7 @@ def test_decoders_that_equal_the_principal_directions_are_ordered():
     swapped = outcome_of("lae-weights", lambda *_: {"atoms": 3.0 * atoms[::-1]})
     assert_allclose(swapped.curves["matched/rag"].y, 1.0)
     assert np.all(swapped.curves["ordered/rag"].y < 0.2)
-    cosines, images = training.weights(outcome)
+    cosines, images = plots(outcome)
     check_numbers(cosines, outcome.curves, "ordered/rag")
     check_numbers(images, outcome.curves, "matched/rag")
 
@@ -126,7 +127,7 @@ def test_success_rates_are_means_over_the_trials(name):
             curve = outcome.curves[f"{criterion}/{method}"]
             assert_allclose(curve.x, setting.active)
             assert_allclose(curve.y, rate)
-    (plot,) = sparsity.recovery(outcome)
+    (plot,) = plots(outcome)
     check_numbers(plot, outcome.curves, f"{setting.criterion}/full")
 
 
@@ -139,7 +140,7 @@ def test_paths_that_stay_at_an_optimum_have_no_distance():
     assert len(outcome.curves) == 2 * len(outcome.setting.strengths)
     for name, curve in outcome.curves.items():
         assert_allclose(curve.y, 0.0, atol=1e-12, err_msg=name)
-    (plot,) = landscapes.paths(outcome)
+    (plot,) = plots(outcome)
     check_numbers(plot, outcome.curves, next(iter(outcome.curves)))
 
 
@@ -149,7 +150,7 @@ def test_a_single_strength_has_a_figure_too():
     arrays = {"path": np.zeros((setting.n_steps + 1, 2, 2))}
     results = Results(tuple(Measured(cell.settings, arrays, {}) for cell in setting.cells()))
     outcome = Outcome(declared, "smoke", results, setting.curves(results), ())
-    (plot,) = landscapes.paths(outcome)
+    (plot,) = plots(outcome)
     check_numbers(plot, outcome.curves, "distance/0.5/start 1")
 
 
@@ -161,53 +162,40 @@ def networks(setting):
     return [f"{width}/{lam:g}" for width in setting.widths for lam in setting.strengths]
 
 
-# The figure of each experiment, and the names of the curves that it shows.
+# The names of the curves that the figure of an experiment shows.
 DRAWN = {
-    "lae-dynamics": (training.dynamics, lambda _: [f"{p}/rag/adam" for p in training.PANELS]),
-    "lae-minibatch": (
-        training.dynamics,
-        lambda s: [f"{p}/rag/nesterov/{size}" for p in training.PANELS for size in sizes(s)],
-    ),
-    "lae-penalties": (
-        training.penalties,
-        lambda s: [
-            *(f"penalties/{rule}" for rule in training.RULES),
-            *(
-                f"{panel}/{rule}/{rate:g}"
-                for panel in training.PANELS
-                for rule in training.RULES
-                for rate in s.rates
-            ),
-        ],
-    ),
-    "dropout-convergence": (
-        training.convergence,
-        lambda s: [
-            f"{kind}/{name}"
-            for kind in ("objective", "variance", "optimum")
-            for name in networks(s)
-        ],
-    ),
-    "vae-mnist": (
-        sparsity.covariances,
-        lambda s: [
-            f"{name}/{arm}"
-            for name in ("mse", "variances of coordinates", "variances of directions")
-            for arm in s.arms
-        ],
-    ),
+    "lae-dynamics": lambda _: [f"{p}/rag/adam" for p in training.PANELS],
+    "lae-minibatch": lambda s: [
+        f"{p}/rag/nesterov/{size}" for p in training.PANELS for size in sizes(s)
+    ],
+    "lae-penalties": lambda s: [
+        *(f"penalties/{rule}" for rule in training.RULES),
+        *(
+            f"{panel}/{rule}/{rate:g}"
+            for panel in training.PANELS
+            for rule in training.RULES
+            for rate in s.rates
+        ),
+    ],
+    "dropout-convergence": lambda s: [
+        f"{kind}/{name}" for kind in ("objective", "variance", "optimum") for name in networks(s)
+    ],
+    "vae-mnist": lambda s: [
+        f"{name}/{arm}"
+        for name in ("mse", "variances of coordinates", "variances of directions")
+        for arm in s.arms
+    ],
 }
 
 
 @pytest.mark.parametrize("name", DRAWN)
 def test_curves_are_drawn_with_all_their_points(name):
-    draw, names = DRAWN[name]
     rng = np.random.default_rng(0)
     curves = {
         series: Curve([1, 2, 10], np.sort(rng.uniform(0.1, 1.0, 3))[::-1], "epoch")
-        for series in names(experiment(name).at("smoke").setting)
+        for series in DRAWN[name](experiment(name).at("smoke").setting)
     }
-    (plot,) = draw(outcome_of(name, curves=curves))
+    (plot,) = plots(outcome_of(name, curves=curves))
     for series in set(curves) & set(plot.numbers["series"]):
         check_numbers(plot, curves, series)
     assert len(set(plot.numbers["series"])) > len(curves) // 2

@@ -12,7 +12,6 @@ from papers.judging import verdicts
 torch = require("torch")
 pytestmark = pytest.mark.usefixtures("one_thread")
 
-from lucidae_papers.declaration import Measured, Results
 from lucidae_papers.embedding_runs import (
     LOSSES,
     Classifier,
@@ -22,6 +21,7 @@ from lucidae_papers.embedding_runs import (
     measure,
 )
 from lucidae_papers.embeddings import EXPERIMENT, NAMES, TRAININGS, Truncation
+from lucidae_papers.results import Measured, Results
 
 TINY = Truncation("digits", (2, 4, 8, 16), 16, 6, 100, 1e-2, 1, 1.0)
 

@@ -13,8 +13,8 @@ torch = require("torch")
 pytestmark = pytest.mark.usefixtures("one_thread")
 
 from lucidae.nn import GaussianHead, hadamard_gap
-from lucidae_papers.declaration import Measured, Results
 from lucidae_papers.engine import experiment
+from lucidae_papers.results import Measured, Results
 from lucidae_papers.vae import manifold, manifold_runs
 from lucidae_papers.vae.batched import ARMS, WIDEST, Design, Draws, VaeRun, VaeStack, generator
 from lucidae_papers.vae.manifold import PAPER, SMOKE, compared
@@ -255,18 +255,18 @@ def test_bounds_allow_for_the_spread_over_the_seeds():
 def test_the_figures_show_the_curves():
     require("matplotlib")
     require("jinja2")
-    from lucidae_papers.drawings.sparsity import costs
+    from lucidae_papers.drawings import plots
     from lucidae_papers.verdicts import Outcome
 
     results = made_up(SMOKE)
     curves = SMOKE.curves(results)
     outcome = Outcome(experiment("vae-manifold"), "smoke", results, curves, ())
-    plots = costs(outcome)
-    assert len({plot.name for plot in plots}) == len(plots) == 5
-    first = plots[0]
+    drawn = plots(outcome)
+    assert len({plot.name for plot in drawn}) == len(drawn) == 5
+    first = drawn[0]
     place = first.numbers["series"].index("difference/random/1/0.01")
     assert first.numbers["y"][place] == pytest.approx(0.5)
-    assert all(plot.svg.lstrip().startswith("<svg") for plot in plots)
+    assert all(plot.svg.lstrip().startswith("<svg") for plot in drawn)
 
 
 def test_without_torch_the_sentence_says_what_to_install(monkeypatch):

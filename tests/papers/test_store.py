@@ -3,7 +3,7 @@ import json
 import numpy as np
 import pytest
 
-from lucidae_papers.declaration import Cell, Work, work
+from lucidae_papers.cells import Cell, Work, work
 from lucidae_papers.engine import run
 from lucidae_papers.store import Store
 

@@ -17,7 +17,7 @@ from lucidae.metrics import active_dimensions
 from lucidae.nn import VAE
 from lucidae.nn.training import TrainingSettings, evaluate, train
 from lucidae_papers import experiment
-from lucidae_papers.declaration import Measured, Results
+from lucidae_papers.results import Measured, Results
 from lucidae_papers.vae import mnist, published
 from lucidae_papers.vae.images import digits
 

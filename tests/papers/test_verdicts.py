@@ -6,17 +6,8 @@ import numpy as np
 import pytest
 
 import extras
-from lucidae_papers.declaration import (
-    Curve,
-    Experiment,
-    Measured,
-    Results,
-    Scale,
-    Statement,
-    VerdictKind,
-    identity,
-    own,
-)
+from lucidae_papers.declaration import Experiment, Scale, Statement, VerdictKind, identity, own
+from lucidae_papers.results import Curve, Measured, Results
 from lucidae_papers.verdicts import (
     Agree,
     AtLeast,
@@ -167,7 +158,6 @@ def experiment(error, bound=0.5, early=100.0):
             "gap": own("There is a gap."),
         },
         scales={"smoke": scale},
-        draw=lambda outcome: [],
     )
 
 
@@ -220,7 +210,6 @@ def judged(bounds, make=Statement, curves=SEEDS):
                 Fixed(**curves), {"a": tuple(AtMost(name, b, says=name) for name, b in bounds)}
             )
         },
-        draw=lambda outcome: [],
     )
     return judge_results(declared, "smoke", Results((Measured({}, {}, ABOUT),)))
 
@@ -375,5 +364,4 @@ def test_a_statement_that_is_neither_judged_nor_excused_is_refused(expect, unjud
             about="Nothing.",
             statements={"a": Statement("A holds.")},
             scales={"smoke": Scale(Fixed(), expect, unjudged=unjudged)},
-            draw=lambda outcome: [],
         )

@@ -11,7 +11,9 @@ from pathlib import Path
 
 import numpy as np
 
-from lucidae_papers.declaration import Cell, Curve, Experiment, Scale, Statement, own, work
+from lucidae_papers.cells import Cell, work
+from lucidae_papers.declaration import Experiment, Scale, Statement, own
+from lucidae_papers.results import Curve
 from lucidae_papers.verdicts import AtMost, Reported
 
 
@@ -92,5 +94,4 @@ def experiment(log, bound):
             "mean": own("The mean is small, too."),
         },
         scales={"smoke": scale, "paper": scale},
-        draw=lambda outcome: [],
     )

@@ -9,9 +9,8 @@ import numpy as np
 from scipy.interpolate import RegularGridInterpolator
 
 from lucidae.dropout.landscape import scalar_surface
-from lucidae_app.report.page import Block, Plot
-from lucidae_app.report.style import LIGHT, drawing, new_figure
-from lucidae_papers.drawings.training import numbers
+from lucidae_app.report.style import LIGHT, new_figure
+from lucidae_papers.drawings import Drawn
 from lucidae_papers.verdicts import Outcome
 
 SHADES = "cividis"
@@ -39,7 +38,7 @@ def bowl(axis: Any, surface: Any, ceiling: float) -> Any:
     return np.stack([points[..., 0], points[..., 1], np.minimum(height(points), ceiling)])
 
 
-def valley(outcome: Outcome) -> Sequence[Block]:
+def valley(outcome: Outcome) -> Sequence[Drawn]:
     """Return a plot of the loss of the non-uniform ℓ₂ penalty and a descent on it.
 
     The minima of this loss lie in a ring-shaped valley.
@@ -47,84 +46,74 @@ def valley(outcome: Outcome) -> Sequence[Block]:
     arrays = outcome.results.cells[0].arrays
     axis, surface, path = arrays["axis"], arrays["surface"], arrays["path"]
     ceiling = float(arrays["centre"])
-    with drawing():
-        figure, (panels,) = _pairs(1)
-        _solid(panels[0], axis, surface, ceiling)
-        levels = np.linspace(surface.min(), ceiling, 14)
-        _contours(panels[1], axis, np.minimum(surface, ceiling), levels)
-        panels[1].plot(*path.T, color=LIGHT["orange"], linewidth=2.2, linestyle="-")
-        panels[1].plot(*path[0], marker="o", color=LIGHT["orange"], linestyle="")
-        row, column = np.unravel_index(np.argmin(surface), surface.shape)
-        lowest = np.array([axis[column], axis[row]])  # the loss of −W is that of W
-        stars = {"marker": "*", "markersize": 12, "color": "#ffffff", "linestyle": ""}
-        panels[1].plot(*np.stack([lowest, -lowest], axis=1), **stars)
-        panels[1].set(xlabel="α cos θ", ylabel="α sin θ", title="Descent (line) and minima (★)")
-        caption = (
-            "The loss over scale α and angle θ of the two latents, cut at its value at the "
-            "origin, and a path of gradient descent from the dot to the end of the line."
-        )
-        plot = Plot.of(
-            "lae-landscape",
-            figure,
-            caption,
-            numbers(outcome.curves, ["radius", "angle", "ring"]),
-        )
-    return [plot]
+    figure, (panels,) = _pairs(1)
+    _solid(panels[0], axis, surface, ceiling)
+    levels = np.linspace(surface.min(), ceiling, 14)
+    _contours(panels[1], axis, np.minimum(surface, ceiling), levels)
+    panels[1].plot(*path.T, color=LIGHT["orange"], linewidth=2.2, linestyle="-")
+    panels[1].plot(*path[0], marker="o", color=LIGHT["orange"], linestyle="")
+    row, column = np.unravel_index(np.argmin(surface), surface.shape)
+    lowest = np.array([axis[column], axis[row]])  # the loss of −W is that of W
+    stars = {"marker": "*", "markersize": 12, "color": "#ffffff", "linestyle": ""}
+    panels[1].plot(*np.stack([lowest, -lowest], axis=1), **stars)
+    panels[1].set(xlabel="α cos θ", ylabel="α sin θ", title="Descent (line) and minima (★)")
+    caption = (
+        "The loss over scale α and angle θ of the two latents, cut at its value at the "
+        "origin, and a path of gradient descent from the dot to the end of the line."
+    )
+    return [Drawn(figure, caption, ("radius", "angle", "ring"))]
 
 
-def dropout(outcome: Outcome) -> Sequence[Block]:
+def dropout(outcome: Outcome) -> Sequence[Drawn]:
     """Return a plot of the dropout loss surface for every strength of dropout."""
     cells = outcome.results.cells
-    with drawing():
-        figure, rows = _pairs(len(cells))
-        for (solid, flat), cell in zip(rows, cells, strict=True):
-            axis, surface = cell.arrays["axis"], cell.arrays["surface"]
-            ceiling = CUT * float(surface[len(axis) // 2, len(axis) // 2])
-            _solid(solid, axis, surface, ceiling)
-            levels = np.linspace(0, np.sqrt(ceiling), 13) ** 2
-            _contours(flat, axis, np.minimum(surface, ceiling), levels)
-            minima = cell.arrays["minima"]
-            flat.plot(*minima.T, marker="*", markersize=12, color="#ffffff", linestyle="")
-            flat.set(title=f"λ = {cell.settings['strength']:g}", xlabel="u₁", ylabel="u₂")
-        caption = (
-            "The expected loss over both weights, without dropout (top) and with dropout of two "
-            "strengths λ. Stars mark the optima of the closed form."
-        )
-        plot = Plot.of("dropout-landscape", figure, caption, numbers(outcome.curves))
-    return [plot]
+    figure, rows = _pairs(len(cells))
+    for (solid, flat), cell in zip(rows, cells, strict=True):
+        axis, surface = cell.arrays["axis"], cell.arrays["surface"]
+        ceiling = CUT * float(surface[len(axis) // 2, len(axis) // 2])
+        _solid(solid, axis, surface, ceiling)
+        levels = np.linspace(0, np.sqrt(ceiling), 13) ** 2
+        _contours(flat, axis, np.minimum(surface, ceiling), levels)
+        minima = cell.arrays["minima"]
+        flat.plot(*minima.T, marker="*", markersize=12, color="#ffffff", linestyle="")
+        flat.set(title=f"λ = {cell.settings['strength']:g}", xlabel="u₁", ylabel="u₂")
+    caption = (
+        "The expected loss over both weights, without dropout (top) and with dropout of two "
+        "strengths λ. Stars mark the optima of the closed form."
+    )
+    return [Drawn(figure, caption)]
 
 
-def paths(outcome: Outcome) -> Sequence[Block]:
+def paths(outcome: Outcome) -> Sequence[Drawn]:
     """Return a plot of the paths of dropout SGD on the contours of the expected loss."""
     setting = outcome.setting
-    with drawing():
-        count = len(setting.strengths)
-        figure, (panels,) = new_figure(1, count, figsize=(9.0, 3.3), sharey=True, squeeze=False)
-        for axes, lam in zip(panels, setting.strengths, strict=True):
-            surface = scalar_surface(2.0, lam, points=61)
-            ceiling = 7.0
-            levels = np.linspace(0, np.sqrt(ceiling), 11) ** 2
-            _contours(axes, surface.axis, np.minimum(surface.values, ceiling), levels)
-            path = outcome.results.where(strength=lam).cells[0].arrays["path"]
-            for start, colour in zip(np.moveaxis(path, 1, 0), ("#ffffff", "#f28e4b"), strict=True):
-                axes.plot(*start[_spread(start, 500)].T, color=colour, linewidth=1.1, linestyle="-")
-                axes.plot(*start[0], marker="o", color=colour, linestyle="")
-            axes.plot(
-                *surface.minima.T,
-                marker="o",
-                markersize=8,
-                markerfacecolor="none",
-                markeredgewidth=1.8,
-                color="#2fc79b",
-                linestyle="",
-            )
-            axes.set(title=f"λ = {lam:g}", xlabel="u₁")
-        panels[0].set_ylabel("u₂")
-        caption = (
-            "Dropout SGD from two starts (dots) on the contours of the expected loss; rings mark "
-            "the global optima."
+    count = len(setting.strengths)
+    figure, (panels,) = new_figure(1, count, figsize=(9.0, 3.3), sharey=True, squeeze=False)
+    for axes, lam in zip(panels, setting.strengths, strict=True):
+        surface = scalar_surface(2.0, lam, points=61)
+        ceiling = 7.0
+        levels = np.linspace(0, np.sqrt(ceiling), 11) ** 2
+        _contours(axes, surface.axis, np.minimum(surface.values, ceiling), levels)
+        path = outcome.results.where(strength=lam).cells[0].arrays["path"]
+        for start, colour in zip(np.moveaxis(path, 1, 0), ("#ffffff", "#f28e4b"), strict=True):
+            axes.plot(*start[_spread(start, 500)].T, color=colour, linewidth=1.1, linestyle="-")
+            axes.plot(*start[0], marker="o", color=colour, linestyle="")
+        axes.plot(
+            *surface.minima.T,
+            marker="o",
+            markersize=8,
+            markerfacecolor="none",
+            markeredgewidth=1.8,
+            color="#2fc79b",
+            linestyle="",
         )
-        return [Plot.of("dropout-paths", figure, caption, numbers(outcome.curves))]
+        axes.set(title=f"λ = {lam:g}", xlabel="u₁")
+    panels[0].set_ylabel("u₂")
+    caption = (
+        "Dropout SGD from two starts (dots) on the contours of the expected loss; rings mark "
+        "the global optima."
+    )
+    return [Drawn(figure, caption)]
 
 
 def _spread(path: Any, count: int = 300) -> Any:

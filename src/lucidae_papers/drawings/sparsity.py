@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 
 from lucidae_app.report.figures import image_rows
-from lucidae_app.report.page import Block, Plot
-from lucidae_app.report.style import LIGHT, drawing, new_figure
-from lucidae_papers.drawings.training import look, numbers, shared_legend
+from lucidae_app.report.style import LIGHT, new_figure
+from lucidae_papers.drawings import Drawn
+from lucidae_papers.drawings.training import look, shared_legend
 from lucidae_papers.linear.counts import COUNTERS
 from lucidae_papers.vae.manifold import ARMS, PARTS, panel_words
 from lucidae_papers.verdicts import LABELS, Outcome
@@ -23,7 +23,7 @@ CRITERION_NAMES = {
 }
 
 
-def recovery(outcome: Outcome) -> Sequence[Block]:
+def recovery(outcome: Outcome) -> Sequence[Drawn]:
     """Return a plot of the success rates of four sparse methods.
 
     They are drawn against the number of nonzero rows of the code to be recovered. There is one
@@ -32,31 +32,28 @@ def recovery(outcome: Outcome) -> Sequence[Block]:
     """
     setting = outcome.setting
     criteria = [setting.criterion] if setting.criterion == "support" else ["rows", "frobenius"]
-    with drawing():
-        figure, panels = new_figure(
-            1, len(criteria), figsize=(8.6, 3.7), squeeze=False, sharey=True
-        )
-        for axes, criterion in zip(panels[0], criteria, strict=True):
-            for method, stored in zip(METHODS, setting.methods, strict=True):
-                curve = outcome.curves[f"{criterion}/{stored}"]
-                every = max(1, len(curve.x) // 10)
-                # Dashed, because its curve often coincides with that of the diagonal VAE.
-                dash = "--" if method == "autoencoder" else "-"
-                style = {**look(method), "markevery": every, "linestyle": dash}
-                axes.plot(curve.x, curve.y, label=LABELS[method], **style)
-            axes.set(title=f"Success: {CRITERION_NAMES[criterion]}", xlabel="active rows r")
-            axes.set_ylim(-0.03, 1.03)
-        panels[0][0].set_ylabel("success rate")
-        shared_legend(figure, panels[0][0])
-        caption = (
-            f"Share of {setting.trials} random problems that each method solves; no method can "
-            f"succeed beyond r = d = {setting.d}. Where two curves coincide, the dashed one of the "
-            "autoencoder lies on top of that of the diagonal-covariance VAE."
-        )
-        return [Plot.of(outcome.experiment.name, figure, caption, numbers(outcome.curves))]
+    figure, panels = new_figure(1, len(criteria), figsize=(8.6, 3.7), squeeze=False, sharey=True)
+    for axes, criterion in zip(panels[0], criteria, strict=True):
+        for method, stored in zip(METHODS, setting.methods, strict=True):
+            curve = outcome.curves[f"{criterion}/{stored}"]
+            every = max(1, len(curve.x) // 10)
+            # Dashed, because its curve often coincides with that of the diagonal VAE.
+            dash = "--" if method == "autoencoder" else "-"
+            style = look(method, markevery=every, linestyle=dash)
+            axes.plot(curve.x, curve.y, label=LABELS[method], **style)
+        axes.set(title=f"Success: {CRITERION_NAMES[criterion]}", xlabel="active rows r")
+        axes.set_ylim(-0.03, 1.03)
+    panels[0][0].set_ylabel("success rate")
+    shared_legend(figure, panels[0][0])
+    caption = (
+        f"Share of {setting.trials} random problems that each method solves; no method can "
+        f"succeed beyond r = d = {setting.d}. Where two curves coincide, the dashed one of the "
+        "autoencoder lies on top of that of the diagonal-covariance VAE."
+    )
+    return [Drawn(figure, caption)]
 
 
-def arrays(outcome: Outcome) -> Sequence[Block]:
+def arrays(outcome: Outcome) -> Sequence[Drawn]:
     """Return a plot of how often each method resolves two close sources, and of one problem.
 
     The panels vary the signal-to-noise ratio, for independent and for coherent sources, and the
@@ -68,29 +65,28 @@ def arrays(outcome: Outcome) -> Sequence[Block]:
         "coherent": ("Coherent sources", "signal-to-noise ratio (dB)"),
         "snapshots": ("Independent sources", f"snapshots, at {setting.ratio:g} dB"),
     }
-    with drawing():
-        figure, panels = new_figure(2, 2, figsize=(8.6, 6.4))
-        for axes, (panel, (title, words)) in zip(panels.flat, titles.items(), strict=False):
-            for method in methods:
-                curve = outcome.curves[f"{panel}/{method}"]
-                dash = "--" if method == "beamforming" else "-"
-                style = {**look(method), "markevery": 1, "markersize": 5, "linestyle": dash}
-                axes.plot(curve.x, curve.y, label=LABELS[method], **style)
-            axes.set(title=title, xlabel=words, ylabel="resolved pairs", ylim=(-0.03, 1.03))
-        panels[1, 0].set_xscale("log")
-        panels[1, 0].set_xticks(setting.snapshots, [f"{count}" for count in setting.snapshots])
-        panels[1, 0].minorticks_off()
-        _spectra(panels[1, 1], outcome, methods)
-        shared_legend(figure, panels[0, 0])
-        # A uniform array of N sensors, half a wavelength apart, has 0.886 · 2/N rad at half power.
-        width = np.rad2deg(0.886 * 2.0 / setting.sensors)
-        caption = (
-            f"Share of {setting.trials} pairs of sources, {setting.separation:g}° apart, that each "
-            f"method resolves; the beam of the array is {width:.2g}° wide. Bottom right: powers "
-            "that the methods assign to the directions near one pair of coherent sources "
-            "(triangles at the top), in decibels below the highest."
-        )
-        return [Plot.of(outcome.experiment.name, figure, caption, numbers(outcome.curves))]
+    figure, panels = new_figure(2, 2, figsize=(8.6, 6.4))
+    for axes, (panel, (title, words)) in zip(panels.flat, titles.items(), strict=False):
+        for method in methods:
+            curve = outcome.curves[f"{panel}/{method}"]
+            dash = "--" if method == "beamforming" else "-"
+            style = look(method, markersize=5, linestyle=dash)
+            axes.plot(curve.x, curve.y, label=LABELS[method], **style)
+        axes.set(title=title, xlabel=words, ylabel="resolved pairs", ylim=(-0.03, 1.03))
+    panels[1, 0].set_xscale("log")
+    panels[1, 0].set_xticks(setting.snapshots, [f"{count}" for count in setting.snapshots])
+    panels[1, 0].minorticks_off()
+    _spectra(panels[1, 1], outcome, methods)
+    shared_legend(figure, panels[0, 0])
+    # A uniform array of N sensors, half a wavelength apart, has 0.886 · 2/N rad at half power.
+    width = np.rad2deg(0.886 * 2.0 / setting.sensors)
+    caption = (
+        f"Share of {setting.trials} pairs of sources, {setting.separation:g}° apart, that each "
+        f"method resolves; the beam of the array is {width:.2g}° wide. Bottom right: powers "
+        "that the methods assign to the directions near one pair of coherent sources "
+        "(triangles at the top), in decibels below the highest."
+    )
+    return [Drawn(figure, caption)]
 
 
 def _spectra(axes: Any, outcome: Outcome, methods: Sequence[str]) -> None:
@@ -105,7 +101,7 @@ def _spectra(axes: Any, outcome: Outcome, methods: Sequence[str]) -> None:
         power = shown.arrays[f"spectrum/{method}"]
         decibels = 10.0 * np.log10(np.maximum(power / power.max(), 1e-9))
         sparse = method in ("full", "group lasso")
-        style = {**look(method), "zorder": 2 + layer, "markevery": 1}
+        style = look(method, zorder=2 + layer)
         chosen = near & (decibels > -40.0) if sparse else near
         if sparse:  # single directions: stems instead of a line
             width = 1.0 if method == "group lasso" else 2.5
@@ -120,65 +116,63 @@ def _spectra(axes: Any, outcome: Outcome, methods: Sequence[str]) -> None:
     axes.set(ylabel="power (dB)", ylim=(-40.0, 6.0))
 
 
-def slices(outcome: Outcome) -> Sequence[Block]:
+def slices(outcome: Outcome) -> Sequence[Drawn]:
     """Return a plot of three energies along one coordinate: of two sparse VAEs and an autoencoder.
 
     The VAEs have a full and a diagonal posterior covariance.
     """
     curves = outcome.curves
-    with drawing():
-        figure, (left, right) = new_figure(1, 2, figsize=(8.6, 3.4))
-        for method in ("full", "diagonal"):
-            curve = curves[f"energy/{method}"]
-            style = {**look(method), "marker": "", "linestyle": "-" if method == "full" else "--"}
-            left.plot(curve.x, curve.y, label=LABELS[method], **style)
-        left.set(title="Energy along one weight", xlabel="w", ylabel="energy", ylim=(-1, 11))
-        left.set_xscale("symlog", linthresh=0.01)
-        left.set_xlim(left=0.0)
-        left.legend(loc="lower left")
-        curve = curves["energy/autoencoder"]
-        deep = curve.y < -14
-        right.plot(curve.x[~deep & (curve.x < 0)], curve.y[~deep & (curve.x < 0)], **AUTOENCODER)
-        right.plot(curve.x[~deep & (curve.x > 0)], curve.y[~deep & (curve.x > 0)], **AUTOENCODER)
-        right.annotate(
-            "the energy tends to −∞ at u = 0",
-            (0, -13.5),
-            xytext=(12, 10),
-            textcoords="offset points",
-            color=LIGHT["muted"],
-        )
-        right.set(title="Autoencoder along one coefficient", xlabel="u", ylim=(-14, 12))
-        caption = (
-            "Left: energies of the full- and the diagonal-covariance VAE over one relevance w, the "
-            "prior variance of a coefficient. Right: energy of the autoencoder with a logarithmic "
-            "penalty over one coefficient u, which is unbounded below at u = 0 for all data."
-        )
-        return [Plot.of("sparse-slices", figure, caption, numbers(curves, ["energy"]))]
+    figure, (left, right) = new_figure(1, 2, figsize=(8.6, 3.4))
+    for method in ("full", "diagonal"):
+        curve = curves[f"energy/{method}"]
+        style = look(method, marker="", linestyle="-" if method == "full" else "--")
+        left.plot(curve.x, curve.y, label=LABELS[method], **style)
+    left.set(title="Energy along one weight", xlabel="w", ylabel="energy", ylim=(-1, 11))
+    left.set_xscale("symlog", linthresh=0.01)
+    left.set_xlim(left=0.0)
+    left.legend(loc="lower left")
+    curve = curves["energy/autoencoder"]
+    deep = curve.y < -14
+    right.plot(curve.x[~deep & (curve.x < 0)], curve.y[~deep & (curve.x < 0)], **AUTOENCODER)
+    right.plot(curve.x[~deep & (curve.x > 0)], curve.y[~deep & (curve.x > 0)], **AUTOENCODER)
+    right.annotate(
+        "the energy tends to −∞ at u = 0",
+        (0, -13.5),
+        xytext=(12, 10),
+        textcoords="offset points",
+        color=LIGHT["muted"],
+    )
+    right.set(title="Autoencoder along one coefficient", xlabel="u", ylim=(-14, 12))
+    caption = (
+        "Left: energies of the full- and the diagonal-covariance VAE over one relevance w, the "
+        "prior variance of a coefficient. Right: energy of the autoencoder with a logarithmic "
+        "penalty over one coefficient u, which is unbounded below at u = 0 for all data."
+    )
+    return [Drawn(figure, caption, ("energy",))]
 
 
-def covariances(outcome: Outcome) -> Sequence[Block]:
+def covariances(outcome: Outcome) -> Sequence[Drawn]:
     """Return plots of deep VAEs: error over the epochs, and posterior variances in order."""
     arms = outcome.setting.arms
     colours = dict(zip(arms, ("blue", "orange", "purple"), strict=False))
-    with drawing():
-        figure, panels = new_figure(1, 3, figsize=(9.6, 3.7))
-        titles = ("mse", "variances of coordinates", "variances of directions")
-        for axes, name in zip(panels, titles, strict=True):
-            for arm in arms:
-                curve = outcome.curves[f"{name}/{arm}"]
-                dash = "-" if arm.startswith("full") else "--"
-                axes.plot(curve.x, curve.y, label=arm, color=LIGHT[colours[arm]], linestyle=dash)
-        panels[0].set(title="Error of the reconstruction", xlabel="epoch", yscale="log")
-        for axes, what in zip(panels[1:], ("latents", "directions"), strict=True):
-            axes.axhline(0.5, color=LIGHT["muted"], linewidth=1)
-            axes.set(title=f"Posterior variance of {what}", xlabel=what, yscale="log")
-        shared_legend(figure, panels[0], 3)
-        caption = (
-            "Images that were not used for training; means over the seeds. Latents and directions "
-            "(eigenvectors of the mean posterior covariance) are in ascending order of variance; "
-            "those below the grey line count as active."
-        )
-        return [Plot.of(outcome.experiment.name, figure, caption, numbers(outcome.curves))]
+    figure, panels = new_figure(1, 3, figsize=(9.6, 3.7))
+    titles = ("mse", "variances of coordinates", "variances of directions")
+    for axes, name in zip(panels, titles, strict=True):
+        for arm in arms:
+            curve = outcome.curves[f"{name}/{arm}"]
+            dash = "-" if arm.startswith("full") else "--"
+            axes.plot(curve.x, curve.y, label=arm, color=LIGHT[colours[arm]], linestyle=dash)
+    panels[0].set(title="Error of the reconstruction", xlabel="epoch", yscale="log")
+    for axes, what in zip(panels[1:], ("latents", "directions"), strict=True):
+        axes.axhline(0.5, color=LIGHT["muted"], linewidth=1)
+        axes.set(title=f"Posterior variance of {what}", xlabel=what, yscale="log")
+    shared_legend(figure, panels[0], 3)
+    caption = (
+        "Images that were not used for training; means over the seeds. Latents and directions "
+        "(eigenvectors of the mean posterior covariance) are in ascending order of variance; "
+        "those below the grey line count as active."
+    )
+    return [Drawn(figure, caption)]
 
 
 AUTOENCODER: dict[str, Any] = {"color": LIGHT["orange"], "linestyle": "-"}
@@ -197,39 +191,38 @@ COUNT_PANELS = {
 DASHED_COUNTS = ("known_noise", "horn", "share")
 
 
-def counts(outcome: Outcome) -> Sequence[Block]:
+def counts(outcome: Outcome) -> Sequence[Drawn]:
     """Return a plot of the share of data sets in which each criterion counts all signals.
 
     There is one panel for each quantity that varies. The last one is about data without signals
     and shows how often a component is found.
     """
     setting = outcome.setting
-    with drawing():
-        figure, panels = new_figure(2, 3, figsize=(8.6, 6.6), sharey=True)
-        for axes, (panel, (title, words)) in zip(panels.flat, COUNT_PANELS.items(), strict=True):
-            for name in COUNTERS:
-                curve = outcome.curves[f"{panel}/{name}"]
-                dash = "--" if name in DASHED_COUNTS else "-"
-                style = {**look(name), "markevery": 1, "markersize": 4.5, "linestyle": dash}
-                axes.plot(curve.x, curve.y, label=LABELS[name], **style)
-            axes.set_xscale("log")
-            axes.set(title=title, xlabel=words, ylim=(-0.03, 1.03))
-            shown = curve.x if len(curve.x) <= 4 else curve.x[::2]
-            axes.set_xticks(shown, [f"{point:g}" for point in shown])
-            axes.minorticks_off()
-        panels[1, 1].invert_xaxis()  # from nearly Gaussian noise to heavy tails
-        for axes in panels[:, 0]:
-            axes.set_ylabel("share of data sets")
-        shared_legend(figure, panels[0, 0], columns=3)
-        caption = (
-            f"Share of {setting.trials} data sets in which each criterion finds the true number of "
-            f"{setting.signals} signals in {setting.n_features} features. The strength is the "
-            "variance of a signal in units of the smallest that can be detected in large data. "
-            f"Unless they vary, there are {setting.ratio:g} rows per feature and the weakest "
-            f"signal has strength {setting.strength:g}. Bottom right: share of data sets without "
-            "signals in which a component is found, which is a mistake."
-        )
-        return [Plot.of(outcome.experiment.name, figure, caption, numbers(outcome.curves))]
+    figure, panels = new_figure(2, 3, figsize=(8.6, 6.6), sharey=True)
+    for axes, (panel, (title, words)) in zip(panels.flat, COUNT_PANELS.items(), strict=True):
+        for name in COUNTERS:
+            curve = outcome.curves[f"{panel}/{name}"]
+            dash = "--" if name in DASHED_COUNTS else "-"
+            style = look(name, markersize=4.5, linestyle=dash)
+            axes.plot(curve.x, curve.y, label=LABELS[name], **style)
+        axes.set_xscale("log")
+        axes.set(title=title, xlabel=words, ylim=(-0.03, 1.03))
+        shown = curve.x if len(curve.x) <= 4 else curve.x[::2]
+        axes.set_xticks(shown, [f"{point:g}" for point in shown])
+        axes.minorticks_off()
+    panels[1, 1].invert_xaxis()  # from nearly Gaussian noise to heavy tails
+    for axes in panels[:, 0]:
+        axes.set_ylabel("share of data sets")
+    shared_legend(figure, panels[0, 0], columns=3)
+    caption = (
+        f"Share of {setting.trials} data sets in which each criterion finds the true number of "
+        f"{setting.signals} signals in {setting.n_features} features. The strength is the "
+        "variance of a signal in units of the smallest that can be detected in large data. "
+        f"Unless they vary, there are {setting.ratio:g} rows per feature and the weakest "
+        f"signal has strength {setting.strength:g}. Bottom right: share of data sets without "
+        "signals in which a component is found, which is a mistake."
+    )
+    return [Drawn(figure, caption)]
 
 
 DASHES = {1: "-", 2: "--", 4: ":"}
@@ -277,22 +270,16 @@ PARTS_CAPTION = (
 )
 
 
-def costs(outcome: Outcome) -> Sequence[Block]:
+def costs(outcome: Outcome) -> Sequence[Drawn]:
     """Return plots of the cost of a diagonal posterior covariance, of errors, and of ablations."""
     on_images = f"{COST} The data are images from generators that were trained on digits."
-    name, curves = outcome.experiment.name, outcome.curves
-    with drawing():
-        figures = (
-            ("", _costs(outcome, "random"), COST, ("difference", "gap_")),
-            ("-errors", _errors(outcome), ERRORS, ("mse_ratio", "active_directions")),
-            ("-images", _costs(outcome, "images"), on_images, ("difference/images", "gap_")),
-            ("-generators", _generated(outcome), GENERATED, ("gap_full/images",)),
-            ("-parts", _parts(outcome), PARTS_CAPTION, ("course", "worse", "directions")),
-        )
-        return [
-            Plot.of(name + end, figure, caption, numbers(curves, kinds))
-            for end, figure, caption, kinds in figures
-        ]
+    return [
+        Drawn(_costs(outcome, "random"), COST, ("difference", "gap_")),
+        Drawn(_errors(outcome), ERRORS, ("mse_ratio", "active_directions"), "-errors"),
+        Drawn(_costs(outcome, "images"), on_images, ("difference/images", "gap_"), "-images"),
+        Drawn(_generated(outcome), GENERATED, ("gap_full/images",), "-generators"),
+        Drawn(_parts(outcome), PARTS_CAPTION, ("course", "worse", "directions"), "-parts"),
+    ]
 
 
 def _costs(outcome: Outcome, source: str) -> Any:
@@ -333,7 +320,7 @@ def _cost(axes: Any, curves: Any, panel: str) -> None:
     )
     axes.fill_between(low.x, low.y, high.y, color=LIGHT["muted"], alpha=0.25, linewidth=0)
     for arm, curve in (("diagonal", low), ("full", high)):
-        style = {**look(arm), "linestyle": "--" if arm == "diagonal" else "-", "markevery": 1}
+        style = look(arm, linestyle="--" if arm == "diagonal" else "-")
         axes.plot(curve.x, curve.y, label=f"Hadamard gap, {arm} decoder", **style)
     shown = {"color": LIGHT["orange"], "linestyle": "", "marker": "s", "capsize": 3}
     axes.errorbar(cost.x, cost.y, error.y, label="cost of a diagonal covariance", **shown)
@@ -361,7 +348,7 @@ def _errors(outcome: Outcome) -> Any:
             continue
         for arm in ARMS:
             curve = curves[f"active_directions_{arm}/random/{ratio}/{noise}"]
-            style = {**look(arm), "linestyle": DASHES[ratio], "markevery": 1}
+            style = look(arm, linestyle=DASHES[ratio])
             right.plot(curve.x, curve.y, label=f"{arm}, {panel_words(ratio, noise)}", **style)
     right.plot(setting.dimensions, setting.dimensions, color=LIGHT["muted"], linewidth=1.0)
     right.set(title="Active directions", xlabel="r")

@@ -2,22 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 from matplotlib.figure import Figure
 
-from lucidae_app.report.page import Block, Plot
-from lucidae_app.report.style import LIGHT, drawing, new_figure
+from lucidae_app.report.style import LIGHT, new_figure
 from lucidae_papers.compression import METHODS as RECIPES
 from lucidae_papers.compression import NETWORKS
-from lucidae_papers.declaration import Curve, Curves
+from lucidae_papers.drawings import Drawn
 from lucidae_papers.embeddings import NAMES as TRUNCATIONS
 from lucidae_papers.embeddings import QUANTITIES
 from lucidae_papers.linear.dynamics import METHODS
 from lucidae_papers.linear.penalties import RULES
 from lucidae_papers.linear.training import data_set
+from lucidae_papers.results import Curve
 from lucidae_papers.verdicts import LABELS, Outcome, label
 
 STYLES = {
@@ -45,25 +45,11 @@ STYLES = {
 DASHES: dict[str, Any] = {"nesterov": "-", "adam": "--"}
 
 
-def look(method: str, optimizer: str = "nesterov") -> dict[str, Any]:
+def look(method: str, optimizer: str = "nesterov", **changes: Any) -> dict[str, Any]:
     """Return colour and marker of a method and line style of an optimizer, for ``axes.plot``."""
     colour, marker = STYLES[method]
-    return {
-        "color": colour,
-        "marker": marker,
-        "linestyle": DASHES[optimizer],
-        "markevery": 0.11,
-    }
-
-
-def numbers(curves: Curves, prefixes: Iterable[str] = ("",)) -> Mapping[str, list[Any]]:
-    """Return the points of all curves whose names start with one of `prefixes`."""
-    chosen = [(name, curve) for name, curve in curves.items() if name.startswith(tuple(prefixes))]
-    return {
-        "series": [name for name, curve in chosen for _ in curve.x],
-        "x": [float(x) for _, curve in chosen for x in curve.x],
-        "y": [float(y) for _, curve in chosen for y in curve.y],
-    }
+    style = {"color": colour, "marker": marker, "linestyle": DASHES[optimizer], "markevery": 1}
+    return style | changes
 
 
 def positive(curve: Curve, floor: float = 1e-6) -> tuple[Any, Any]:
@@ -91,60 +77,51 @@ RULE_LOOKS = {
 }
 
 
-def dynamics(outcome: Outcome) -> Sequence[Block]:
+def dynamics(outcome: Outcome) -> Sequence[Drawn]:
     """Return a plot of the decoders' distances to principal axes and subspace against the epochs.
 
     There is a row of panels per batch size, and a line per model and optimizer.
     """
     sizes = list(dict.fromkeys(trial.batch_size for trial in outcome.setting.trials))
-    with drawing():
-        figure, rows = new_figure(
-            len(sizes), 2, figsize=(8.6, 3.0 * len(sizes) + 1.1), squeeze=False
-        )
-        for line, size in zip(rows, sizes, strict=True):
-            for axes, (measure, title) in zip(line, PANELS.items(), strict=True):
-                for name, curve in outcome.curves.items():
-                    kind, *run = name.split("/")
-                    if kind == measure and run[2:] == ([] if size is None else [str(size)]):
-                        style = {"label": label(*run[:2]), **look(*run[:2])}
-                        axes.plot(*positive(curve), markersize=3.5, **style)
-                axes.set(title=title, xlabel="epoch", xscale="log", ylim=(-0.03, 1.0))
-            if size is not None:
-                line[0].set_title(f"{PANELS['alignment']}, batches of {size}")
-        shared_legend(figure, rows[0][0], 3)
-        caption = (
-            "Solid: Nesterov, momentum 0.9; dashed: Adam. Zero on the left means that every "
-            "principal direction is a column of the decoder; zero on the right, that the columns "
-            "span the principal subspace."
-        )
-        name = outcome.experiment.name
-        return [Plot.of(name, figure, caption, numbers(outcome.curves, PANELS))]
+    figure, rows = new_figure(len(sizes), 2, figsize=(8.6, 3.0 * len(sizes) + 1.1), squeeze=False)
+    for line, size in zip(rows, sizes, strict=True):
+        for axes, (measure, title) in zip(line, PANELS.items(), strict=True):
+            for name, curve in outcome.curves.items():
+                kind, *run = name.split("/")
+                if kind == measure and run[2:] == ([] if size is None else [str(size)]):
+                    style = look(*run[:2], markevery=0.11, markersize=3.5)
+                    axes.plot(*positive(curve), label=label(*run[:2]), **style)
+            axes.set(title=title, xlabel="epoch", xscale="log", ylim=(-0.03, 1.0))
+        if size is not None:
+            line[0].set_title(f"{PANELS['alignment']}, batches of {size}")
+    shared_legend(figure, rows[0][0], 3)
+    caption = (
+        "Solid: Nesterov, momentum 0.9; dashed: Adam. Zero on the left means that every "
+        "principal direction is a column of the decoder; zero on the right, that the columns "
+        "span the principal subspace."
+    )
+    return [Drawn(figure, caption, tuple(PANELS))]
 
 
-def weights(outcome: Outcome) -> Sequence[Block]:
+def weights(outcome: Outcome) -> Sequence[Drawn]:
     """Return plots of the cosines between decoder columns and principal directions, and images.
 
     The images show the columns of the decoders.
     """
     setting = outcome.setting
-    with drawing():
-        figure = _cosines(setting, outcome)
-        images = _decoders(setting, outcome)
     return [
-        Plot.of(
-            "lae-weights",
-            figure,
+        Drawn(
+            _cosines(setting, outcome),
             "Cosines between principal directions (rows) and the decoder's columns; blue is −1, "
             "red +1. A diagonal matrix means that the components are found in order, and one large "
             "entry per row means that they are found in an arbitrary order.",
-            numbers(outcome.curves),
         ),
-        Plot.of(
-            "lae-weights-images",
-            images,
+        Drawn(
+            _decoders(setting, outcome),
             f"The first ten columns of each decoder as images after {setting.epochs[-1]} epochs "
             f"(linear VAE: {setting.converged}).",
-            numbers(outcome.curves, ["matched"]),
+            ("matched",),
+            "-images",
         ),
     ]
 
@@ -194,36 +171,33 @@ def _decoders(setting: Any, outcome: Outcome) -> Figure:
     return figure
 
 
-def scaling(outcome: Outcome) -> Sequence[Block]:
+def scaling(outcome: Outcome) -> Sequence[Drawn]:
     """Return a plot of the numbers of epochs until decoders are nearly aligned with the axes.
 
     They are drawn against the number of latents, with a line per method and optimizer. The axes are
     the principal axes of the data.
     """
-    with drawing():
-        figure, axes = new_figure(figsize=(8.2, 4.2))
-        for name, curve in outcome.curves.items():
-            if not name.startswith("epochs/"):
-                continue
-            method, optimizer = name.split("/")[1:]
-            finite = np.isfinite(curve.y)
-            style = {**look(method, optimizer), "markevery": 1}
-            axes.plot(curve.x[finite], curve.y[finite], label=label(method, optimizer), **style)
-            if finite.any() and not finite.all():
-                last = np.flatnonzero(finite)[-1]
-                axes.plot(
-                    curve.x[last], curve.y[last], marker="X", markersize=10, color=style["color"]
-                )
-        axes.set(xlabel="number of latents", ylabel="epochs", xscale="log", yscale="log")
-        target = f"an axis-alignment distance of {outcome.setting.target:g}"
-        axes.set_title(f"Epochs to {target}")
-        _plain_ticks(axes, outcome.curves["epochs/rag/nesterov"].x)
-        shared_legend(figure, axes, 3)
-        caption = (
-            "Solid: Nesterov, dashed: Adam; means over the seeds. A large cross marks the largest "
-            f"number of latents at which a model reached {target} with every seed."
-        )
-        return [Plot.of("lae-scaling", figure, caption, numbers(outcome.curves, ["epochs/"]))]
+    figure, axes = new_figure(figsize=(8.2, 4.2))
+    for name, curve in outcome.curves.items():
+        if not name.startswith("epochs/"):
+            continue
+        method, optimizer = name.split("/")[1:]
+        finite = np.isfinite(curve.y)
+        style = look(method, optimizer)
+        axes.plot(curve.x[finite], curve.y[finite], label=label(method, optimizer), **style)
+        if finite.any() and not finite.all():
+            last = np.flatnonzero(finite)[-1]
+            axes.plot(curve.x[last], curve.y[last], marker="X", markersize=10, color=style["color"])
+    axes.set(xlabel="number of latents", ylabel="epochs", xscale="log", yscale="log")
+    target = f"an axis-alignment distance of {outcome.setting.target:g}"
+    axes.set_title(f"Epochs to {target}")
+    _plain_ticks(axes, outcome.curves["epochs/rag/nesterov"].x)
+    shared_legend(figure, axes, 3)
+    caption = (
+        "Solid: Nesterov, dashed: Adam; means over the seeds. A large cross marks the largest "
+        f"number of latents at which a model reached {target} with every seed."
+    )
+    return [Drawn(figure, caption, ("epochs/",))]
 
 
 def _plain_ticks(axes: Any, sizes: Any) -> None:
@@ -232,7 +206,7 @@ def _plain_ticks(axes: Any, sizes: Any) -> None:
     axes.minorticks_off()
 
 
-def conditioning(outcome: Outcome) -> Sequence[Block]:
+def conditioning(outcome: Outcome) -> Sequence[Drawn]:
     """Return a plot of exact condition numbers and lower bounds against the number of latents."""
     looks = {
         "nonuniform/best": ("non-uniform ℓ₂, best penalties", LIGHT["orange"], "-", "s"),
@@ -241,76 +215,71 @@ def conditioning(outcome: Outcome) -> Sequence[Block]:
         "nested/uniform": ("expected nested dropout, uniform prior", LIGHT["purple"], "--", "^"),
         "nested/bound": ("lower bound, nested dropout", LIGHT["green"], ":", ""),
     }
-    with drawing():
-        figure, axes = new_figure(figsize=(8.2, 3.9))
-        for name, (words, colour, dash, marker) in looks.items():
-            curve = outcome.curves[name]
-            shown = curve.y > 0  # the bound for two latents is zero
-            style = {"color": colour, "linestyle": dash, "marker": marker}
-            axes.plot(curve.x[shown], curve.y[shown], label=words, **style)
-        axes.set(xlabel="number of latents", ylabel="condition number", xscale="log", yscale="log")
-        _plain_ticks(axes, outcome.curves["nested/bound"].x)
-        shared_legend(figure, axes, 3)
-        caption = (
-            "Exact condition numbers of the Hessian at the global minimum, and the lower bounds of "
-            "Bao et al. 2020. For nested dropout only the non-zero eigenvalues are used, and the "
-            "decoder columns have unit norm."
-        )
-        return [Plot.of("lae-conditioning", figure, caption, numbers(outcome.curves))]
+    figure, axes = new_figure(figsize=(8.2, 3.9))
+    for name, (words, colour, dash, marker) in looks.items():
+        curve = outcome.curves[name]
+        shown = curve.y > 0  # the bound for two latents is zero
+        style = {"color": colour, "linestyle": dash, "marker": marker}
+        axes.plot(curve.x[shown], curve.y[shown], label=words, **style)
+    axes.set(xlabel="number of latents", ylabel="condition number", xscale="log", yscale="log")
+    _plain_ticks(axes, outcome.curves["nested/bound"].x)
+    shared_legend(figure, axes, 3)
+    caption = (
+        "Exact condition numbers of the Hessian at the global minimum, and the lower bounds of "
+        "Bao et al. 2020. For nested dropout only the non-zero eigenvalues are used, and the "
+        "decoder columns have unit norm."
+    )
+    return [Drawn(figure, caption)]
 
 
-def learning_rates(outcome: Outcome) -> Sequence[Block]:
+def learning_rates(outcome: Outcome) -> Sequence[Drawn]:
     """Return a plot of the last distance to the principal axes against the learning rate."""
     setting = outcome.setting
-    with drawing():
-        figure, axes = new_figure(figsize=(8.2, 4.0))
-        for method, optimizer in setting.search:
-            curve = outcome.curves[f"alignment/{method}/{optimizer}"]
-            style = {**look(method, optimizer), "markevery": 1}
-            axes.plot(curve.x, curve.y, label=label(method, optimizer), **style)
-            used = setting.baseline.rates[method, optimizer]
-            ring = {"marker": "o", "markersize": 11, "markerfacecolor": "none"}
-            axes.plot(used, curve.y[curve.x == used], color=style["color"], **ring)
-        axes.set(xlabel="learning rate", xscale="log", ylabel="distance to the principal axes")
-        shared_legend(figure, axes, 3)
-        caption = (
-            "Axis-alignment distance after the last epoch; a diverged run counts as 1. Circles "
-            "mark the rates that the other experiments use."
-        )
-        return [Plot.of("lae-learning-rates", figure, caption, numbers(outcome.curves))]
+    figure, axes = new_figure(figsize=(8.2, 4.0))
+    for method, optimizer in setting.search:
+        curve = outcome.curves[f"alignment/{method}/{optimizer}"]
+        style = look(method, optimizer)
+        axes.plot(curve.x, curve.y, label=label(method, optimizer), **style)
+        used = setting.baseline.rates[method, optimizer]
+        ring = {"marker": "o", "markersize": 11, "markerfacecolor": "none"}
+        axes.plot(used, curve.y[curve.x == used], color=style["color"], **ring)
+    axes.set(xlabel="learning rate", xscale="log", ylabel="distance to the principal axes")
+    shared_legend(figure, axes, 3)
+    caption = (
+        "Axis-alignment distance after the last epoch; a diverged run counts as 1. Circles "
+        "mark the rates that the other experiments use."
+    )
+    return [Drawn(figure, caption)]
 
 
-def penalties(outcome: Outcome) -> Sequence[Block]:
+def penalties(outcome: Outcome) -> Sequence[Drawn]:
     """Return a plot of three choices of ℓ₂ penalties and of the training with each."""
     setting = outcome.setting
-    with drawing():
-        figure, panels = new_figure(1, 3, figsize=(9.0, 3.7))
+    figure, panels = new_figure(1, 3, figsize=(9.0, 3.7))
+    for rule in RULES:
+        colour, marker = RULE_LOOKS[rule]
+        curve = outcome.curves[f"penalties/{rule}"]
+        style = {"color": colour, "marker": marker, "linestyle": "-"}
+        panels[0].plot(curve.x, curve.y, label=RULE_NAMES[rule], **style)
+    panels[0].set(title="Penalties", xlabel="latent", ylabel="λ")
+    for axes, (measure, title) in zip(panels[1:], PANELS.items(), strict=True):
         for rule in RULES:
-            colour, marker = RULE_LOOKS[rule]
-            curve = outcome.curves[f"penalties/{rule}"]
-            style = {"color": colour, "marker": marker, "linestyle": "-"}
-            panels[0].plot(curve.x, curve.y, label=RULE_NAMES[rule], **style)
-        panels[0].set(title="Penalties", xlabel="latent", ylabel="λ")
-        for axes, (measure, title) in zip(panels[1:], PANELS.items(), strict=True):
-            for rule in RULES:
-                colour, _ = RULE_LOOKS[rule]
-                for rate, dash in zip(setting.rates, (":", "--", "-"), strict=False):
-                    curve = outcome.curves[f"{measure}/{rule}/{rate:g}"]
-                    axes.plot(*positive(curve), color=colour, linestyle=dash)
-            axes.set(title=title, xlabel="epoch", xscale="log", ylim=(-0.03, 1.0))
-        shared_legend(figure, panels[0], 3)
-        rates = ", ".join(
-            f"{dash}: {rate:g}"
-            for rate, dash in zip(setting.rates, ("dotted", "dashed", "solid"), strict=False)
-        )
-        caption = (
-            f"Training with Adam under each choice of penalties, with the learning rates {rates}."
-        )
-        kinds = ("penalties", "alignment", "subspace")
-        return [Plot.of("lae-penalties", figure, caption, numbers(outcome.curves, kinds))]
+            colour, _ = RULE_LOOKS[rule]
+            for rate, dash in zip(setting.rates, (":", "--", "-"), strict=False):
+                curve = outcome.curves[f"{measure}/{rule}/{rate:g}"]
+                axes.plot(*positive(curve), color=colour, linestyle=dash)
+        axes.set(title=title, xlabel="epoch", xscale="log", ylim=(-0.03, 1.0))
+    shared_legend(figure, panels[0], 3)
+    rates = ", ".join(
+        f"{dash}: {rate:g}"
+        for rate, dash in zip(setting.rates, ("dotted", "dashed", "solid"), strict=False)
+    )
+    caption = f"Training with Adam under each choice of penalties, with the learning rates {rates}."
+    kinds = ("penalties", "alignment", "subspace")
+    return [Drawn(figure, caption, kinds)]
 
 
-def convergence(outcome: Outcome) -> Sequence[Block]:
+def convergence(outcome: Outcome) -> Sequence[Drawn]:
     """Return a plot of the loss and of the hidden units' importance during dropout training.
 
     The variance of the importance scores (products of the norms of incoming and outgoing weights)
@@ -318,38 +287,35 @@ def convergence(outcome: Outcome) -> Sequence[Block]:
     """
     setting = outcome.setting
     colours = (LIGHT["blue"], LIGHT["orange"], LIGHT["green"])
-    with drawing():
-        figure, rows = new_figure(
-            len(setting.widths), 2, figsize=(8.6, 2.9 * len(setting.widths) + 0.7), squeeze=False
-        )
-        for (left, right), width in zip(rows, setting.widths, strict=True):
-            for lam, colour in zip(setting.strengths, colours, strict=False):
-                name = f"{width}/{lam:g}"
-                left.plot(
-                    *positive(outcome.curves[f"objective/{name}"], 0.0),
-                    color=colour,
-                    linestyle="-",
-                    label=f"dropout, λ = {lam:g}",
-                )
-                best = float(outcome.curves[f"optimum/{name}"].y[0])
-                left.axhline(
-                    best, color=colour, linestyle=":", linewidth=1.6, label=f"optimum, λ = {lam:g}"
-                )
-                spread = positive(outcome.curves[f"variance/{name}"], 1e-12)
-                right.plot(*spread, color=colour, linestyle="-")
-            left.set(title=f"Objective, r = {width}", xlabel="step", xscale="log")
-            right.set(
-                title=f"Variance of unit importance, r = {width}", xlabel="step", xscale="log"
+    figure, rows = new_figure(
+        len(setting.widths), 2, figsize=(8.6, 2.9 * len(setting.widths) + 0.7), squeeze=False
+    )
+    for (left, right), width in zip(rows, setting.widths, strict=True):
+        for lam, colour in zip(setting.strengths, colours, strict=False):
+            name = f"{width}/{lam:g}"
+            left.plot(
+                *positive(outcome.curves[f"objective/{name}"], 0.0),
+                color=colour,
+                linestyle="-",
+                label=f"dropout, λ = {lam:g}",
             )
-            right.set(yscale="log")
-        shared_legend(figure, rows[0][0], 3)
-        caption = (
-            f"Mean over {setting.runs} runs. Left: the expected objective and the global optimum "
-            "of the closed form. Right: the variance over the hidden units of the importance "
-            "score, the product of the norms of incoming and outgoing weights."
-        )
-        kinds = ("objective", "optimum", "variance")
-        return [Plot.of("dropout-convergence", figure, caption, numbers(outcome.curves, kinds))]
+            best = float(outcome.curves[f"optimum/{name}"].y[0])
+            left.axhline(
+                best, color=colour, linestyle=":", linewidth=1.6, label=f"optimum, λ = {lam:g}"
+            )
+            spread = positive(outcome.curves[f"variance/{name}"], 1e-12)
+            right.plot(*spread, color=colour, linestyle="-")
+        left.set(title=f"Objective, r = {width}", xlabel="step", xscale="log")
+        right.set(title=f"Variance of unit importance, r = {width}", xlabel="step", xscale="log")
+        right.set(yscale="log")
+    shared_legend(figure, rows[0][0], 3)
+    caption = (
+        f"Mean over {setting.runs} runs. Left: the expected objective and the global optimum "
+        "of the closed form. Right: the variance over the hidden units of the importance "
+        "score, the product of the norms of incoming and outgoing weights."
+    )
+    kinds = ("objective", "optimum", "variance")
+    return [Drawn(figure, caption, kinds)]
 
 
 TRUNCATION_LOOKS = {
@@ -362,26 +328,25 @@ TRUNCATION_LOOKS = {
 }
 
 
-def truncation(outcome: Outcome) -> Sequence[Block]:
+def truncation(outcome: Outcome) -> Sequence[Drawn]:
     """Return a plot of accuracy and recall of truncated embeddings against their dimension."""
-    with drawing():
-        figure, panels = new_figure(1, 2, figsize=(9.0, 4.3))
-        for axes, (quantity, words) in zip(panels, QUANTITIES.items(), strict=True):
-            for name, (colour, marker, dash) in TRUNCATION_LOOKS.items():
-                curve = outcome.curves[f"{quantity}/{name}"]
-                style = {"color": colour, "marker": marker, "linestyle": dash}
-                axes.plot(curve.x, curve.y, label=TRUNCATIONS[name], **style)
-            axes.set(title=words[0].upper() + words[1:], xscale="log", ylim=(0, 1.03))
-            axes.set(xlabel="dimensions kept")
-            _plain_ticks(axes, outcome.curves["accuracy/plain"].x)
-        shared_legend(figure, panels[0], 2)
-        caption = (
-            "Images that were not used for training; means over the seeds. The classifier sees "
-            "zeros in place of the dimensions that are not kept, and the search uses the training "
-            "images. Principal components and ordered dimensions are rotations of the network that "
-            "was trained at full width."
-        )
-        return [Plot.of(outcome.experiment.name, figure, caption, numbers(outcome.curves))]
+    figure, panels = new_figure(1, 2, figsize=(9.0, 4.3))
+    for axes, (quantity, words) in zip(panels, QUANTITIES.items(), strict=True):
+        for name, (colour, marker, dash) in TRUNCATION_LOOKS.items():
+            curve = outcome.curves[f"{quantity}/{name}"]
+            style = {"color": colour, "marker": marker, "linestyle": dash}
+            axes.plot(curve.x, curve.y, label=TRUNCATIONS[name], **style)
+        axes.set(title=words[0].upper() + words[1:], xscale="log", ylim=(0, 1.03))
+        axes.set(xlabel="dimensions kept")
+        _plain_ticks(axes, outcome.curves["accuracy/plain"].x)
+    shared_legend(figure, panels[0], 2)
+    caption = (
+        "Images that were not used for training; means over the seeds. The classifier sees "
+        "zeros in place of the dimensions that are not kept, and the search uses the training "
+        "images. Principal components and ordered dimensions are rotations of the network that "
+        "was trained at full width."
+    )
+    return [Drawn(figure, caption)]
 
 
 RECIPE_LOOKS = {
@@ -395,31 +360,30 @@ RECIPE_LOOKS = {
 }
 
 
-def compression(outcome: Outcome) -> Sequence[Block]:
+def compression(outcome: Outcome) -> Sequence[Drawn]:
     """Return a plot of the loss of compressed networks against the share of parameters."""
     curves = outcome.curves
     networks = [name for name in NETWORKS if f"dense/{name}" in curves]
-    with drawing():
-        figure, (panels,) = new_figure(
-            1, len(networks), figsize=(3.2 * len(networks), 4.1), squeeze=False
-        )
-        for axes, network in zip(panels, networks, strict=True):
-            for method, (colour, marker, dash) in RECIPE_LOOKS.items():
-                curve = curves[f"loss/{network}/{method}"]
-                style = {"color": colour, "marker": marker, "linestyle": dash, "markersize": 4}
-                axes.plot(curve.x, curve.y, label=RECIPES[method], **style)
-            dense = float(curves[f"dense/{network}"].y[0])
-            axes.axhline(dense, color=LIGHT["muted"], linewidth=0.8)
-            size = f"{curves[f'parameters/{network}'].y[0] / 1e6:.2g} million"
-            title = f"{NETWORKS[network][0].upper()}{NETWORKS[network][1:]}\n{size} parameters"
-            axes.set(title=title, xscale="log", xlabel="parameters kept, %")
-            ticks = curve.x[:: max(1, len(curve.x) // 4)]
-            _plain_ticks(axes, ticks)
-        panels[0].set_ylabel("held-out loss, nats")
-        shared_legend(figure, panels[0], 3)
-        caption = (
-            "Cross-entropy on samples that were not used for training, means over the seeds; the "
-            "thin line is the network before. Parameters are those of the layers that are "
-            "factorised. The first four methods keep equal shares of every layer."
-        )
-        return [Plot.of(outcome.experiment.name, figure, caption, numbers(curves))]
+    figure, (panels,) = new_figure(
+        1, len(networks), figsize=(3.2 * len(networks), 4.1), squeeze=False
+    )
+    for axes, network in zip(panels, networks, strict=True):
+        for method, (colour, marker, dash) in RECIPE_LOOKS.items():
+            curve = curves[f"loss/{network}/{method}"]
+            style = {"color": colour, "marker": marker, "linestyle": dash, "markersize": 4}
+            axes.plot(curve.x, curve.y, label=RECIPES[method], **style)
+        dense = float(curves[f"dense/{network}"].y[0])
+        axes.axhline(dense, color=LIGHT["muted"], linewidth=0.8)
+        size = f"{curves[f'parameters/{network}'].y[0] / 1e6:.2g} million"
+        title = f"{NETWORKS[network][0].upper()}{NETWORKS[network][1:]}\n{size} parameters"
+        axes.set(title=title, xscale="log", xlabel="parameters kept, %")
+        ticks = curve.x[:: max(1, len(curve.x) // 4)]
+        _plain_ticks(axes, ticks)
+    panels[0].set_ylabel("held-out loss, nats")
+    shared_legend(figure, panels[0], 3)
+    caption = (
+        "Cross-entropy on samples that were not used for training, means over the seeds; the "
+        "thin line is the network before. Parameters are those of the layers that are "
+        "factorised. The first four methods keep equal shares of every layer."
+    )
+    return [Drawn(figure, caption)]

@@ -12,23 +12,9 @@ from scipy.linalg import eigh_tridiagonal
 
 from lucidae.counting import WishartSpectra, count_components
 from lucidae.iteration import limited_blas
-from lucidae_papers.declaration import (
-    Arrays,
-    Cell,
-    Curve,
-    Curves,
-    Drawing,
-    Experiment,
-    Results,
-    Scale,
-    Settings,
-    Statement,
-    listed,
-    on_processor,
-    own,
-    settings_of,
-    work,
-)
+from lucidae_papers.cells import Arrays, Cell, Settings, on_processor, settings_of, work
+from lucidae_papers.declaration import Experiment, Scale, Statement, listed, own
+from lucidae_papers.results import Curve, Curves, Results
 from lucidae_papers.verdicts import LABELS, AtLeast, AtMost, Ordered, Reported, Where
 
 Floats = np.ndarray[Any, np.dtype[np.float64]]
@@ -370,5 +356,5 @@ EXPERIMENT = Experiment(
             REPORTED,
         ),
     },
-    draw=Drawing("sparsity", "counts"),
+    draw="sparsity.counts",
 )

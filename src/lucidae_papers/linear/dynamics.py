@@ -8,19 +8,10 @@ from typing import Any
 
 import numpy as np
 
-from lucidae_papers.declaration import (
-    Cell,
-    Curve,
-    Curves,
-    Drawing,
-    Experiment,
-    Results,
-    Scale,
-    Statement,
-    listed,
-    own,
-)
+from lucidae_papers.cells import Cell
+from lucidae_papers.declaration import Experiment, Scale, Statement, listed, own
 from lucidae_papers.linear.training import DIGITS, MNIST, Baseline, TrainingRuns, spectrum
+from lucidae_papers.results import Curve, Curves, Results
 from lucidae_papers.verdicts import LABELS, AtLeast, AtMost, Ordered, Reported, Sooner, label
 
 AXES = "distance of the decoder's columns to the principal axes"
@@ -179,7 +170,7 @@ EXPERIMENT = Experiment(
             ),
         ),
     },
-    draw=Drawing("training", "dynamics"),
+    draw="training.dynamics",
 )
 
 
@@ -283,7 +274,7 @@ MINIBATCH = Experiment(
             expect_minibatch(PAPER_SIZES, 0.1, 0.1),
         ),
     },
-    draw=Drawing("training", "dynamics"),
+    draw="training.dynamics",
 )
 
 
@@ -404,7 +395,7 @@ LEARNING_RATES = Experiment(
             },
         ),
     },
-    draw=Drawing("training", "learning_rates"),
+    draw="training.learning_rates",
 )
 
 
@@ -544,5 +535,5 @@ WEIGHTS = Experiment(
             expect_of_weights(0.85, 0.8, 0.4, 0.1),
         ),
     },
-    draw=Drawing("training", "weights"),
+    draw="training.weights",
 )

@@ -12,22 +12,9 @@ from lucidae.iteration import Below, iterate
 from lucidae.linear.objectives import NonUniformL2
 from lucidae.linear.weights import UntiedWeights
 from lucidae.rows.covariances import EigenbasisCovariance
-from lucidae_papers.declaration import (
-    Arrays,
-    Cell,
-    Curve,
-    Curves,
-    Drawing,
-    Experiment,
-    Results,
-    Scale,
-    Settings,
-    Statement,
-    listed,
-    on_processor,
-    settings_of,
-    work,
-)
+from lucidae_papers.cells import Arrays, Cell, Settings, on_processor, settings_of, work
+from lucidae_papers.declaration import Experiment, Scale, Statement, listed
+from lucidae_papers.results import Curve, Curves, Results
 from lucidae_papers.verdicts import AtLeast, AtMost, Sooner
 
 Vector = np.ndarray[Any, Any]
@@ -254,5 +241,5 @@ EXPERIMENT = Experiment(
         "smoke": Scale(Landscape(points=61, n_steps=4000), EXPECT),
         "paper": Scale(Landscape(points=121, n_steps=10_000), EXPECT),
     },
-    draw=Drawing("landscapes", "valley"),
+    draw="landscapes.valley",
 )

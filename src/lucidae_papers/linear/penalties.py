@@ -16,24 +16,8 @@ from lucidae.linear.theory import (
     condition_number,
     hessian_eigenvalues,
 )
-from lucidae_papers.declaration import (
-    Arrays,
-    Cell,
-    Curve,
-    Curves,
-    Drawing,
-    Experiment,
-    Results,
-    Scale,
-    Settings,
-    Statement,
-    grid,
-    identity,
-    listed,
-    on_processor,
-    own,
-    work,
-)
+from lucidae_papers.cells import Arrays, Cell, Settings, grid, on_processor, work
+from lucidae_papers.declaration import Experiment, Scale, Statement, identity, listed, own
 from lucidae_papers.linear.training import (
     DIGITS,
     MNIST,
@@ -43,6 +27,7 @@ from lucidae_papers.linear.training import (
     penalties,
     spectrum,
 )
+from lucidae_papers.results import Curve, Curves, Results
 from lucidae_papers.verdicts import AtLeast, AtMost, Outweighs, Reported, Where
 
 RULES = ("spaced", "paper", "best")
@@ -380,7 +365,7 @@ EXPERIMENT = Experiment(
             Penalties(MNIST, PAPER_RATES), expect(0.05, PAPER_RATES), reported(PAPER_RATES)
         ),
     },
-    draw=Drawing("training", "penalties"),
+    draw="training.penalties",
 )
 
 
@@ -515,5 +500,5 @@ CONDITIONING = Experiment(
             expect_of_conditioning("everywhere"),
         ),
     },
-    draw=Drawing("training", "conditioning"),
+    draw="training.conditioning",
 )

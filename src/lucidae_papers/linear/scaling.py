@@ -9,21 +9,8 @@ from typing import Any
 import numpy as np
 
 from lucidae.linear.simulation import epochs_to_alignment
-from lucidae_papers.declaration import (
-    Arrays,
-    Cell,
-    Curve,
-    Curves,
-    Drawing,
-    Experiment,
-    Results,
-    Scale,
-    Settings,
-    Statement,
-    listed,
-    own,
-    work,
-)
+from lucidae_papers.cells import Arrays, Cell, Settings, work
+from lucidae_papers.declaration import Experiment, Scale, Statement, listed, own
 from lucidae_papers.linear.training import (
     START,
     START_WORDS,
@@ -33,6 +20,7 @@ from lucidae_papers.linear.training import (
     plan_of,
     run_of,
 )
+from lucidae_papers.results import Curve, Curves, Results
 from lucidae_papers.verdicts import (
     LABELS,
     AtLeast,
@@ -273,5 +261,5 @@ EXPERIMENT = Experiment(
             reported=(EXPONENT,),
         ),
     },
-    draw=Drawing("training", "scaling"),
+    draw="training.scaling",
 )

@@ -19,17 +19,9 @@ from lucidae.linear.theory import best_penalties, paper_penalties
 from lucidae.moments import SecondMoment
 from lucidae.spectrum import Spectrum
 from lucidae.validation import check_choice
-from lucidae_papers.declaration import (
-    Arrays,
-    Cell,
-    Curve,
-    Curves,
-    Results,
-    Settings,
-    settings_of,
-    work,
-)
+from lucidae_papers.cells import Arrays, Cell, Settings, settings_of, work
 from lucidae_papers.device import reference
+from lucidae_papers.results import Curve, Curves, Results
 
 Matrix = np.ndarray[Any, Any]
 

@@ -11,22 +11,9 @@ import numpy as np
 from lucidae.datasets import make_array_snapshots
 from lucidae.iteration import limited_blas
 from lucidae.sparsity import solve_batch
-from lucidae_papers.declaration import (
-    Arrays,
-    Cell,
-    Curve,
-    Curves,
-    Drawing,
-    Experiment,
-    Results,
-    Scale,
-    Settings,
-    Statement,
-    listed,
-    on_processor,
-    own,
-    work,
-)
+from lucidae_papers.cells import Arrays, Cell, Settings, on_processor, work
+from lucidae_papers.declaration import Experiment, Scale, Statement, listed, own
+from lucidae_papers.results import Curve, Curves, Results
 from lucidae_papers.sparsity.recovery import group_lasso
 from lucidae_papers.verdicts import LABELS, AtLeast, AtMost, Ordered, Reported, Where
 
@@ -339,5 +326,5 @@ EXPERIMENT = Experiment(
             REPORTED,
         ),
     },
-    draw=Drawing("sparsity", "arrays"),
+    draw="sparsity.arrays",
 )

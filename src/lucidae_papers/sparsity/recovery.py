@@ -29,24 +29,10 @@ from lucidae.sparsity.batch import SparseBatch, solve_batch
 from lucidae.sparsity.objectives import PowerPenalty
 from lucidae.sparsity.problem import covariance
 from lucidae.sparsity.solve import NOISE_FREE
-from lucidae_papers.declaration import (
-    Arrays,
-    Cell,
-    Curve,
-    Curves,
-    Drawing,
-    Experiment,
-    Results,
-    Scale,
-    Settings,
-    Statement,
-    identity,
-    listed,
-    own,
-    settings_of,
-    work,
-)
+from lucidae_papers.cells import Arrays, Cell, Settings, settings_of, work
+from lucidae_papers.declaration import Experiment, Scale, Statement, identity, listed, own
 from lucidae_papers.device import cores, is_accelerator, reference
+from lucidae_papers.results import Curve, Curves, Results
 from lucidae_papers.verdicts import LABELS, Agree, AtLeast, AtMost, Ordered, Where
 
 CROWDED = 0.9
@@ -452,7 +438,7 @@ UNIT_ROWS = Experiment(
             "rate": (AtLeast("full", 0.95, at=60, says=rate("full")),),
         },
     ),
-    draw=Drawing("sparsity", "recovery"),
+    draw="sparsity.recovery",
 )
 
 
@@ -523,7 +509,7 @@ SCALED_ROWS = Experiment(
         row_scaling="jeffreys",
         ranks=RANKS,
     ),
-    draw=Drawing("sparsity", "recovery"),
+    draw="sparsity.recovery",
 )
 
 
@@ -559,7 +545,7 @@ LEADFIELD = Experiment(
         },
         leadfield=True,
     ),
-    draw=Drawing("sparsity", "recovery"),
+    draw="sparsity.recovery",
 )
 
 
@@ -603,5 +589,5 @@ NOISY = Experiment(
         criterion="support",
         tol=1e-4,
     ),
-    draw=Drawing("sparsity", "recovery"),
+    draw="sparsity.recovery",
 )

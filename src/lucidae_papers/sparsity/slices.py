@@ -23,24 +23,9 @@ from lucidae.sparsity.objectives import (
 )
 from lucidae.sparsity.prior import best_change
 from lucidae.sparsity.problem import Problem, normalise
-from lucidae_papers.declaration import (
-    Arrays,
-    Cell,
-    Curve,
-    Curves,
-    Drawing,
-    Experiment,
-    Results,
-    Scale,
-    Settings,
-    Statement,
-    grid,
-    identity,
-    on_processor,
-    own,
-    settings_of,
-    work,
-)
+from lucidae_papers.cells import Arrays, Cell, Settings, grid, on_processor, settings_of, work
+from lucidae_papers.declaration import Experiment, Scale, Statement, identity, own
+from lucidae_papers.results import Curve, Curves, Results
 from lucidae_papers.verdicts import AtLeast, AtMost
 
 GRID = np.concatenate([[0.0], np.geomspace(1e-4, 1e3, 300)])
@@ -305,5 +290,5 @@ EXPERIMENT = Experiment(
         "smoke": Scale(Slices(6), EXPECT),
         "paper": Scale(Slices(200), EXPECT),
     },
-    draw=Drawing("sparsity", "slices"),
+    draw="sparsity.slices",
 )

@@ -8,19 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from lucidae_papers.declaration import (
-    Cell,
-    Curve,
-    Curves,
-    Drawing,
-    Experiment,
-    Results,
-    Scale,
-    Statement,
-    listed,
-    own,
-    work_with_torch,
-)
+from lucidae_papers.cells import Cell, work_with_torch
+from lucidae_papers.declaration import Experiment, Scale, Statement, listed, own
+from lucidae_papers.results import Curve, Curves, Results
 from lucidae_papers.verdicts import AtLeast, AtMost, Ordered, Reported
 
 ARMS = ("full", "diagonal")
@@ -544,5 +534,5 @@ EXPERIMENT = Experiment(
         ),
         "paper": Scale(PAPER, expected(PAPER), reported(PAPER)),
     },
-    draw=Drawing("sparsity", "costs"),
+    draw="sparsity.costs",
 )

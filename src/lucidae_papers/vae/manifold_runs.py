@@ -10,7 +10,7 @@ import numpy as np
 import torch
 
 from lucidae.nn.layers import Tensor
-from lucidae_papers.declaration import work
+from lucidae_papers.cells import work
 from lucidae_papers.vae.batched import Design, Source, VaeRun, VaeStack, decode, padded
 from lucidae_papers.vae.images import SOURCES
 

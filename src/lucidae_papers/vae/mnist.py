@@ -8,18 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from lucidae_papers.declaration import (
-    Cell,
-    Curve,
-    Curves,
-    Drawing,
-    Experiment,
-    Results,
-    Scale,
-    Statement,
-    settings_of,
-    work_with_torch,
-)
+from lucidae_papers.cells import Cell, settings_of, work_with_torch
+from lucidae_papers.declaration import Experiment, Scale, Statement
+from lucidae_papers.results import Curve, Curves, Results
 from lucidae_papers.verdicts import Ordered, Outweighs, Reported
 
 QUANTITIES = ("mse", "kl", "loss", "noise_variance")
@@ -181,7 +172,7 @@ def _experiment(
                 _reported(pairs),
             ),
         },
-        draw=Drawing("sparsity", "covariances"),
+        draw="sparsity.covariances",
     )
 
 

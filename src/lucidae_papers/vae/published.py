@@ -23,7 +23,7 @@ from lucidae.iteration import Status
 from lucidae.nn.posteriors import GaussianHead
 from lucidae.nn.training import TrainingSettings, seeded, train
 from lucidae.nn.vae import VAE
-from lucidae_papers.declaration import digest, work
+from lucidae_papers.cells import digest, work
 from lucidae_papers.vae.images import SOURCES, as_tensor
 
 ARMS = {
