@@ -103,46 +103,16 @@ def measure_surface(settings: Settings) -> Arrays:
     }
 
 
-INEQUALITY = "largest difference between the absolute weights of the two hidden units at a minimum"
-NO_DROPOUT = "without dropout (λ = 0)"
+INEQUALITY = "largest difference of |u₁| and |u₂| at a minimum"
 
 EXPECTED_ON_SURFACES = {
     "circle": (
-        AtMost(
-            "radius range",
-            1e-3,
-            says=f"norm of the weights at the minima: largest minus smallest, {NO_DROPOUT}",
-        ),
-        AtLeast(
-            "inequality without dropout",
-            0.5,
-            says=f"{INEQUALITY}, {NO_DROPOUT}",
-        ),
+        AtMost("radius range", 1e-3, says="range of the norms of the minima, λ = 0"),
+        AtLeast("inequality without dropout", 0.5, says=f"{INEQUALITY}, λ = 0"),
     ),
-    "global": (
-        AtMost(
-            "gap",
-            1e-6,
-            at="everywhere",
-            says="loss: largest value at which a descent ends minus the global minimum",
-        ),
-    ),
-    "equalized": (
-        AtMost(
-            "inequality",
-            1e-3,
-            at="everywhere",
-            says=f"{INEQUALITY}, with dropout (λ > 0)",
-        ),
-    ),
-    "shrink": (
-        AtMost(
-            "step of the norm",
-            -0.01,
-            at="everywhere",
-            says="norm of the weights at the minima: change from one strength λ to the next",
-        ),
-    ),
+    "global": (AtMost("gap", 1e-6, "everywhere", "largest final loss minus the global minimum"),),
+    "equalized": (AtMost("inequality", 1e-3, "everywhere", f"{INEQUALITY}, λ > 0"),),
+    "shrink": (AtMost("step of the norm", -0.01, "everywhere", "change of the norm with λ"),),
 }
 
 LANDSCAPE = Experiment(
@@ -264,8 +234,7 @@ def expect_of_paths(within: float) -> dict[str, tuple[AtMost, ...]]:
             AtMost(
                 f"distance/{lam:g}/start {place}",
                 within,
-                says=f"distance of the weights to the nearest global optimum, dropout strength "
-                f"λ = {lam:g}, start {place}",
+                says=f"distance to the nearest global optimum, λ = {lam:g}, start {place}",
             )
             for lam in (0.1, 0.5, 1.0)
             for place in (1, 2)
@@ -431,7 +400,7 @@ def _train(settings: Settings, device: str) -> dict[str, Any]:
 
 
 STRENGTHS = (0.1, 0.5, 1.0)
-VARIANCE = "variance of the importance scores relative to its largest value in training"
+VARIANCE = "variance of the importance scores relative to its largest value"
 
 
 CONVERGENCE_STATEMENTS = {
@@ -466,8 +435,8 @@ def expect_of_convergence(widths: tuple[int, ...], within: float) -> dict[str, A
     verdicts: dict[str, list[Any]] = {name: [] for name in CONVERGENCE_STATEMENTS}
     for width in widths:
         for lam in STRENGTHS:
-            run, words = f"{width}/{lam:g}", f"r = {width} hidden units, λ = {lam:g}"
-            excess = f"relative excess of the objective over its optimal value, {words}"
+            run, words = f"{width}/{lam:g}", f"r = {width}, λ = {lam:g}"
+            excess = f"relative excess of the objective over its optimum, {words}"
             variance = f"{VARIANCE}, {words}"
             verdicts["optimum"].append(AtMost(f"excess/{run}", within, says=excess))
             verdicts["bound"].append(AtLeast(f"excess/{run}", -1e-9, at="everywhere", says=excess))
@@ -480,8 +449,7 @@ def expect_of_convergence(widths: tuple[int, ...], within: float) -> dict[str, A
             Ordered(
                 tuple(f"relative variance/{width}/{lam:g}" for lam in STRENGTHS),
                 at="mean",
-                says=f"decrease of the {VARIANCE}, from each λ to the next larger λ, "
-                f"r = {width} hidden units",
+                says=f"decrease of the {VARIANCE}, from each λ to the next, r = {width}",
             )
         )
     return {name: tuple(found) for name, found in verdicts.items()}

@@ -127,6 +127,9 @@ STATEMENTS = {
 }
 
 
+LOST = "loss of accuracy with as many dimensions as classes"
+
+
 def _better(first: str, second: str, at: int, margin: float, quantity: str = "accuracy") -> Ordered:
     """Return the verdict that the method `first` exceeds the method `second` by `margin`.
 
@@ -145,18 +148,10 @@ def expect(noise: float, short: tuple[int, ...]) -> dict[str, tuple[Any, ...]]:
                 "accuracy/prefix",
                 "accuracy/plain",
                 noise,
-                says="accuracy with all dimensions, trained with the losses of all prefixes or "
-                "with the loss at full width",
+                says="accuracy with all dimensions, losses of all prefixes or at full width",
             ),
         ),
-        "rotation": (
-            AtMost(
-                "loss/ordered",
-                0.005,
-                says="decrease of accuracy by truncation to at least as many dimensions as "
-                "classes, after ordering the dimensions",
-            ),
-        ),
+        "rotation": (AtMost("loss/ordered", 0.005, says=f"{LOST}, {NAMES['ordered']}"),),
         "afterwards": tuple(_better(name, "prefix", 8, -noise) for name in ROTATIONS),
         "two": tuple(_better("prefix", name, 2, 0.03) for name in ROTATIONS),
         "nested": tuple(_better("nested", "plain", dim, 0.05) for dim in short),
@@ -166,7 +161,7 @@ def expect(noise: float, short: tuple[int, ...]) -> dict[str, tuple[Any, ...]]:
                 "accuracy/prefix",
                 0.1,
                 at="everywhere",
-                says="accuracy, trained with one random prefix per step or with all prefixes",
+                says="accuracy, one random prefix per step or losses of all prefixes",
             ),
         ),
         "retrieval": (_better("prefix", "plain", 2, 0.05, "recall"),),
@@ -177,14 +172,7 @@ REPORTED = tuple(
     Reported(f"{quantity}/{name}", at="mean", says=f"{words}, {NAMES[name]}")
     for quantity, words in QUANTITIES.items()
     for name in NAMES
-) + tuple(
-    Reported(
-        f"loss/{name}",
-        says="decrease of accuracy by truncation to at least as many dimensions as classes, "
-        f"{NAMES[name]}",
-    )
-    for name in NAMES
-)
+) + tuple(Reported(f"loss/{name}", says=f"{LOST}, {NAMES[name]}") for name in NAMES)
 
 SMOKE = Truncation("digits", (1, 2, 4, 8, 16, 32), 64, 40, 100, 5e-3, 3, 2.0)
 PAPER = Truncation("mnist", (1, 2, 4, 8, 16, 32, 64), 256, 5, 256, 2e-3, 3, 40.0)

@@ -216,18 +216,20 @@ def measure(settings: Settings) -> Arrays:
     return {name: np.array(found) for name, found in counts.items()} | {"spectrum": shown}
 
 
+WHERE = {
+    "largest": " if one signal is much larger",
+    "spread": " if the noise of the features differs",
+    "tails": " if the noise has heavy tails",
+}
+
+
 def rate(panel: str, name: str) -> str:
     """Return a phrase for the share of data sets in which a criterion is right, for a verdict."""
-    words = {
-        "strength": "",
-        "ratio": "",
-        "largest": " if one signal is much larger",
-        "spread": " if the noise of the features differs",
-        "tails": " if the noise has heavy tails",
-    }
     if panel == "none":
         return f"share of data sets without signals in which a component is found: {LABELS[name]}"
-    return f"share of data sets in which all signals are counted{words[panel]}: {LABELS[name]}"
+    return (
+        f"share of data sets in which all signals are counted{WHERE.get(panel, '')}: {LABELS[name]}"
+    )
 
 
 def _least(panel: str, name: str, bound: float, at: Where) -> AtLeast:
@@ -239,14 +241,12 @@ def _most(panel: str, name: str, bound: float, at: Where) -> AtMost:
 
 
 def _too_many(panel: str, name: str, bound: float, at: Where) -> AtLeast:
-    words = "if the noise of the features differs" if panel == "spread" else "for heavy tails"
-    says = f"mean number of components that are found for five signals, {words}: {LABELS[name]}"
+    says = f"mean number of components for five signals{WHERE[panel]}: {LABELS[name]}"
     return AtLeast(f"mean/{panel}/{name}", bound, at, says)
 
 
 def expect(strong: Where, slack: float) -> dict[str, Any]:
     """Return, for each statement, the verdicts on it."""
-    robust = "share of data sets in which all signals are counted if the noise has heavy tails"
     return {
         "detection": tuple(_most("strength", name, 0.05, 0.5) for name in CRITERIA),
         "hidden": (
@@ -279,7 +279,7 @@ def expect(strong: Where, slack: float) -> dict[str, Any]:
                     ("tails/hard_threshold", f"tails/{name}"),
                     3.0,
                     0.1,
-                    f"{robust}: {LABELS['hard_threshold']} minus {LABELS[name]}",
+                    f"{rate('tails', 'hard_threshold')} minus {LABELS[name]}",
                 )
                 for name in ("mle", "parallel_analysis")
             ),

@@ -14,9 +14,8 @@ from lucidae_papers.linear.training import DIGITS, MNIST, Baseline, TrainingRuns
 from lucidae_papers.results import Curve, Curves, Results
 from lucidae_papers.verdicts import LABELS, AtLeast, AtMost, Ordered, Reported, Sooner, label
 
-AXES = "distance of the decoder's columns to the principal axes"
-SUBSPACE = "distance of the decoder's columns to the principal subspace"
-
+AXES = "distance to the principal axes"
+SUBSPACE = "distance to the principal subspace"
 
 SEEDS = (0, 1, 2)
 
@@ -27,27 +26,12 @@ def every_run(baseline: Baseline, source_of_rates: str) -> TrainingRuns:
     return TrainingRuns(trials, {"rates": source_of_rates})
 
 
-def axes(method: str, optimizer: str = "nesterov") -> dict[str, str]:
-    """Return the name of a curve (`series`) and its description (`says`), for a verdict on it.
-
-    The curve is the distance of the decoder to the principal axes, in the run of `method` with
-    `optimizer`.
-    """
+def run(method: str, optimizer: str = "nesterov", distance: str = "alignment") -> dict[str, str]:
+    """Return name (`series`) and description (`says`) of a distance over the epochs of a run."""
+    words = {"alignment": AXES, "subspace": SUBSPACE}[distance]
     return {
-        "series": f"alignment/{method}/{optimizer}",
-        "says": f"{AXES}, {label(method, optimizer)}",
-    }
-
-
-def subspace(method: str) -> dict[str, str]:
-    """Return the name of a curve (`series`) and its description (`says`), for a verdict on it.
-
-    The curve is the distance to the principal subspace, in the run of `method` with Nesterov
-    momentum.
-    """
-    return {
-        "series": f"subspace/{method}/nesterov",
-        "says": f"{SUBSPACE}, {label(method, 'nesterov')}",
+        "series": f"{distance}/{method}/{optimizer}",
+        "says": f"{words}, {label(method, optimizer)}",
     }
 
 
@@ -115,19 +99,22 @@ def expect(
         for level in judged
     ]
     return {
-        "uniform": tuple(AtLeast(**axes("uniform_l2"), bound=0.5, at=epoch) for epoch in late),
-        "slow": tuple(AtLeast(**axes("nonuniform_l2"), bound=slow, at=epoch) for epoch in late),
-        "rag": (AtMost(**axes("rag"), bound=aligned, at=end), sooner(RAG, NON_UNIFORM, fine)),
+        "uniform": tuple(AtLeast(**run("uniform_l2"), bound=0.5, at=epoch) for epoch in late),
+        "slow": tuple(AtLeast(**run("nonuniform_l2"), bound=slow, at=epoch) for epoch in late),
+        "rag": (
+            AtMost(**run("rag"), bound=aligned, at=end),
+            sooner(RAG, NON_UNIFORM, fine),
+        ),
         "rag_nested": tuple(sooner(RAG, NESTED, level) for level in everywhere),
         "adam": tuple(adam),
         "adam_vae": tuple(
             sooner(("linear_vae", "adam"), ("linear_vae", "nesterov"), level) for level in vae
         ),
         "subspace": (
-            AtMost(**subspace("rag"), bound=1e-3, at=end),
-            AtMost(**subspace("uniform_l2"), bound=1e-3, at=end),
+            AtMost(**run("rag", distance="subspace"), bound=1e-3, at=end),
+            AtMost(**run("uniform_l2", distance="subspace"), bound=1e-3, at=end),
         ),
-        "nested": tuple(AtMost(**axes(*NESTED), bound=nested, at=epoch) for epoch in late),
+        "nested": tuple(AtMost(**run(*NESTED), bound=nested, at=epoch) for epoch in late),
     }
 
 
@@ -162,10 +149,9 @@ EXPERIMENT = Experiment(
             reported=(
                 Reported(
                     "subspace/nonuniform_l2/adam",
-                    at=30_000,
-                    says=f"{SUBSPACE}, {label('nonuniform_l2', 'adam')} (two penalties exceed "
-                    "their eigenvalues, so that two latents are zero at the optimum, which alone "
-                    "gives a distance of 0.1)",
+                    30_000,
+                    f"{SUBSPACE}, {label('nonuniform_l2', 'adam')} (two latents are zero at the "
+                    "optimum, which alone gives 0.1)",
                 ),
             ),
         ),
@@ -222,8 +208,7 @@ def expect_minibatch(
                 tuple(f"alignment/{method}/nesterov/{size}" for method in ("nonuniform_l2", "rag")),
                 epoch,
                 gap,
-                f"{AXES}: non-uniform ℓ₂ penalty minus rotation-augmented gradient (RAG), both "
-                f"trained with Nesterov momentum on {batches}",
+                f"{AXES}: non-uniform ℓ₂ minus RAG, Nesterov, {batches}",
             )
         )
     return {statement: tuple(found) for statement, found in verdicts.items()}
@@ -350,16 +335,12 @@ class Search:
 
 
 def expect_of_rates(search: Mapping[tuple[str, str], Any], slack: float) -> tuple[AtMost, ...]:
-    """Return the verdicts that the learning rates in use are nearly the best of the search.
-
-    The distance to the principal axes after the last epoch may exceed the smallest one by `slack`.
-    """
+    """Return the verdicts that the rates in use are the best of the search, up to `slack`."""
     return tuple(
         AtMost(
             f"excess/{method}/{optimizer}",
             slack,
-            says="distance of the decoder's columns to the principal axes: learning rate in use "
-            f"minus best learning rate of the search, {label(method, optimizer)}",
+            says=f"{AXES}: rate in use minus best rate, {label(method, optimizer)}",
         )
         for method, optimizer in search
     )
@@ -497,25 +478,24 @@ WEIGHTS_STATEMENTS = {
 }
 
 
+DIAGONAL = "mean squared cosine of each principal direction and the decoder column of its index"
+BEST = "mean of the largest squared cosine of each principal direction with a decoder column"
+
+
 def expect_of_weights(rag: float, nested: float, uniform: float, start: float) -> dict[str, Any]:
     """Return, for each statement of the experiment, the comparisons by which it is judged."""
-    diagonal = "mean squared cosine of each principal direction and the decoder column of its index"
-    best = "mean over the principal directions of the largest squared cosine with a decoder column"
+    vae = LABELS["linear_vae"]
     return {
-        "ordered": (
-            AtLeast("ordered/rag", rag, says=f"{diagonal}, {LABELS['rag']}"),
-            AtLeast(
-                "ordered/expected_nested_dropout",
-                nested,
-                says=f"{diagonal}, {LABELS['expected_nested_dropout']}",
-            ),
+        "ordered": tuple(
+            AtLeast(f"ordered/{name}", bound, says=f"{DIAGONAL}, {LABELS[name]}")
+            for name, bound in (("rag", rag), ("expected_nested_dropout", nested))
         ),
         "permuted": (
-            AtLeast("matched/linear_vae", 0.9, says=f"{best}, {LABELS['linear_vae']}"),
-            AtMost("ordered/linear_vae", 0.5, says=f"{diagonal}, {LABELS['linear_vae']}"),
+            AtLeast("matched/linear_vae", 0.9, says=f"{BEST}, {vae}"),
+            AtMost("ordered/linear_vae", 0.5, says=f"{DIAGONAL}, {vae}"),
         ),
-        "uniform": (AtMost("matched/uniform_l2", uniform, says=f"{best}, {LABELS['uniform_l2']}"),),
-        "start": (AtMost("matched/rag", start, at=0, says=f"{best}, {LABELS['rag']}"),),
+        "uniform": (AtMost("matched/uniform_l2", uniform, says=f"{BEST}, {LABELS['uniform_l2']}"),),
+        "start": (AtMost("matched/rag", start, 0, f"{BEST}, {LABELS['rag']}"),),
     }
 
 

@@ -22,6 +22,8 @@ Vector = np.ndarray[Any, Any]
 OTHERS = (0.11, 0.2, 0.4, 0.8)
 """Second penalties at which the curvatures are compared; those of Bao et al. 2020 are not known."""
 
+STEEPNESS = "curvature across the valley divided by that along it, at the minimum"
+
 TURN = np.array([[0.0, -1.0], [1.0, 0.0]])
 
 
@@ -186,38 +188,12 @@ def _steepness(plane: Plane, step: float = 1e-5) -> float:
 
 EXPECT = {
     "valley": (
-        *(
-            AtLeast(
-                "steepness",
-                50.0,
-                at=other,
-                says="ratio of the curvature of the loss across the ring-shaped valley to its "
-                "curvature along the valley, at the minimum",
-            )
-            for other in OTHERS
-        ),
-        AtMost(
-            "ring",
-            0.05,
-            at="everywhere",
-            says="ratio of the height of the loss above its minimum in the ring-shaped valley to "
-            "its height at the origin",
-        ),
+        *(AtLeast("steepness", 50.0, other, STEEPNESS) for other in OTHERS),
+        AtMost("ring", 0.05, "everywhere", "loss in the valley relative to that at the origin"),
     ),
     "stages": (
-        Sooner(
-            "radius error",
-            "angle error",
-            0.05,
-            factor=20.0,
-            says="error of the scale (first) and of the angle (second) of the weights along the "
-            "descent",
-        ),
-        AtMost(
-            "angle error",
-            1e-3,
-            says="error of the angle of the weights in radians along the descent",
-        ),
+        Sooner("radius error", "angle error", 0.05, 20.0, "error of scale (first) and angle"),
+        AtMost("angle error", 1e-3, says="error of the angle in radians"),
     ),
 }
 

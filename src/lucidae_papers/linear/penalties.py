@@ -243,14 +243,7 @@ def search_condition(values: np.ndarray[Any, Any], outer: np.ndarray[Any, Any]) 
     return float(np.exp(found.fun))
 
 
-AXES = "distance of the decoder's columns to the principal axes"
-INCREASE = (
-    f"increase of the {AXES} if the penalties of Bao et al. 2020, eq. 16, replace equally spaced "
-    "ones"
-)
-SEARCHED = "penalty that the general-purpose optimizer finds"
-BEST = "of the penalties that minimise the condition number"
-EIGENVALUE = "to the k-th eigenvalue"
+INCREASE = "increase of the distance to the principal axes by eq. 16 instead of equal spacing"
 
 STATEMENTS = {
     "slow": Statement(
@@ -287,12 +280,7 @@ def expect(gap: float, rates: tuple[float, ...]) -> dict[str, Any]:
     """
     return {
         "slow": tuple(
-            AtLeast(
-                f"increase/{rate:g}",
-                0.05,
-                at=EARLY,
-                says=f"{INCREASE}, learning rate {rate:g}",
-            )
+            AtLeast(f"increase/{rate:g}", 0.05, EARLY, f"{INCREASE}, learning rate {rate:g}")
             for rate in rates
         ),
         "exact": (
@@ -300,28 +288,21 @@ def expect(gap: float, rates: tuple[float, ...]) -> dict[str, Any]:
                 "eq16/search",
                 "eq16/paper",
                 1 - 1e-6,
-                says="ratio of the bound of Bao et al. 2020, eq. 16, at the penalties that a "
-                "general-purpose optimizer finds to the bound at the penalties that are used here",
+                says="bound of eq. 16: general-purpose optimizer over the penalties used here",
             ),
-            AtMost("smallest/search", 1e-3, says=f"ratio of the smallest {SEARCHED} {EIGENVALUE}"),
-            AtLeast(
-                "largest/search", 1 - 1e-3, says=f"ratio of the largest {SEARCHED} {EIGENVALUE}"
-            ),
+            AtMost("smallest/search", 1e-3, says="smallest penalty of the optimizer over σ_k²"),
+            AtLeast("largest/search", 1 - 1e-3, says="largest penalty of the optimizer over σ_k²"),
         ),
         "later": (
             AtMost(
-                f"increase/{max(rates):g}",
-                -gap,
-                at=LATE,
-                says=f"{INCREASE}, learning rate {max(rates):g}",
+                f"increase/{max(rates):g}", -gap, LATE, f"{INCREASE}, learning rate {max(rates):g}"
             ),
         ),
         "singular": (
             AtMost(
                 "flatness/paper",
                 1e-9,
-                says="ratio of the smallest eigenvalue of the Hessian to the largest, with the "
-                "penalties of Bao et al. 2020, eq. 16",
+                says="smallest over largest eigenvalue of the Hessian, penalties of eq. 16",
             ),
         ),
         "best": (
@@ -329,11 +310,10 @@ def expect(gap: float, rates: tuple[float, ...]) -> dict[str, Any]:
                 "condition/moved",
                 "condition/best",
                 1.0,
-                says="condition number of the Hessian with the best scaled and shifted penalties "
-                "of Bao et al. 2020, eq. 16, divided by that with the best penalties of any kind",
+                says="condition number: best moved penalties of eq. 16 over best of all",
             ),
-            AtLeast("smallest/best", 1e-6, says=f"ratio of the smallest {BEST} {EIGENVALUE}"),
-            AtMost("largest/best", 1 - 1e-4, says=f"ratio of the largest {BEST} {EIGENVALUE}"),
+            AtLeast("smallest/best", 1e-6, says="smallest of the best penalties over σ_k²"),
+            AtMost("largest/best", 1 - 1e-4, says="largest of the best penalties over σ_k²"),
         ),
     }
 
@@ -447,7 +427,7 @@ def measure_conditioning(settings: Settings) -> Arrays:
 
 def exceeds_bound(series: str, bound: str, words: str) -> Outweighs:
     """Return the verdict that a condition number is never below its lower bound."""
-    says = f"ratio of the condition number of the Hessian to its lower bound, {words}"
+    says = f"condition number over its lower bound, {words}"
     return Outweighs(series, bound, 1.0, at="everywhere", says=says)
 
 
@@ -455,7 +435,7 @@ def expect_of_conditioning(nested: Where) -> dict[str, Any]:
     """Return the verdicts on all statements; the growth of nested dropout is judged at `nested`."""
 
     def grows(name: str, words: str, at: Where) -> AtLeast:
-        says = f"exponent a of the growth ∝ kᵃ from the smallest number of latents to k, {words}"
+        says = f"exponent a of the growth ∝ kᵃ from the smallest k, {words}"
         return AtLeast(f"exponent/{name}", 1.0, at, says)
 
     geometric, uniform = "nested dropout, geometric prior", "nested dropout, uniform prior"

@@ -154,17 +154,18 @@ RATES = {
 EVERY_SIZE = (2, 5, 10, 20, 50, 100, 200, 300, 400, 500)
 
 
+EPOCHS = "epochs until the distance to the principal axes is 0.3"
+EXPONENT = "exponent a of the power law, epochs ∝ kᵃ"
+
+
 def slower(method: str, factor: float, at: int) -> Outweighs:
     """Return the verdict that a method needs at least `factor` times as many epochs as RAG."""
-    model, optimizer = method.split("/")
     return Outweighs(
         f"epochs at least/{method}",
         "epochs/rag/nesterov",
         factor,
-        at=at,
-        says="number of epochs until the distance to the principal axes is at most 0.3 (or the "
-        f"limit of epochs, if it stays above 0.3): ratio of {LABELS[model]} with "
-        f"{optimizer.capitalize()} to rotation-augmented gradient (RAG) with Nesterov",
+        at,
+        f"{EPOCHS} (or the limit): {label(*method.split('/'))} over RAG",
     )
 
 
@@ -173,8 +174,7 @@ def steeper(method: str) -> Ordered:
     return Ordered(
         (f"exponent/{method}/nesterov", "exponent/rag/nesterov"),
         margin=0.2,
-        says=f"exponent a of a power law, number of epochs ∝ kᵃ for k latents: {LABELS[method]} "
-        "minus rotation-augmented gradient (RAG)",
+        says=f"{EXPONENT}: {LABELS[method]} minus RAG",
     )
 
 
@@ -183,12 +183,8 @@ def fails(method: str, at: int, limit: int) -> AtLeast:
 
     The target is an axis-alignment distance of the decoder; `at` is the number of latents.
     """
-    name = label(*method.split("/"))
-    words = (
-        "number of epochs until the distance to the principal axes is at most 0.3 (or the "
-        f"limit of epochs, if it stays above 0.3), {name}"
-    )
-    return AtLeast(f"epochs at least/{method}", limit, at=at, says=words)
+    says = f"{EPOCHS} (or the limit), {label(*method.split('/'))}"
+    return AtLeast(f"epochs at least/{method}", limit, at, says)
 
 
 STATEMENTS = {
@@ -209,11 +205,7 @@ STATEMENTS = {
         "0.3 at every number of latents."
     ),
 }
-EXPONENT = Reported(
-    "exponent/rag/nesterov",
-    says="exponent a of a power law, number of epochs ∝ kᵃ for k latents: rotation-augmented "
-    "gradient (RAG)",
-)
+REPORTED = (Reported("exponent/rag/nesterov", says=f"{EXPONENT}: RAG"),)
 
 
 def expect(limit: int, sizes: tuple[int, ...] = ()) -> dict[str, Any]:
@@ -222,15 +214,7 @@ def expect(limit: int, sizes: tuple[int, ...] = ()) -> dict[str, Any]:
         name: (steeper(method), *(slower(f"{method}/nesterov", 2.5, k) for k in sizes))
         for name, method in (("penalty", "nonuniform_l2"), ("nested", "expected_nested_dropout"))
     } | {
-        "rag": (
-            AtMost(
-                "epochs/rag/nesterov",
-                limit,
-                at="everywhere",
-                says="number of epochs until the distance to the principal axes is at most 0.3, "
-                "rotation-augmented gradient (RAG)",
-            ),
-        ),
+        "rag": (AtMost("epochs/rag/nesterov", limit, "everywhere", f"{EPOCHS}, RAG"),),
     }
 
 
@@ -245,7 +229,7 @@ EXPERIMENT = Experiment(
         "smoke": Scale(
             EpochsToAlignment("small-gaussian", (2, 5, 10, 20), RATES, limit=2500),
             expect(2500),
-            reported=(EXPONENT,),
+            reported=REPORTED,
             unjudged={"adam": "this scale has at most 20 latents; the claim is about hundreds."},
         ),
         "paper": Scale(
@@ -258,7 +242,7 @@ EXPERIMENT = Experiment(
                     for k in (200, 300, 400, 500)
                 )
             },
-            reported=(EXPONENT,),
+            reported=REPORTED,
         ),
     },
     draw="training.scaling",

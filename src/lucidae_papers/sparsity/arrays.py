@@ -222,25 +222,20 @@ def measure(settings: Settings) -> Arrays:
     return {method: np.array(found) for method, found in hits.items()} | shown
 
 
+SOURCES = {"coherent": "coherent sources", "in phase": "coherent sources in phase"}
+
+
 def rate(panel: str, method: str) -> str:
     """Return a phrase for the share of pairs of sources that a method resolves in one panel."""
-    sources = {"coherent": "coherent sources", "in phase": "coherent sources in phase"}
-    pairs = sources.get(panel, "independent sources")
-    return f"share of pairs of {pairs} that {_named(method)} resolves"
-
-
-def _named(method: str) -> str:
-    """Return the name of a method, with an article if needed, for use in a sentence."""
-    return f"the {LABELS[method]}" if method in ("full", "group lasso") else LABELS[method]
+    return (
+        f"share of resolved pairs of {SOURCES.get(panel, 'independent sources')}: {LABELS[method]}"
+    )
 
 
 def _above(panel: str, other: str, at: Where, margin: float) -> Ordered:
-    """Return the verdict that the VAE resolves two close sources more often than another method.
-
-    The shares of resolved problems must differ by `margin` at the points `at` of the panel.
-    """
-    words = f"{rate(panel, 'full')}, minus that of {_named(other)}"
-    return Ordered((f"{panel}/full", f"{panel}/{other}"), at=at, margin=margin, says=words)
+    """Return the verdict that the VAE resolves more pairs than another method, by `margin`."""
+    says = f"{rate(panel, 'full')} minus {LABELS[other]}"
+    return Ordered((f"{panel}/full", f"{panel}/{other}"), at, margin, says)
 
 
 def _expect(low: Where, few: Where, high: Where, margin: float) -> dict[str, Any]:
@@ -250,7 +245,7 @@ def _expect(low: Where, few: Where, high: Where, margin: float) -> dict[str, Any
     methods are compared.
     """
     others = ("music", "beamforming")
-    in_phase = f"{rate('in phase', 'group lasso')}, minus that of {_named('full')}"
+    in_phase = f"{rate('in phase', 'group lasso')} minus {LABELS['full']}"
     return {
         "beamwidth": (
             AtMost("ratio/beamforming", 0.2, "everywhere", rate("ratio", "beamforming")),

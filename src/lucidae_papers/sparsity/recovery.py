@@ -279,13 +279,12 @@ ABOUT = (
 
 def rate(method: str) -> str:
     """Return the description of a method's success rate, for the sentences that are judged."""
-    return f"success rate of the {LABELS[method]} at recovering r nonzero rows"
+    return f"success rate, {LABELS[method]}"
 
 
 def above(first: str, second: str, at: Where, margin: float) -> Ordered:
     """Return the verdict that the first method's success rate exceeds the second's by `margin`."""
-    words = f"success rate at recovering r nonzero rows: {LABELS[first]} minus {LABELS[second]}"
-    return Ordered((first, second), at=at, margin=margin, says=words)
+    return Ordered((first, second), at, margin, f"{rate(first)} minus {LABELS[second]}")
 
 
 def scales(
@@ -392,9 +391,7 @@ def _leadfield(d: int, kappa: int) -> Any:
     return make_meg_leadfield(d, kappa, random_state=0)
 
 
-EQUAL_RATES = (
-    "success rates of the diagonal-covariance VAE and the autoencoder at recovering r nonzero rows"
-)
+EQUAL_RATES = "success rates of the diagonal-covariance VAE and the autoencoder"
 
 UNIT_ROWS = Experiment(
     name="sparse-unit",
@@ -490,7 +487,7 @@ SCALED_ROWS = Experiment(
     scales=scales(
         smoke={
             "perfect": nearly_always(0.9, (32, 36)) + further_ranks(0.9, 36),
-            "degrades": (AtMost("autoencoder", 0.4, at=(12, 36), says=rate("autoencoder")),),
+            "degrades": (AtMost("autoencoder", 0.4, (12, 36), rate("autoencoder")),),
             "others": (
                 above("full", "group lasso", at="mean", margin=0.2),
                 above("full", "diagonal", at="mean", margin=0.2),

@@ -26,7 +26,7 @@ from lucidae.sparsity.problem import Problem, normalise
 from lucidae_papers.cells import Arrays, Cell, Settings, grid, on_processor, settings_of, work
 from lucidae_papers.declaration import Experiment, Scale, Statement, identity, own
 from lucidae_papers.results import Curve, Curves, Results
-from lucidae_papers.verdicts import AtLeast, AtMost
+from lucidae_papers.verdicts import LABELS, AtLeast, AtMost
 
 GRID = np.concatenate([[0.0], np.geomspace(1e-4, 1e3, 300)])
 """Values of one relevance (prior variance of a coefficient) at which energies are evaluated."""
@@ -220,39 +220,28 @@ def count_minima(settings: Settings) -> Arrays:
     return {name: np.array(values) for name, values in found.items()}
 
 
-MINIMA = "number of local minima of the"
-EXAMPLE = "loss along one coordinate of the example"
-RANDOM = "loss along one coordinate of a random point"
+MINIMA = "number of local minima"
 
 EXPECT = {
     "full": (
-        AtMost("minima/full", 1, says=f"{MINIMA} full-covariance VAE's {EXAMPLE}"),
-        AtMost(
-            "random/full",
-            1,
-            at="everywhere",
-            says=f"{MINIMA} full-covariance VAE's {RANDOM}",
-        ),
+        AtMost("minima/full", 1, says=f"{MINIMA}, {LABELS['full']}, example"),
+        AtMost("random/full", 1, "everywhere", f"{MINIMA}, {LABELS['full']}, random points"),
     ),
     "minimiser": (
         AtMost(
             "distance/full",
             1,
-            at="everywhere",
-            says=f"number of grid steps between the minimum of the full-covariance VAE's {RANDOM} "
-            "and the minimiser of Wipf 2023, Theorem 4.4",
+            "everywhere",
+            f"grid steps from the minimiser of Theorem 4.4, {LABELS['full']}, random points",
         ),
     ),
-    "diagonal": (
-        AtLeast("minima/diagonal", 2, says=f"{MINIMA} diagonal-covariance VAE's {EXAMPLE}"),
-    ),
-    "autoencoder": (AtLeast("minima/autoencoder", 2, says=f"{MINIMA} autoencoder's {EXAMPLE}"),),
+    "diagonal": (AtLeast("minima/diagonal", 2, says=f"{MINIMA}, {LABELS['diagonal']}, example"),),
+    "autoencoder": (AtLeast("minima/autoencoder", 2, says=f"{MINIMA}, autoencoder, example"),),
     "several": (
         AtLeast(
             "several/diagonal",
             0.01,
-            says="share of random slices (the loss along one coordinate) in which the "
-            "diagonal-covariance VAE has several minima",
+            says=f"share of random points with several, {LABELS['diagonal']}",
         ),
     ),
 }

@@ -23,8 +23,7 @@ PARTS = ("coupled from the start", "not divided by √k", "absolute", "absolute 
 """Ablations: VAEs with a full posterior covariance that is not parametrised and trained in all
 respects as in `GaussianHead`. The names are those of `batched.ARMS`."""
 
-ABOVE_METHOD = "−ELBO minus that of a VAE with the full covariance of GaussianHead, in nats"
-"""Name of the quantity that compares the ablations with `GaussianHead`."""
+WORSE = "−ELBO minus that of GaussianHead (nats)"
 
 SOME = 0.5
 """Two mean numbers of active directions count as different if they differ by at least this."""
@@ -305,34 +304,25 @@ STATEMENTS = {
 }
 
 
+COST = "cost of a diagonal covariance"
+DIRECTIONS = "active latent directions"
+
+
 def _bounds(panels: Sequence[tuple[str, str]]) -> tuple[Any, ...]:
     """Return verdicts that the cost of a diagonal covariance lies between two Hadamard gaps.
 
     The gaps are those of the decoders that were trained with diagonal and with full covariance.
     """
-    verdicts: list[Any] = []
-    for panel, words in panels:
-        verdicts += [
-            AtLeast(
-                f"lower/{panel}",
-                0.0,
-                at="everywhere",
-                says="increase of −ELBO (nats) by a diagonal instead of a full posterior "
-                "covariance, minus its lower bound, the Hadamard gap of the decoder trained "
-                f"with diagonal covariance, plus {ALLOWED:g} standard errors over the seeds, "
-                f"{words}",
-            ),
-            AtLeast(
-                f"upper/{panel}",
-                0.0,
-                at="everywhere",
-                says="upper bound of the increase of −ELBO (nats) by a diagonal instead of a full "
-                "posterior covariance, the Hadamard gap of the decoder trained with full "
-                f"covariance, minus this increase, plus {ALLOWED:g} standard errors over the "
-                f"seeds, {words}",
-            ),
-        ]
-    return tuple(verdicts)
+    errors = f"plus {ALLOWED:g} standard errors (nats)"
+    kinds = {
+        "lower": f"{COST} minus the Hadamard gap of the diagonal decoder",
+        "upper": f"Hadamard gap of the full decoder minus {COST}",
+    }
+    return tuple(
+        AtLeast(f"{bound}/{panel}", 0.0, "everywhere", f"{says}, {errors}, {words}")
+        for panel, words in panels
+        for bound, says in kinds.items()
+    )
 
 
 def panel_words(ratio: int, noise: Noise) -> str:
@@ -355,27 +345,22 @@ def _errors(panels: Sequence[tuple[str, str]], low: int, high: int) -> tuple[Any
 
     The errors are averaged over data of `low` to `high` dimensions.
     """
+    says = "ratio of the reconstruction errors from posterior means, diagonal over full covariance"
     return tuple(
-        AtLeast(
-            f"mse_ratio/{panel}",
-            1.0,
-            at=(low, high),
-            says="reconstruction error from posterior means: ratio of the diagonal-covariance VAE "
-            f"to the full-covariance VAE, {words}",
-        )
+        AtLeast(f"mse_ratio/{panel}", 1.0, (low, high), f"{says}, {words}")
         for panel, words in panels
     )
 
 
 def _latents(panels: Sequence[tuple[str, str]]) -> tuple[Any, ...]:
     """Return verdicts that a diagonal covariance uses more latent directions than a full one."""
+    names = ("active_directions_diagonal", "active_directions_full")
     return tuple(
         Ordered(
-            (f"active_directions_diagonal/{panel}", f"active_directions_full/{panel}"),
-            at="mean",
-            margin=SOME,
-            says="number of active latent directions: diagonal-covariance VAE minus "
-            f"full-covariance VAE, {words}",
+            tuple(f"{name}/{panel}" for name in names),
+            "mean",
+            SOME,
+            f"{DIRECTIONS}, diagonal minus full covariance, {words}",
         )
         for panel, words in panels
     )
@@ -383,15 +368,9 @@ def _latents(panels: Sequence[tuple[str, str]]) -> tuple[Any, ...]:
 
 def _needed(panels: Sequence[tuple[str, str]]) -> tuple[Any, ...]:
     """Return verdicts that a full covariance uses as many directions as the data have."""
+    says = f"{DIRECTIONS}, full covariance, difference from r"
     return tuple(
-        AtMost(
-            f"excess/{panel}",
-            SOME,
-            at="everywhere",
-            says="absolute difference between the number of active latent directions of the "
-            f"full-covariance VAE and the dimension r of the data, {words}",
-        )
-        for panel, words in panels
+        AtMost(f"excess/{panel}", SOME, "everywhere", f"{says}, {words}") for panel, words in panels
     )
 
 
@@ -410,15 +389,12 @@ def expected(setting: Manifold) -> dict[str, tuple[Any, ...]]:
             AtLeast(
                 f"step/{panel}",
                 0.0,
-                says="mean increase of −ELBO (nats) by a diagonal instead of a full posterior "
-                f"covariance: for data of r ≥ 4 dimensions minus that for r ≤ 3, {words}",
+                says=f"mean {COST} (nats), r ≥ 4 minus r ≤ 3, {words}",
             )
             for panel, words in _panels("random", (1,), fixed)
         ),
         "images": _bounds(_panels("images", setting.ratios[:2], setting.image_noises)),
-        "parts": tuple(
-            AtLeast(f"worse/{arm}", 0.0, says=f"{ABOVE_METHOD}: {arm}") for arm in PARTS
-        ),
+        "parts": tuple(AtLeast(f"worse/{arm}", 0.0, says=f"{WORSE}: {arm}") for arm in PARTS),
     }
 
 
@@ -426,26 +402,21 @@ def reported(setting: Manifold) -> tuple[Any, ...]:
     """Return the values that are reported without a verdict, each as a `Reported`."""
     noise = setting.noises[0]
     low = [r for r in setting.dimensions if 2 <= r <= 4]
-    found = [
+    costs = [
         Reported(
-            f"difference/random/1/{noise}",
-            at=float(r),
-            says="increase of −ELBO (nats) by a diagonal instead of a full posterior covariance, "
-            f"{panel_words(1, noise)}",
+            f"difference/random/1/{noise}", float(r), f"{COST} (nats), {panel_words(1, noise)}"
         )
         for r in low
     ]
-    for ratio in setting.ratios[:2]:
-        for arm in ARMS:
-            found.append(
-                Reported(
-                    f"active_directions_{arm}/random/{ratio}/{noise}",
-                    says=f"number of active latent directions of the {arm}-covariance VAE, "
-                    f"{panel_words(ratio, noise)}",
-                )
-            )
-    found.append(Reported("worse/diagonal", says=f"{ABOVE_METHOD}: diagonal covariance"))
-    return tuple(found)
+    directions = [
+        Reported(
+            f"active_directions_{arm}/random/{ratio}/{noise}",
+            says=f"{DIRECTIONS}, {arm} covariance, {panel_words(ratio, noise)}",
+        )
+        for ratio in setting.ratios[:2]
+        for arm in ARMS
+    ]
+    return (*costs, *directions, Reported("worse/diagonal", says=f"{WORSE}: diagonal covariance"))
 
 
 SMOKE = Manifold(

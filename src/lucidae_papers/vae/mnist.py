@@ -100,24 +100,17 @@ def arms_of(pairs: Pairs) -> tuple[str, ...]:
 
 def _expect(pairs: Pairs) -> dict[str, tuple[Any, ...]]:
     """Return the comparisons of all pairs of arms, by statement."""
-    words = "{} (first) and {} (second)"
     error, latents = [], []
     for full, diagonal in pairs:
-        both = words.format(diagonal, full)
-        error.append(
-            Outweighs(
-                f"mse/{diagonal}",
-                f"mse/{full}",
-                1.0,
-                says=f"ratio of the reconstruction errors from posterior means, {both}",
-            )
-        )
+        words = f"{diagonal} (first) and {full} (second)"
+        says = f"ratio of the reconstruction errors from posterior means, {words}"
+        error.append(Outweighs(f"mse/{diagonal}", f"mse/{full}", 1.0, says=says))
         latents += [
             Ordered(
                 (f"{name}/{diagonal}", f"{name}/{full}"),
-                at=level,
-                margin=1.0,
-                says=f"number of active {name} minus that of the other model, {both}",
+                level,
+                1.0,
+                f"number of active {name} minus that of the other model, {words}",
             )
             for name in ("coordinates", "directions")
             for level in THRESHOLDS
