@@ -201,38 +201,36 @@ EXPERIMENT = Experiment(
         "judged with other seeds."
     ),
     statements=STATEMENTS,
-    scales={
-        "smoke": Scale(
-            SMOKE,
-            {
-                "certificates": CERTIFICATES,
-                "singular": SINGULAR,
-            },
-            REPORTED,
-            dict.fromkeys(
-                ("whitening", "factors", "ranks", "sequential"),
-                "The networks and the data are too small.",
+    smoke=Scale(
+        SMOKE,
+        {
+            "certificates": CERTIFICATES,
+            "singular": SINGULAR,
+        },
+        REPORTED,
+        dict.fromkeys(
+            ("whitening", "factors", "ranks", "sequential"),
+            "The networks and the data are too small.",
+        ),
+    ),
+    paper=Scale(
+        PAPER,
+        {
+            "whitening": WHITENING,
+            "factors": FACTORS,
+            "ranks": (
+                _better("convolutional", "gradients", "equal"),
+                _better("language", "gradients", "equal", (50, 70)),
             ),
-        ),
-        "paper": Scale(
-            PAPER,
-            {
-                "whitening": WHITENING,
-                "factors": FACTORS,
-                "ranks": (
-                    _better("convolutional", "gradients", "equal"),
-                    _better("language", "gradients", "equal", (50, 70)),
-                ),
-                "sequential": tuple(
-                    _better("language", "sequential", other, "everywhere")
-                    for other in METHODS
-                    if other != "sequential"
-                ),
-                "certificates": CERTIFICATES,
-                "singular": SINGULAR,
-            },
-            REPORTED,
-        ),
-    },
+            "sequential": tuple(
+                _better("language", "sequential", other, "everywhere")
+                for other in METHODS
+                if other != "sequential"
+            ),
+            "certificates": CERTIFICATES,
+            "singular": SINGULAR,
+        },
+        REPORTED,
+    ),
     draw="training.compression",
 )

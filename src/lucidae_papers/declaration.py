@@ -120,8 +120,9 @@ class Experiment:
         What is measured, in one or two sentences, without its result.
     statements : mapping of str to Statement
         What the paper claims, and what this project found beyond it, by a short name.
-    scales : mapping of {"smoke", "paper"} to Scale
-        The runs and the verdicts at each scale.
+    smoke, paper : Scale
+        The runs and the verdicts for small data, which take seconds, and for the sizes of the
+        papers.
     draw : str
         Module of `lucidae_papers.drawings` and its function that draws the figures, such as
         ``"training.dynamics"``; empty if there are none.
@@ -132,11 +133,13 @@ class Experiment:
     reference: str
     about: str
     statements: Mapping[str, Statement]
-    scales: Mapping[str, Scale]
+    smoke: Scale
+    paper: Scale
     draw: str = ""
 
     def __post_init__(self) -> None:
-        for scale, chosen in self.scales.items():
+        for scale in SCALES:
+            chosen = self.at(scale)
             treated = [*chosen.expect, *chosen.unjudged]
             if sorted(treated) != sorted(self.statements) or not all(chosen.expect.values()):
                 raise ValueError(
@@ -146,11 +149,9 @@ class Experiment:
                 )
 
     def at(self, scale: str) -> Scale:
-        """Return the runs and verdicts of this experiment at the scale "smoke" or "paper".
-
-        The scale "smoke" uses small data and takes seconds; "paper" has the sizes of the papers.
-        """
-        return self.scales[check_choice(scale, "scale", self.scales)]
+        """Return the runs and verdicts of this experiment at the scale "smoke" or "paper"."""
+        found: Scale = getattr(self, check_choice(scale, "scale", SCALES))
+        return found
 
 
 CHANGED = "its settings were changed."
@@ -175,7 +176,8 @@ def with_settings(experiment: Experiment, scale: str, changes: Mapping[str, Any]
             )
         setting = _changed(setting, name, _as_type(value, fields[name], name))
     unjudged = dict.fromkeys(experiment.statements, CHANGED)
-    return dataclasses.replace(experiment, scales={scale: Scale(setting, {}, (), unjudged)})
+    changed: dict[str, Any] = {scale: Scale(setting, {}, (), unjudged)}
+    return dataclasses.replace(experiment, **changed)
 
 
 def _fields(part: Any) -> Iterator[tuple[str, Any]]:

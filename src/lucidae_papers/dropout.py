@@ -132,10 +132,8 @@ LANDSCAPE = Experiment(
         ),
         "shrink": identity("The optima move towards the origin as the dropout strength λ grows."),
     },
-    scales={
-        "smoke": Scale(Surfaces((0.0, 0.5, 1.0), points=61, starts=30), EXPECTED_ON_SURFACES),
-        "paper": Scale(Surfaces((0.0, 0.5, 1.0), points=121, starts=200), EXPECTED_ON_SURFACES),
-    },
+    smoke=Scale(Surfaces((0.0, 0.5, 1.0), points=61, starts=30), EXPECTED_ON_SURFACES),
+    paper=Scale(Surfaces((0.0, 0.5, 1.0), points=121, starts=200), EXPECTED_ON_SURFACES),
     draw="landscapes.dropout",
 )
 
@@ -254,10 +252,8 @@ PATHS = Experiment(
             "at which both hidden units have weights of equal size."
         )
     },
-    scales={
-        "smoke": Scale(Paths((0.1, 0.5, 1.0), 5000, 8, 0.02, 1), expect_of_paths(0.08)),
-        "paper": Scale(Paths((0.1, 0.5, 1.0), 20_000, 1, 0.005, 10), expect_of_paths(0.06)),
-    },
+    smoke=Scale(Paths((0.1, 0.5, 1.0), 5000, 8, 0.02, 1), expect_of_paths(0.08)),
+    paper=Scale(Paths((0.1, 0.5, 1.0), 20_000, 1, 0.005, 10), expect_of_paths(0.06)),
     draw="landscapes.paths",
 )
 
@@ -463,15 +459,13 @@ CONVERGENCE = Experiment(
     "dropout of strength λ = dropout/(1 − dropout). The importance score of a hidden unit is the "
     "product of the norms of its incoming and outgoing weights.",
     statements=CONVERGENCE_STATEMENTS,
-    scales={
-        "smoke": Scale(
-            Convergence((30, 20), (5, 20), STRENGTHS, 1500, 16, 10, 10),
-            expect_of_convergence((5, 20), 0.05),
-        ),
-        "paper": Scale(
-            Convergence((120, 80), (20, 80), STRENGTHS, 4000, 32, 50, 10),
-            expect_of_convergence((20, 80), 0.02),
-        ),
-    },
+    smoke=Scale(
+        Convergence((30, 20), (5, 20), STRENGTHS, 1500, 16, 10, 10),
+        expect_of_convergence((5, 20), 0.05),
+    ),
+    paper=Scale(
+        Convergence((120, 80), (20, 80), STRENGTHS, 4000, 32, 50, 10),
+        expect_of_convergence((20, 80), 0.02),
+    ),
     draw="training.convergence",
 )

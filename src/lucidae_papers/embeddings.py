@@ -192,9 +192,7 @@ EXPERIMENT = Experiment(
         "rotations improve retrieval did not hold in a first run and was replaced."
     ),
     statements=STATEMENTS,
-    scales={
-        "smoke": Scale(SMOKE, expect(0.03, (4,)), REPORTED),
-        "paper": Scale(PAPER, expect(0.01, (2, 4, 8)), REPORTED),
-    },
+    smoke=Scale(SMOKE, expect(0.03, (4,)), REPORTED),
+    paper=Scale(PAPER, expect(0.01, (2, 4, 8)), REPORTED),
     draw="training.truncation",
 )

@@ -73,13 +73,7 @@ unless another name follows the colon."""
 
 NAMES = tuple(MODULES)
 
-NEEDS_TORCH = (
-    "vae-mnist",
-    "vae-mnist-decoder",
-    "vae-manifold",
-    "embeddings-truncation",
-    "layers-compression",
-)
+NEEDS_TORCH = tuple(name for name in NAMES if name.startswith(("vae", "embeddings", "layers")))
 
 
 def available() -> tuple[str, ...]:
@@ -137,14 +131,6 @@ class Tally:
     seconds: float  # duration of the call
     outdated: int = 0  # measured again: the stored result is that of an earlier version
 
-    def __str__(self) -> str:
-        """Return the numbers as one line, followed by `note` if there are outdated results."""
-        line = (
-            f"{count(self.measured)} measured, {self.reused} reused, {self.left} left, "
-            f"in {self.seconds:.1f} s"
-        )
-        return line if not self.outdated else f"{line}\n{self.note}"
-
     @property
     def note(self) -> str:
         """A sentence on results of earlier versions that were not used; empty if there are none."""
@@ -162,7 +148,6 @@ def run(
     *,
     device: str = "cpu",
     jobs: int | None = None,
-    threads: bool = False,
     seconds: float | None = None,
     report: Report | None = None,
 ) -> Tally:
@@ -181,9 +166,6 @@ def run(
         more than one is faster if it waits for the processor most of the time. Inside of
         ``joblib.parallel_config("dask")`` it is the number of cells that the workers of the cluster
         measure at a time, by default one per thread of a worker.
-    threads : bool, default=False
-        On an accelerator, whether the jobs are threads of one process, each with its own stream:
-        short kernels of several threads run concurrently, those of several processes do not.
     seconds : float, optional
         Time limit: no cell is started that is expected to end later than this many seconds after
         the start of the call. The remaining cells are left to the next call.
@@ -212,7 +194,6 @@ def run(
     measure = _in_turn if clock.workers == 1 else _at_once
     if client is not None:
         measure = functools.partial(_on_cluster, client)
-    clock.threads = threads and is_accelerator(device)
     for group, taken in measure(groups, store.folder, device, clock):
         clock.finished(group, taken)
     reused, left = wanted - len(missing), len(missing) - clock.done
@@ -252,7 +233,7 @@ class _Clock:
         self.left: defaultdict[str, float] = defaultdict(float)
         for cell in missing:
             self.left[str(cell.work)] += cell.cost
-        self.workers, self.threads = 1, False
+        self.workers = 1
         self.done = 0
         self.paid: defaultdict[str, float] = defaultdict(float)
         self.spent: defaultdict[str, float] = defaultdict(float)
@@ -300,11 +281,7 @@ def _at_once(
         for number, group in enumerate(groups)
         if clock.allows(group)
     )
-    with (
-        joblib.parallel_config("threading", n_jobs=clock.workers)
-        if clock.threads
-        else _processes(clock.workers)
-    ):
+    with _processes(clock.workers):
         # A task is taken only when a worker is free, so that the budget is tested at that moment.
         pool = joblib.Parallel(return_as="generator_unordered", pre_dispatch="n_jobs", batch_size=1)
         for number, seconds in pool(tasks):
@@ -444,7 +421,6 @@ def reproduce(
     device: str = "cpu",
     out: str | os.PathLike[str] = "results",
     jobs: int | None = None,
-    threads: bool = False,
     seconds: float | None = None,
     report: Callable[[Tick], None] | None = None,
     page: bool = True,
@@ -464,7 +440,7 @@ def reproduce(
         Names of experiments; by default all, without those that need torch if it is missing.
     scale : {"smoke", "paper"}, default="smoke"
         Small data, or the sizes of the papers.
-    device, jobs, threads, seconds, report
+    device, jobs, seconds, report
         As in `run`.
     out : path-like, default="results"
         Folder of the results.
@@ -506,7 +482,6 @@ def reproduce(
             store,
             device=device,
             jobs=jobs,
-            threads=threads,
             seconds=seconds,
             report=report or show,
         )

@@ -57,7 +57,7 @@ def test_every_statement_has_a_kind_and_is_judged_or_says_why_not(name):
     for statement in declared.statements.values():
         assert statement.words[0].isupper()
         assert statement.words.endswith(".")
-    for chosen in declared.scales.values():
+    for chosen in (declared.smoke, declared.paper):
         assert {*chosen.expect, *chosen.unjudged} == {*declared.statements}
         assert all(why.endswith(".") for why in chosen.unjudged.values())
 
@@ -74,7 +74,7 @@ def test_a_title_claims_nothing(name):
 @pytest.mark.parametrize("name", NAMES)
 def test_statements_of_figures_use_the_names_of_the_drawings(name):
     require_packages(name)
-    for chosen in experiment(name).scales.values():
+    for chosen in (experiment(name).smoke, experiment(name).paper):
         for verdict in (*flat(chosen.expect), *chosen.reported):
             assert verdict.says, "a claim needs the name of its figure"
             assert not any(method in verdict.says for method in INTERNAL_NAMES), verdict.says

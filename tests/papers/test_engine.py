@@ -42,16 +42,13 @@ def test_a_work_of_the_main_script_is_refused_by_other_processes():
         pickle.dumps(Work("script.work/1", work))
 
 
-def test_groups_and_threads_give_the_same_numbers(toy, tmp_path):
+def test_groups_give_the_same_numbers(toy, tmp_path):
     require("torch")
-    stores = [Store(tmp_path / name) for name in ("turn", "group", "threads")]
+    stores = [Store(tmp_path / name) for name in ("turn", "group")]
     cells = toy.cells(tmp_path / "log")
     run(cells, stores[0], jobs=1)
     run(cells, stores[1], device="cpu:0")  # torch's processor: cells that belong together at once
-    run(cells, stores[2], device="cpu:0", jobs=2, threads=True)
-    expected = numbers(stores[0], cells)
-    for store in stores[1:]:
-        assert np.array_equal(numbers(store, cells), expected)
+    assert np.array_equal(numbers(stores[1], cells), numbers(stores[0], cells))
     assert stores[1].load(cells[0]).about["device"] == "cpu:0"
 
 

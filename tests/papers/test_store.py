@@ -56,10 +56,10 @@ def test_a_cell_of_an_earlier_version_counts_as_not_done(store):
     assert store.outdated(newer) == newer[:2]
     tally = run(newer, store, jobs=1)
     assert (tally.measured, tally.reused, tally.outdated) == (3, 0, 2)
-    assert "2 runs had been measured by an earlier version" in str(tally)
+    assert "2 runs had been measured by an earlier version" in tally.note
     again = run(newer, store, jobs=1)
     assert (again.measured, again.reused, again.outdated) == (0, 3, 0)
-    assert "earlier version" not in str(again)
+    assert "earlier version" not in again.note
 
 
 def test_another_cell_under_this_name_is_refused(store):

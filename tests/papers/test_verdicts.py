@@ -157,7 +157,8 @@ def experiment(error, bound=0.5, early=100.0):
             "large": Statement("This scales to large data."),
             "gap": own("There is a gap."),
         },
-        scales={"smoke": scale},
+        smoke=scale,
+        paper=scale,
     )
 
 
@@ -183,7 +184,7 @@ def test_a_refuted_finding_is_no_finding():
     refuted = outcome(0.2)
     gap = Curve([0], [-1.0])
     declared = refuted.experiment
-    declared.scales["smoke"].setting.given["gap"] = gap
+    declared.smoke.setting.given["gap"] = gap
     again = judge_results(declared, "smoke", refuted.results)
     (finding,) = again.of_kind(VerdictKind.OWN)
     assert finding.verdict == "does not hold"
@@ -199,17 +200,15 @@ SEEDS = {
 
 def judged(bounds, make=Statement, curves=SEEDS):
     """Judge one statement by several bounds on curves with three seeds."""
+    expect = {"a": tuple(AtMost(name, bound, says=name) for name, bound in bounds)}
     declared = Experiment(
         name="seeds",
         title="A subject",
         reference="nobody",
         about="Nothing.",
         statements={"a": make("A holds.")},
-        scales={
-            "smoke": Scale(
-                Fixed(**curves), {"a": tuple(AtMost(name, b, says=name) for name, b in bounds)}
-            )
-        },
+        smoke=Scale(Fixed(**curves), expect),
+        paper=Scale(Fixed(**curves), expect),
     )
     return judge_results(declared, "smoke", Results((Measured({}, {}, ABOUT),)))
 
@@ -363,5 +362,6 @@ def test_a_statement_that_is_neither_judged_nor_excused_is_refused(expect, unjud
             reference="nobody",
             about="Nothing.",
             statements={"a": Statement("A holds.")},
-            scales={"smoke": Scale(Fixed(), expect, unjudged=unjudged)},
+            smoke=Scale(Fixed(), expect, unjudged=unjudged),
+            paper=Scale(Fixed(), expect, unjudged=unjudged),
         )

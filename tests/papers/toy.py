@@ -93,5 +93,6 @@ def experiment(log, bound):
             "large": Statement("Many are large."),
             "mean": own("The mean is small, too."),
         },
-        scales={"smoke": scale, "paper": scale},
+        smoke=scale,
+        paper=scale,
     )

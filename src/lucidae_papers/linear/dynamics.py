@@ -130,32 +130,30 @@ EXPERIMENT = Experiment(
     "principal axes is the axis-alignment distance of Bao et al. 2020, Definition 7.1. The "
     "distance to the principal subspace is that of Definition 7.2. Both lie between 0 and 1.",
     statements=STATEMENTS,
-    scales={
-        "smoke": Scale(
-            every_run(
-                DIGITS,
-                "the best rates of the experiment lae-learning-rates at its small scale (smoke)",
-            ),
-            {
-                name: found
-                for name, found in expect((3000,), (0.3, 0.2), 0.15, 0.1, 0.1, (0.2,)).items()
-                if name not in SMOKE_UNJUDGED
-            },
-            unjudged=SMOKE_UNJUDGED,
+    smoke=Scale(
+        every_run(
+            DIGITS,
+            "the best rates of the experiment lae-learning-rates at its small scale (smoke)",
         ),
-        "paper": Scale(
-            every_run(MNIST, "Bao et al. 2020, Table 2"),
-            expect((5000, 10_000, 30_000), (0.4, 0.3), 0.3, 0.01, 0.2, (0.4, 0.3)),
-            reported=(
-                Reported(
-                    "subspace/nonuniform_l2/adam",
-                    30_000,
-                    f"{SUBSPACE}, {label('nonuniform_l2', 'adam')} (two latents are zero at the "
-                    "optimum, which alone gives 0.1)",
-                ),
+        {
+            name: found
+            for name, found in expect((3000,), (0.3, 0.2), 0.15, 0.1, 0.1, (0.2,)).items()
+            if name not in SMOKE_UNJUDGED
+        },
+        unjudged=SMOKE_UNJUDGED,
+    ),
+    paper=Scale(
+        every_run(MNIST, "Bao et al. 2020, Table 2"),
+        expect((5000, 10_000, 30_000), (0.4, 0.3), 0.3, 0.01, 0.2, (0.4, 0.3)),
+        reported=(
+            Reported(
+                "subspace/nonuniform_l2/adam",
+                30_000,
+                f"{SUBSPACE}, {label('nonuniform_l2', 'adam')} (two latents are zero at the "
+                "optimum, which alone gives 0.1)",
             ),
         ),
-    },
+    ),
     draw="training.dynamics",
 )
 
@@ -239,26 +237,22 @@ MINIBATCH = Experiment(
             "principal axes."
         ),
     },
-    scales={
-        "smoke": Scale(
-            minibatch_runs(DIGITS, SMOKE_SIZES),
-            {
-                name: found
-                for name, found in expect_minibatch(SMOKE_SIZES, 0.2, 0.03).items()
-                if name != "nested"
-            },
-            unjudged={
-                "nested": "its learning rate, the best for the full batch, is not stable for "
-                "batches of 100 rows of these data."
-            },
-        ),
-        "paper": Scale(
-            minibatch_runs(
-                MNIST, PAPER_SIZES, "; Bao et al. 2020 do not state the number of epochs"
-            ),
-            expect_minibatch(PAPER_SIZES, 0.1, 0.1),
-        ),
-    },
+    smoke=Scale(
+        minibatch_runs(DIGITS, SMOKE_SIZES),
+        {
+            name: found
+            for name, found in expect_minibatch(SMOKE_SIZES, 0.2, 0.03).items()
+            if name != "nested"
+        },
+        unjudged={
+            "nested": "its learning rate, the best for the full batch, is not stable for "
+            "batches of 100 rows of these data."
+        },
+    ),
+    paper=Scale(
+        minibatch_runs(MNIST, PAPER_SIZES, "; Bao et al. 2020 do not state the number of epochs"),
+        expect_minibatch(PAPER_SIZES, 0.1, 0.1),
+    ),
     draw="training.dynamics",
 )
 
@@ -362,20 +356,18 @@ LEARNING_RATES = Experiment(
             "other experiments use is close to the smallest of the search."
         ),
     },
-    scales={
-        "smoke": Scale(
-            Search(DIGITS, DIGITS_SEARCH),
-            {"close": expect_of_rates(DIGITS_SEARCH, 0.08)},
-            unjudged={"best": "the table is about MNIST; the digits used here need other rates."},
-        ),
-        "paper": Scale(
-            Search(MNIST, PAPER_SEARCH),
-            {
-                "best": expect_of_rates(PAPER_SEARCH, 0.01),
-                "close": expect_of_rates(PAPER_SEARCH, 0.1),
-            },
-        ),
-    },
+    smoke=Scale(
+        Search(DIGITS, DIGITS_SEARCH),
+        {"close": expect_of_rates(DIGITS_SEARCH, 0.08)},
+        unjudged={"best": "the table is about MNIST; the digits used here need other rates."},
+    ),
+    paper=Scale(
+        Search(MNIST, PAPER_SEARCH),
+        {
+            "best": expect_of_rates(PAPER_SEARCH, 0.01),
+            "close": expect_of_rates(PAPER_SEARCH, 0.1),
+        },
+    ),
     draw="training.learning_rates",
 )
 
@@ -506,14 +498,12 @@ WEIGHTS = Experiment(
     about="The cosines UᵀW₂ between the principal directions (the columns of U) and the columns "
     "of the decoder W₂, at four epochs of the training of six models.",
     statements=WEIGHTS_STATEMENTS,
-    scales={
-        "smoke": Scale(
-            Snapshots(DIGITS, (0, 300, 1000, 3000), 60_000), expect_of_weights(0.9, 0.9, 0.5, 0.3)
-        ),
-        "paper": Scale(
-            Snapshots(MNIST, (0, 1000, 5000, 10_000), 1_000_000),
-            expect_of_weights(0.85, 0.8, 0.4, 0.1),
-        ),
-    },
+    smoke=Scale(
+        Snapshots(DIGITS, (0, 300, 1000, 3000), 60_000), expect_of_weights(0.9, 0.9, 0.5, 0.3)
+    ),
+    paper=Scale(
+        Snapshots(MNIST, (0, 1000, 5000, 10_000), 1_000_000),
+        expect_of_weights(0.85, 0.8, 0.4, 0.1),
+    ),
     draw="training.weights",
 )

@@ -213,9 +213,7 @@ EXPERIMENT = Experiment(
             "along the valley to the optimal angle."
         ),
     },
-    scales={
-        "smoke": Scale(Landscape(points=61, n_steps=4000), EXPECT),
-        "paper": Scale(Landscape(points=121, n_steps=10_000), EXPECT),
-    },
+    smoke=Scale(Landscape(points=61, n_steps=4000), EXPECT),
+    paper=Scale(Landscape(points=121, n_steps=10_000), EXPECT),
     draw="landscapes.valley",
 )

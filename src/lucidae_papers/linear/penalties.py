@@ -337,14 +337,8 @@ EXPERIMENT = Experiment(
     "minimiser of the bound in Bao et al. 2020, eq. 16, and the penalties with the smallest "
     "condition number of the Hessian. Linear autoencoders are trained with each of them.",
     statements=STATEMENTS,
-    scales={
-        "smoke": Scale(
-            Penalties(DIGITS, SMOKE_RATES), expect(0.03, SMOKE_RATES), reported(SMOKE_RATES)
-        ),
-        "paper": Scale(
-            Penalties(MNIST, PAPER_RATES), expect(0.05, PAPER_RATES), reported(PAPER_RATES)
-        ),
-    },
+    smoke=Scale(Penalties(DIGITS, SMOKE_RATES), expect(0.03, SMOKE_RATES), reported(SMOKE_RATES)),
+    paper=Scale(Penalties(MNIST, PAPER_RATES), expect(0.05, PAPER_RATES), reported(PAPER_RATES)),
     draw="training.penalties",
 )
 
@@ -473,12 +467,10 @@ CONDITIONING = Experiment(
             "With expected nested dropout the condition number grows with the number of latents."
         ),
     },
-    scales={
-        "smoke": Scale(Conditioning("digits", (2, 3, 4, 6, 8, 12)), expect_of_conditioning(12)),
-        "paper": Scale(
-            Conditioning("mnist", (2, 3, 5, 8, 12, 20, 30, 50)),
-            expect_of_conditioning("everywhere"),
-        ),
-    },
+    smoke=Scale(Conditioning("digits", (2, 3, 4, 6, 8, 12)), expect_of_conditioning(12)),
+    paper=Scale(
+        Conditioning("mnist", (2, 3, 5, 8, 12, 20, 30, 50)),
+        expect_of_conditioning("everywhere"),
+    ),
     draw="training.conditioning",
 )

@@ -225,25 +225,23 @@ EXPERIMENT = Experiment(
     about="The number of epochs until the axis-alignment distance (Bao et al. 2020, Definition "
     "7.1) is 0.3, against the number k of latents, for five models and two optimizers.",
     statements=STATEMENTS,
-    scales={
-        "smoke": Scale(
-            EpochsToAlignment("small-gaussian", (2, 5, 10, 20), RATES, limit=2500),
-            expect(2500),
-            reported=REPORTED,
-            unjudged={"adam": "this scale has at most 20 latents; the claim is about hundreds."},
-        ),
-        "paper": Scale(
-            EpochsToAlignment("gaussian", EVERY_SIZE, RATES, limit=50_000),
-            expect(50_000, (50, 100))
-            | {
-                "adam": tuple(
-                    fails(f"{method}/adam", k, 50_000)
-                    for method in ("nonuniform_l2", "expected_nested_dropout")
-                    for k in (200, 300, 400, 500)
-                )
-            },
-            reported=REPORTED,
-        ),
-    },
+    smoke=Scale(
+        EpochsToAlignment("small-gaussian", (2, 5, 10, 20), RATES, limit=2500),
+        expect(2500),
+        reported=REPORTED,
+        unjudged={"adam": "this scale has at most 20 latents; the claim is about hundreds."},
+    ),
+    paper=Scale(
+        EpochsToAlignment("gaussian", EVERY_SIZE, RATES, limit=50_000),
+        expect(50_000, (50, 100))
+        | {
+            "adam": tuple(
+                fails(f"{method}/adam", k, 50_000)
+                for method in ("nonuniform_l2", "expected_nested_dropout")
+                for k in (200, 300, 400, 500)
+            )
+        },
+        reported=REPORTED,
+    ),
     draw="training.scaling",
 )

@@ -304,22 +304,20 @@ EXPERIMENT = Experiment(
             "high signal-to-noise ratio than the full-covariance VAE."
         ),
     },
-    scales={
-        "smoke": Scale(
-            ArrayStudy((-7.5, 0.0, 20.0), (1, 2, 20), (20.0,), 8),
-            _expect(-7.5, (1, 2), 20.0, margin=0.1),
-            REPORTED,
+    smoke=Scale(
+        ArrayStudy((-7.5, 0.0, 20.0), (1, 2, 20), (20.0,), 8),
+        _expect(-7.5, (1, 2), 20.0, margin=0.1),
+        REPORTED,
+    ),
+    paper=Scale(
+        ArrayStudy(
+            (-15.0, -12.5, -10.0, -7.5, -5.0, -2.5, 0.0, 5.0, 10.0, 15.0, 20.0),
+            (1, 2, 3, 5, 7, 10, 20, 50),
+            (10.0, 20.0),
+            50,
         ),
-        "paper": Scale(
-            ArrayStudy(
-                (-15.0, -12.5, -10.0, -7.5, -5.0, -2.5, 0.0, 5.0, 10.0, 15.0, 20.0),
-                (1, 2, 3, 5, 7, 10, 20, 50),
-                (10.0, 20.0),
-                50,
-            ),
-            _expect((-12.5, -7.5), (1, 2), (5.0, 20.0), margin=0.1),
-            REPORTED,
-        ),
-    },
+        _expect((-12.5, -7.5), (1, 2), (5.0, 20.0), margin=0.1),
+        REPORTED,
+    ),
     draw="sparsity.arrays",
 )

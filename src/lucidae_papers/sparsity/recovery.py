@@ -415,7 +415,7 @@ UNIT_ROWS = Experiment(
             "d is the number of rows of the dictionary."
         ),
     },
-    scales=scales(
+    **scales(
         smoke={
             "full": (above("full", "autoencoder", at=(24, 36), margin=0.05),),
             "diagonal": (Agree("diagonal", "autoencoder", 0.1, at="everywhere", says=EQUAL_RATES),),
@@ -484,7 +484,7 @@ SCALED_ROWS = Experiment(
             "for a dictionary of d rows."
         ),
     },
-    scales=scales(
+    **scales(
         smoke={
             "perfect": nearly_always(0.9, (32, 36)) + further_ranks(0.9, 36),
             "degrades": (AtMost("autoencoder", 0.4, (12, 36), rate("autoencoder")),),
@@ -531,7 +531,7 @@ LEADFIELD = Experiment(
             "The full-covariance VAE keeps a high success rate with many active sources."
         ),
     },
-    scales=scales(
+    **scales(
         smoke={
             "others": falls(18),
             "full": nearly_always(0.9, (12, 18)),
@@ -569,7 +569,7 @@ NOISY = Experiment(
             "0.6 d, where d is the number of rows of the dictionary."
         ),
     },
-    scales=scales(
+    **scales(
         smoke={
             "full": (above("full", "diagonal", at=(18, 36), margin=0.03),),
             "lasso": (above("autoencoder", "group lasso", at=(18, 36), margin=0.02),),

@@ -275,9 +275,7 @@ EXPERIMENT = Experiment(
             "% of random coordinates."
         ),
     },
-    scales={
-        "smoke": Scale(Slices(6), EXPECT),
-        "paper": Scale(Slices(200), EXPECT),
-    },
+    smoke=Scale(Slices(6), EXPECT),
+    paper=Scale(Slices(200), EXPECT),
     draw="sparsity.slices",
 )

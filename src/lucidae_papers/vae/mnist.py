@@ -150,21 +150,17 @@ def _experiment(
                 "VAE with a diagonal one."
             ),
         },
-        scales={
-            "smoke": Scale(
-                Comparison(pairs, "digits", 8, 3, 10, 150, 1e-2, 2, 5.0),
-                {},
-                _reported(pairs),
-                dict.fromkeys(
-                    ("error", "latents"), "10 epochs on 1500 small images decide nothing."
-                ),
-            ),
-            "paper": Scale(
-                Comparison(pairs, "mnist", 32, 5, epochs, 512, 2e-3, seeds, 600.0),
-                _expect(pairs),
-                _reported(pairs),
-            ),
-        },
+        smoke=Scale(
+            Comparison(pairs, "digits", 8, 3, 10, 150, 1e-2, 2, 5.0),
+            {},
+            _reported(pairs),
+            dict.fromkeys(("error", "latents"), "10 epochs on 1500 small images decide nothing."),
+        ),
+        paper=Scale(
+            Comparison(pairs, "mnist", 32, 5, epochs, 512, 2e-3, seeds, 600.0),
+            _expect(pairs),
+            _reported(pairs),
+        ),
         draw="sparsity.covariances",
     )
 
