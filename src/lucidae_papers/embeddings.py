@@ -101,28 +101,25 @@ STATEMENTS = {
         "(Kusupati et al. 2022)."
     ),
     "rotation": own(
-        "Without training again, ordering the dimensions keeps the accuracy of the whole embedding "
-        "in as many dimensions as there are classes."
+        "Without training again, ordering the dimensions keeps the accuracy in as many dimensions "
+        "as there are classes."
     ),
     "afterwards": own(
-        "With eight dimensions, a network trained at full width whose embedding is then rotated "
-        "(by either rotation) is as accurate as one trained with the losses of all prefixes."
+        "With eight dimensions, training at full width and a rotation afterwards (either one) are "
+        "as accurate as training with the losses of all prefixes."
     ),
     "two": own(
-        "With two dimensions, a network trained with the losses of all prefixes is more accurate "
-        "than one trained at full width whose embedding is then rotated (by either rotation)."
+        "With two dimensions, training with the losses of all prefixes is more accurate than "
+        "training at full width and a rotation afterwards (either one)."
     ),
-    "nested": own(
-        "Short prefixes of embeddings classify better after training with nested "
-        "dropout than after training without it."
-    ),
+    "nested": own("Short prefixes classify better after training with nested dropout."),
     "sampled": own(
-        "Training with the loss of one random prefix per step is nearly as accurate as training "
-        "with those of all prefixes, for the same number of steps."
+        "Training with one random prefix per step is nearly as accurate as with all prefixes, for "
+        "the same number of steps."
     ),
     "retrieval": own(
         "With two dimensions, nearest neighbours are more often of the same class after training "
-        "with the losses of all prefixes than after training at full width."
+        "with the losses of all prefixes than at full width."
     ),
 }
 

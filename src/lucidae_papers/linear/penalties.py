@@ -251,23 +251,20 @@ STATEMENTS = {
         "the first phase of the training significantly, compared with equally spaced penalties."
     ),
     "exact": own(
-        "The penalties that are used here minimise Bao et al. 2020, eq. 16: a general-purpose "
-        "optimizer finds no smaller value, and ends at penalties of 0 and σ_k², the smallest of "
-        "the k eigenvalues."
+        "A general-purpose optimizer finds no smaller value of eq. 16 than these penalties, "
+        "and ends at penalties of 0 and σ_k², the smallest of the k eigenvalues."
     ),
     "later": own(
-        "After 1000 epochs at the largest learning rate that was tried, the penalties of Bao et "
-        "al. 2020, eq. 16 give a smaller distance to the principal axes than equally spaced "
-        "penalties."
+        "After 1000 epochs at the largest learning rate that was tried, the penalties of eq. 16 "
+        "give a smaller distance to the principal axes than equally spaced ones."
     ),
     "singular": own(
-        "The penalties of Bao et al. 2020, eq. 16 make the Hessian singular, so that they do not "
-        "minimise its condition number."
+        "The penalties of eq. 16 make the Hessian singular: they do not minimise its condition "
+        "number."
     ),
     "best": own(
-        "The penalties with the smallest condition number lie strictly between 0 and σ_k², the "
-        "smallest of the k eigenvalues. The penalties of Bao et al. 2020, eq. 16, scaled and "
-        "shifted into this interval, never have a smaller condition number."
+        "The penalties with the smallest condition number lie strictly between 0 and σ_k²; those "
+        "of eq. 16, moved into this interval, never have a smaller one."
     ),
 }
 

@@ -248,45 +248,29 @@ def step(name: str, curve: Curve) -> dict[str, Curve]:
 
 STATEMENTS = {
     "error": Statement(
-        "On data from a manifold, the VAE with a full posterior covariance has a "
-        "lower reconstruction error than the VAE with a diagonal one."
+        "On data from a manifold, a full posterior covariance gives a lower reconstruction error "
+        "than a diagonal one."
     ),
-    "latents": Statement(
-        "The VAE with a full posterior covariance uses fewer latents than the "
-        "VAE with a diagonal one."
-    ),
+    "latents": Statement("A full posterior covariance uses fewer latents than a diagonal one."),
     "needed": Statement(
-        "The VAE with a full posterior covariance uses as many latents as the manifold has "
-        "dimensions."
+        "A full posterior covariance uses as many latents as the manifold has dimensions."
     ),
     "bounds": own(
-        "With as many latents as data dimensions, a diagonal instead of a full posterior "
-        "covariance raises −ELBO by an amount between two bounds: the Hadamard gaps of the "
-        "decoders trained with diagonal and with full covariance."
+        "With as many latents as data dimensions, the cost of a diagonal covariance lies between "
+        "the Hadamard gaps of the decoders trained with diagonal and with full covariance."
     ),
     "bounds_wide": own(
-        "Also with two to four times as many latents as data dimensions, a diagonal instead of a "
-        "full posterior covariance raises −ELBO by an amount between two bounds: the Hadamard "
-        "gaps of the decoders trained with diagonal and with full covariance."
+        "Also with two to four times as many latents, the cost lies between both Hadamard gaps."
     ),
     "bounds_learned": own(
-        "Also with a learned noise variance, a diagonal instead of a full posterior covariance "
-        "raises −ELBO by an amount between two bounds: the Hadamard gaps of the decoders trained "
-        "with diagonal and with full covariance."
+        "Also with a learned noise variance, the cost lies between both Hadamard gaps."
     ),
-    "dimension": own(
-        "A diagonal instead of a full posterior covariance raises −ELBO by more for data of r ≥ 4 "
-        "dimensions than for r ≤ 3."
-    ),
-    "images": own(
-        "On generated images, a diagonal instead of a full posterior covariance raises −ELBO by "
-        "an amount between two bounds: the Hadamard gaps of the decoders trained with diagonal "
-        "and with full covariance."
-    ),
+    "dimension": own("A diagonal covariance costs more for data of r ≥ 4 dimensions than r ≤ 3."),
+    "images": own("On generated images, too, the cost lies between both Hadamard gaps."),
     "parts": own(
-        "Each of three measures improves the training of a full posterior covariance: off-diagonal "
-        "entries that are predicted relative to the standard deviations, their division by √k for "
-        "k latents, and latents that are independent in the first steps."
+        "Each of three measures improves the training of a full covariance: off-diagonal entries "
+        "relative to the standard deviations, their division by √k for k latents, and latents that "
+        "are independent in the first steps."
     ),
 }
 

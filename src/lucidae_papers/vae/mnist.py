@@ -142,12 +142,11 @@ def _experiment(
         "give its settings; these are those of the code that it refers to.",
         statements={
             "error": Statement(
-                "The VAE with a full posterior covariance has a lower reconstruction error "
-                "than the VAE with a diagonal one."
+                "A full posterior covariance gives a lower reconstruction error than a diagonal "
+                "one."
             ),
             "latents": Statement(
-                "The VAE with a full posterior covariance uses fewer latents than the "
-                "VAE with a diagonal one."
+                "A full posterior covariance uses fewer latents than a diagonal one."
             ),
         },
         smoke=Scale(
