@@ -116,12 +116,12 @@ def test_the_figure_shows_every_method(results):
     pytest.importorskip("matplotlib")
     from types import SimpleNamespace
 
-    from lucidae_papers.drawings import sparsity
+    from lucidae_papers.drawings import plots
 
     outcome = SimpleNamespace(
         setting=SMALL, curves=SMALL.curves(results), results=results, experiment=EXPERIMENT
     )
-    (plot,) = sparsity.arrays(outcome)
+    (plot,) = plots(outcome)
     assert {name.partition("/")[2] for name in plot.numbers["series"]} == set(SPECTRA)
 
 
