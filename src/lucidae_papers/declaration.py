@@ -27,7 +27,7 @@ def listed(values: Iterable[Any], between: str = ", ") -> str:
 
 
 class VerdictKind(StrEnum):
-    """What is judged: a claim of a paper, a finding of this project, or nothing (only reported).
+    """What is judged: a claim of a paper, a finding of this project, or an identity.
 
     An identity follows from the formulas alone: that it holds tests the code and is no evidence.
     """
@@ -35,7 +35,6 @@ class VerdictKind(StrEnum):
     PAPER = "the paper's claim"
     OWN = "our own finding"
     IDENTITY = "identity"
-    REPORTED = "reported"
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,13 +57,6 @@ class Statement:
 
     words: str
     kind: VerdictKind = VerdictKind.PAPER
-
-    def __post_init__(self) -> None:
-        if self.kind is VerdictKind.REPORTED:
-            raise ValueError(
-                "the kind REPORTED was given, expected another one: a value without a verdict "
-                "belongs in `Scale.reported`, not in a Statement."
-            )
 
 
 def own(words: str) -> Statement:

@@ -17,7 +17,6 @@ import json
 import os
 import threading
 import time
-from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
@@ -220,47 +219,37 @@ def _groups(cells: Sequence[Cell], batched: bool) -> list[Group]:
 class _Clock:
     """Counter of finished runs, with an estimate of the time left and a time limit.
 
-    The costs that the cells of one `Work` declare are proportional to their run times, by a factor
-    that depends on the machine. The clock estimates this pace (seconds per unit of cost) for each
-    function from its finished cells, and predicts the sum of pace × cost over the other cells.
+    The costs that cells declare are about proportional to their run times, by a factor that depends
+    on the machine. The clock estimates this pace (seconds per unit of cost) from finished cells.
     """
 
     def __init__(
-        self, missing: Sequence[Cell], budget: float | None, report: Report | None, guess: float
+        self, missing: Sequence[Cell], budget: float | None, report: Report | None, pace: float
     ) -> None:
         self.start = time.perf_counter()
-        self.total, self.budget, self.report, self.guess = len(missing), budget, report, guess
-        self.left: defaultdict[str, float] = defaultdict(float)
-        for cell in missing:
-            self.left[str(cell.work)] += cell.cost
+        self.total, self.budget, self.report, self.pace = len(missing), budget, report, pace
+        self.left = sum(cell.cost for cell in missing)
         self.workers = 1
-        self.done = 0
-        self.paid: defaultdict[str, float] = defaultdict(float)
-        self.spent: defaultdict[str, float] = defaultdict(float)
+        self.done, self.paid, self.spent = 0, 0.0, 0.0
 
     @property
     def elapsed(self) -> float:
         return time.perf_counter() - self.start
 
-    def pace(self, work: str) -> float:
-        """Return the seconds per unit of cost of a function, as measured or guessed."""
-        return self.spent[work] / self.paid[work] if self.paid[work] else self.guess
-
     def allows(self, group: Group) -> bool:
         """Return whether a group of runs is expected to end before the time limit, if any."""
-        expected = self.pace(str(group[0].work)) * sum(cell.cost for cell in group)
+        expected = self.pace * sum(cell.cost for cell in group)
         return self.budget is None or self.elapsed + expected <= self.budget
 
     def finished(self, group: Group, seconds: float) -> None:
         """Add a group of runs that took `seconds` to the counts, and report the progress."""
-        work, cost = str(group[0].work), sum(cell.cost for cell in group)
+        cost = sum(cell.cost for cell in group)
         self.done += len(group)
-        self.left[work] -= cost
-        self.paid[work] += cost
-        self.spent[work] += seconds
+        self.left, self.paid, self.spent = self.left - cost, self.paid + cost, self.spent + seconds
+        self.pace = self.spent / self.paid
         if self.report is not None:
-            left = sum(cost * self.pace(work) for work, cost in self.left.items())
-            self.report(Tick(self.done, self.total, max(0.0, left) / self.workers))
+            left = max(0.0, self.left * self.pace) / self.workers
+            self.report(Tick(self.done, self.total, left))
 
 
 def _in_turn(

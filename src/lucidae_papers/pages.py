@@ -12,7 +12,7 @@ from lucidae_app.report.style import LIGHT
 from lucidae_papers.declaration import VerdictKind
 from lucidae_papers.drawings import plots
 from lucidae_papers.engine import count, duration
-from lucidae_papers.verdicts import MARKS, Counts, Outcome, measured, verdict_words
+from lucidae_papers.verdicts import MARKS, REPORTED, Counts, Outcome, measured, verdict_words
 
 LEAD = (
     "Figures and tables of three papers on autoencoders whose optimum is known, measured again: "
@@ -41,7 +41,7 @@ def rows_of(outcome: Outcome) -> Iterator[tuple[str, str, str, str]]:
             words = f"{kind.value}: {verdict_words(kind, claim.holds)}"
             yield MARKS[claim.holds], words, measured(claim), claim.statement
     for claim in outcome.reported:
-        yield MARKS[None], VerdictKind.REPORTED.value, measured(claim), claim.statement
+        yield MARKS[None], REPORTED, measured(claim), claim.statement
 
 
 def write_page(outcomes: Sequence[Outcome], target: Path, seconds: float, note: str = "") -> Path:

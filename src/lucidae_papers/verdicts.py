@@ -342,6 +342,7 @@ def _figure(value: float) -> str:
 
 
 NOT_JUDGED = "not judged"
+REPORTED = "reported"  # of measured values without a verdict
 PARTLY = "partly seen"
 MARKS = {True: "✓", False: "✗", None: "–"}
 
@@ -518,9 +519,7 @@ class Outcome:
             for one in self.judgements
             for claim in one.claims
         ]
-        reported = [
-            {"kind": VerdictKind.REPORTED.value, **claim.to_dict()} for claim in self.reported
-        ]
+        reported = [{"kind": REPORTED, **claim.to_dict()} for claim in self.reported]
         return {
             "name": self.experiment.name,
             "reference": self.experiment.reference,

@@ -9,7 +9,6 @@ import pytest
 
 import extras
 from lucidae_papers import NAMES, experiment
-from lucidae_papers.declaration import VerdictKind
 from lucidae_papers.engine import NEEDS_TORCH, available, run
 from lucidae_papers.linear.training import DATA, penalties
 from lucidae_papers.store import Store
@@ -53,7 +52,6 @@ def test_every_statement_has_a_kind_and_is_judged_or_says_why_not(name):
     declared = experiment(name)
     kinds = [statement.kind for statement in declared.statements.values()]
     assert kinds
-    assert VerdictKind.REPORTED not in kinds
     for statement in declared.statements.values():
         assert statement.words[0].isupper()
         assert statement.words.endswith(".")

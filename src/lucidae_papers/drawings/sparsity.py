@@ -229,23 +229,18 @@ DASHES = {1: "-", 2: "--", 4: ":"}
 """Line style of a curve, by the number of latents divided by the dimension of the data."""
 
 LOOKS = {
-    "full": (LIGHT["blue"], "-"),
-    "diagonal": (LIGHT["green"], "--"),
-    "coupled from the start": (LIGHT["orange"], "-."),
-    "not divided by √k": (LIGHT["purple"], ":"),
-    "absolute": (LIGHT["yellow"], "-"),
-    "absolute from the start": (LIGHT["muted"], "--"),
+    "full": (LIGHT["blue"], "-", "full, as in GaussianHead"),
+    "diagonal": (LIGHT["green"], "--", "diagonal"),
+    "coupled from the start": (LIGHT["orange"], "-.", "full, coupled from the start"),
+    "not divided by √k": (LIGHT["purple"], ":", "full, not divided by √k"),
+    "absolute": (LIGHT["yellow"], "-", "full, absolute entries"),
+    "absolute from the start": (
+        LIGHT["muted"],
+        "--",
+        "full, absolute entries, coupled from the start",
+    ),
 }
-"""Colour and line style of each way to train the posterior covariance, by its name in `ARMS`."""
-
-WORDS = {
-    "full": "full, as in GaussianHead",
-    "diagonal": "diagonal",
-    "coupled from the start": "full, coupled from the start",
-    "not divided by √k": "full, not divided by √k",
-    "absolute": "full, absolute entries",
-    "absolute from the start": "full, absolute entries, coupled from the start",
-}
+"""Colour, line style and words of each way to train the posterior covariance, by its name."""
 
 
 COST = (
@@ -378,9 +373,9 @@ def _parts(outcome: Outcome) -> Any:
     best = curves["course/full"]
     arms = (*ARMS, *PARTS)
     for arm in arms:
-        colour, dash = LOOKS[arm]
+        colour, dash, words = LOOKS[arm]
         curve = curves[f"course/{arm}"]
-        left.plot(curve.x, curve.y - best.y, color=colour, linestyle=dash, label=WORDS[arm])
+        left.plot(curve.x, curve.y - best.y, color=colour, linestyle=dash, label=words)
     steps = outcome.setting.image_steps
     for share in (0.25, 0.375):
         left.axvline(share * steps, color=LIGHT["muted"], linewidth=1.0, linestyle=":")

@@ -65,15 +65,10 @@ def shared_legend(figure: Any, axes: Any, columns: int = 4) -> None:
 
 
 PANELS = {"alignment": "Distance to principal axes", "subspace": "Distance to principal subspace"}
-RULE_NAMES = {
-    "spaced": "√λ equally spaced",
-    "paper": "minimiser of eq. 16 (Bao et al. 2020)",
-    "best": "best conditioned",
-}
 RULE_LOOKS = {
-    "spaced": (LIGHT["orange"], "s"),
-    "paper": (LIGHT["blue"], "o"),
-    "best": (LIGHT["green"], "D"),
+    "spaced": (LIGHT["orange"], "s", "√λ equally spaced"),
+    "paper": (LIGHT["blue"], "o", "minimiser of eq. 16 (Bao et al. 2020)"),
+    "best": (LIGHT["green"], "D", "best conditioned"),
 }
 
 
@@ -257,14 +252,14 @@ def penalties(outcome: Outcome) -> Sequence[Drawn]:
     setting = outcome.setting
     figure, panels = new_figure(1, 3, figsize=(9.0, 3.7))
     for rule in RULES:
-        colour, marker = RULE_LOOKS[rule]
+        colour, marker, words = RULE_LOOKS[rule]
         curve = outcome.curves[f"penalties/{rule}"]
         style = {"color": colour, "marker": marker, "linestyle": "-"}
-        panels[0].plot(curve.x, curve.y, label=RULE_NAMES[rule], **style)
+        panels[0].plot(curve.x, curve.y, label=words, **style)
     panels[0].set(title="Penalties", xlabel="latent", ylabel="λ")
     for axes, (measure, title) in zip(panels[1:], PANELS.items(), strict=True):
         for rule in RULES:
-            colour, _ = RULE_LOOKS[rule]
+            colour, *_ = RULE_LOOKS[rule]
             for rate, dash in zip(setting.rates, (":", "--", "-"), strict=False):
                 curve = outcome.curves[f"{measure}/{rule}/{rate:g}"]
                 axes.plot(*positive(curve), color=colour, linestyle=dash)

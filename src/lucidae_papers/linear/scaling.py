@@ -51,34 +51,33 @@ class EpochsToAlignment:
         On an accelerator the seeds are trained together. Models that draw dropout masks can not be
         trained together and no statement is about them: they have the first seed alone.
         """
-        return [
-            Cell(
-                measure,
-                self._settings(method, optimizer, k, seed),
-                cost_of(method, optimizer, self.data, k, self.limit) / 3,  # most reach the target
-                "" if method in STOCHASTIC else f"{method}/{optimizer}/{k}",
-            )
-            for method, optimizer in self.rates
-            for seed in (SEEDS[:1] if method in STOCHASTIC else SEEDS)
-            for k in self.sizes
-        ]
-
-    def _settings(self, method: str, optimizer: str, k: int, seed: int) -> dict[str, Any]:
-        """Return the settings of the run of a method with an optimizer, k latents and a seed."""
-        return {
-            "method": method,
-            "optimizer": optimizer,
-            "learning_rate": self.rates[method, optimizer][k > 50],
+        shared = {
             "data": self.data,
-            "k": k,
             "n_epochs": self.limit,
             "target": self.target,
             "check_every": 10,
             "penalties": {"rule": "spaced", "low": 0.1, "high": 10.0},
             "batch_size": None,
-            "seed": seed,
             **START,
         }
+        return [
+            Cell(
+                measure,
+                {
+                    "method": method,
+                    "optimizer": optimizer,
+                    "learning_rate": rates[k > 50],
+                    "k": k,
+                    "seed": seed,
+                    **shared,
+                },
+                cost_of(method, optimizer, self.data, k, self.limit) / 3,  # most reach the target
+                "" if method in STOCHASTIC else f"{method}/{optimizer}/{k}",
+            )
+            for (method, optimizer), rates in self.rates.items()
+            for seed in (SEEDS[:1] if method in STOCHASTIC else SEEDS)
+            for k in self.sizes
+        ]
 
     def curves(self, results: Results) -> Curves:
         """Return curves of the epochs until the decoder is aligned, over the numbers of latents.

@@ -71,30 +71,8 @@ class Manifold:
     def cells(self) -> Sequence[Cell]:
         """Return all runs, each a `Cell`; runs with equal labels are trained together on a GPU."""
         measure = work_with_torch("vae.manifold_runs")
-        random = [
-            Cell(
-                measure,
-                self._pair("random", r, ratio, noise, seed) | {"entries": self.entries},
-                self.costs[0],
-                f"random {'small' if ratio * r <= SMALL else 'large'}",
-            )
-            for ratio, noise, dimensions in self.panels("random")
-            for r in dimensions
-            for seed in range(self.seeds)
-        ]
         on_images = {"rows": self.rows, "design": {**self.design, "steps": self.image_steps}}
         generated = on_images | {"generator_steps": self.generator_steps}
-        images = [
-            Cell(
-                measure,
-                self._pair("images", r, ratio, noise, seed) | generated,
-                self.costs[1],
-                "images",
-            )
-            for ratio, noise, dimensions in self.panels("images")
-            for r in dimensions
-            for seed in range(self.image_seeds)
-        ]
         # The ablations are trained on images of the data set itself.
         ablated = on_images | {
             "source": "rows",
@@ -102,11 +80,24 @@ class Manifold:
             "noise": "learn",
             "arms": [*ARMS, *PARTS],
         }
-        parts = [
-            Cell(measure, ablated | {"seed": seed}, self.costs[2], "parts")
+        pairs, on_generated, ablations = self.costs
+        cells = [
+            Cell(
+                measure,
+                settings | {"entries": self.entries},
+                pairs,
+                f"random {'small' if settings['latents'] <= SMALL else 'large'}",
+            )
+            for settings in self._pairs("random", self.seeds)
+        ]
+        cells += [
+            Cell(measure, settings | generated, on_generated, "images")
+            for settings in self._pairs("images", self.image_seeds)
+        ]
+        return cells + [
+            Cell(measure, ablated | {"seed": seed}, ablations, "parts")
             for seed in range(self.image_seeds)
         ]
-        return [*random, *images, *parts]
 
     def panels(self, source: str) -> list[tuple[int, Noise, tuple[int, ...]]]:
         """Return (ratio, noise, dimensions) of each panel of a figure, for a source of data.
@@ -122,17 +113,22 @@ class Manifold:
             for ratio in (self.ratios if random and noise != "learn" else self.ratios[:2])
         ]
 
-    def _pair(self, source: str, r: int, ratio: int, noise: Noise, seed: int) -> dict[str, Any]:
-        """Return the settings of a pair of VAEs, with full and with diagonal covariance."""
-        return {
-            "source": source,
-            "dimension": r,
-            "latents": ratio * r,
-            "noise": noise,
-            "seed": seed,
-            "arms": list(ARMS),
-            "design": dict(self.design),
-        }
+    def _pairs(self, source: str, seeds: int) -> list[dict[str, Any]]:
+        """Return the settings of all pairs of VAEs, with full and with diagonal covariance."""
+        return [
+            {
+                "source": source,
+                "dimension": r,
+                "latents": ratio * r,
+                "noise": noise,
+                "seed": seed,
+                "arms": list(ARMS),
+                "design": dict(self.design),
+            }
+            for ratio, noise, dimensions in self.panels(source)
+            for r in dimensions
+            for seed in range(seeds)
+        ]
 
     def curves(self, results: Results) -> Curves:
         """Return all curves against the dimension r of the data.
