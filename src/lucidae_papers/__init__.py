@@ -4,7 +4,7 @@ The papers are Bao et al. 2020, Mianjy et al. 2018 and Wipf 2023.
 """
 
 from lucidae_papers.cells import Cell, Work, work
-from lucidae_papers.declaration import Experiment, Scale, Statement, own
+from lucidae_papers.declaration import Experiment, Scale, Statement
 from lucidae_papers.engine import NAMES, experiment, experiments, reproduce, run
 from lucidae_papers.results import Curve, Results
 from lucidae_papers.store import Store
@@ -21,7 +21,6 @@ __all__ = [
     "Work",
     "experiment",
     "experiments",
-    "own",
     "reproduce",
     "run",
     "work",

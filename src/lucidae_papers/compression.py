@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from lucidae_papers.cells import Cell, grid, settings_of, work_with_torch
-from lucidae_papers.declaration import Experiment, Scale, Statement, listed, own
+from lucidae_papers.declaration import Experiment, Scale, listed
 from lucidae_papers.results import Curve, Curves, Results
 from lucidae_papers.verdicts import AtLeast, AtMost, Ordered, Outweighs, Reported
 
@@ -91,28 +91,6 @@ class Compression:
             "samples": f"{self.calibration} for calibration, {self.held_out} held out",
             "seeds": listed(self.seeds),
         }
-
-
-STATEMENTS = {
-    "whitening": Statement(
-        "At equal shares, SVD-LLM has a smaller loss than the singular value decomposition of the "
-        "weights and than ASVD (Wang et al. 2024)."
-    ),
-    "factors": own(
-        "At the same ranks, the factors with the smallest error of the outputs (centred, with a "
-        "bias of their own) and those of SVD-LLM differ by less than 5 % of the loss on average."
-    ),
-    "ranks": own(
-        "Ranks by gradients have a smaller loss than equal shares in the convolutional network, "
-        "and in the language model if half of the parameters or more are kept."
-    ),
-    "sequential": own(
-        "In the language model, factors for the inputs that the factorised layers before give have "
-        "the smallest loss of all methods at every size."
-    ),
-    "certificates": own("The certificates of all plans hold."),
-    "singular": own("Some layers have inputs whose second moment has no Cholesky factor."),
-}
 
 
 def _better(network: str, first: str, second: str, at: Any = "mean") -> Ordered:
@@ -200,7 +178,21 @@ EXPERIMENT = Experiment(
         "run at paper scale with the seeds 0, 1 and 2; the present ones were written after it and "
         "judged with other seeds."
     ),
-    statements=STATEMENTS,
+    claims={
+        "whitening": "At equal shares, SVD-LLM has a smaller loss than the singular value "
+        "decomposition of the weights and than ASVD (Wang et al. 2024).",
+    },
+    findings={
+        "factors": "At the same ranks, the factors with the smallest error of the outputs "
+        "(centred, with a bias of their own) and those of SVD-LLM differ by less than 5 % of the "
+        "loss on average.",
+        "ranks": "Ranks by gradients have a smaller loss than equal shares in the convolutional "
+        "network, and in the language model if half of the parameters or more are kept.",
+        "sequential": "In the language model, factors for the inputs that the factorised layers "
+        "before give have the smallest loss of all methods at every size.",
+        "certificates": "The certificates of all plans hold.",
+        "singular": "Some layers have inputs whose second moment has no Cholesky factor.",
+    },
     smoke=Scale(
         SMOKE,
         {

@@ -39,34 +39,10 @@ class VerdictKind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Statement:
-    """One sentence that an experiment confirms or refutes.
-
-    Parameters
-    ----------
-    words : str
-        The sentence.
-    kind : VerdictKind, default=VerdictKind.PAPER
-        ``PAPER`` if a paper claims it, ``OWN`` if this project found it, ``IDENTITY`` if it
-        follows from the formulas alone.
-
-    Examples
-    --------
-    >>> Statement("The uniform penalty does not find the principal axes.").kind.value
-    "the paper's claim"
-    """
+    """One sentence that an experiment confirms or refutes."""
 
     words: str
-    kind: VerdictKind = VerdictKind.PAPER
-
-
-def own(words: str) -> Statement:
-    """Return a `Statement` of kind ``OWN``: a finding of this project that no paper claims."""
-    return Statement(words, VerdictKind.OWN)
-
-
-def identity(words: str) -> Statement:
-    """Return a `Statement` of kind ``IDENTITY``: it follows from the formulas, whoever said it."""
-    return Statement(words, VerdictKind.IDENTITY)
+    kind: VerdictKind
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,35 +86,54 @@ class Experiment:
         Paper and figure, such as "Bao et al. 2020, Figure 2".
     about : str
         What is measured, in one or two sentences, without its result.
-    statements : mapping of str to Statement
-        What the paper claims, and what this project found beyond it, by a short name.
     smoke, paper : Scale
         The runs and the verdicts for small data, which take seconds, and for the sizes of the
         papers.
     draw : str
         Module of `lucidae_papers.drawings` and its function that draws the figures, such as
         ``"training.dynamics"``; empty if there are none.
+    claims, findings, identities : mapping of str to str
+        By short names, sentences on what the paper claims, on what this project found beyond it,
+        and on what follows from the formulas alone, whoever said it.
     """
 
     name: str
     title: str
     reference: str
     about: str
-    statements: Mapping[str, Statement]
     smoke: Scale
     paper: Scale
     draw: str = ""
+    claims: Mapping[str, str] = field(default_factory=dict)
+    findings: Mapping[str, str] = field(default_factory=dict)
+    identities: Mapping[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
+        names = sorted([*self.claims, *self.findings, *self.identities])
         for scale in SCALES:
             chosen = self.at(scale)
             treated = [*chosen.expect, *chosen.unjudged]
-            if sorted(treated) != sorted(self.statements) or not all(chosen.expect.values()):
+            if sorted(treated) != names or not all(chosen.expect.values()):
                 raise ValueError(
                     f"{self.name} at {scale} scale treats the statements {sorted(treated)}, "
-                    f"expected each of {sorted(self.statements)} once: give its verdicts, or the "
-                    "reason why it cannot be judged at this scale."
+                    f"expected each of {names} once: give its verdicts, or the reason why it "
+                    "cannot be judged at this scale."
                 )
+
+    @property
+    def statements(self) -> dict[str, Statement]:
+        """All statements by name, in the order in which the paper scale treats them."""
+        kinds = {
+            VerdictKind.PAPER: self.claims,
+            VerdictKind.OWN: self.findings,
+            VerdictKind.IDENTITY: self.identities,
+        }
+        every = {
+            name: Statement(words, kind)
+            for kind, found in kinds.items()
+            for name, words in found.items()
+        }
+        return {name: every[name] for name in (*self.paper.expect, *self.paper.unjudged)}
 
     def at(self, scale: str) -> Scale:
         """Return the runs and verdicts of this experiment at the scale "smoke" or "paper"."""

@@ -17,7 +17,7 @@ from lucidae.dropout.sgd import DropoutStep, GaussianSource, Runs, descend, line
 from lucidae.dropout.theory import dropout_of, optimal_value
 from lucidae.iteration import Below, iterate, log_grid
 from lucidae_papers.cells import Arrays, Cell, Settings, grid, on_processor, settings_of, work
-from lucidae_papers.declaration import Experiment, Scale, Statement, identity, listed
+from lucidae_papers.declaration import Experiment, Scale, listed
 from lucidae_papers.device import reference
 from lucidae_papers.results import Curve, Curves, Results
 from lucidae_papers.verdicts import AtLeast, AtMost, Ordered
@@ -122,15 +122,12 @@ LANDSCAPE = Experiment(
     about="The expected dropout loss of a linear autoencoder with one input, one output and two "
     "hidden units with weights u₁ and u₂, for three strengths λ = dropout/(1 − dropout), and the "
     "minima at which descents from random points end.",
-    statements={
-        "circle": identity(
-            "Without dropout (λ = 0) the loss is rotation invariant: the optima form a circle."
-        ),
-        "global": identity("All local minima of the expected dropout loss are global."),
-        "equalized": identity(
-            "With dropout the optimal weights are equalized: |u₁| and |u₂| are equal."
-        ),
-        "shrink": identity("The optima move towards the origin as the dropout strength λ grows."),
+    identities={
+        "circle": "Without dropout (λ = 0) the loss is rotation invariant: the optima form a "
+        "circle.",
+        "global": "All local minima of the expected dropout loss are global.",
+        "equalized": "With dropout the optimal weights are equalized: |u₁| and |u₂| are equal.",
+        "shrink": "The optima move towards the origin as the dropout strength λ grows.",
     },
     smoke=Scale(Surfaces((0.0, 0.5, 1.0), points=61, starts=30), EXPECTED_ON_SURFACES),
     paper=Scale(Surfaces((0.0, 0.5, 1.0), points=121, starts=200), EXPECTED_ON_SURFACES),
@@ -246,11 +243,9 @@ PATHS = Experiment(
     reference="Mianjy et al. 2018, Figure 2",
     about="Stochastic gradient descent with dropout on a linear network with one input, one output "
     "and two hidden units, from two starts, for three strengths λ = dropout/(1 − dropout).",
-    statements={
-        "optimum": Statement(
-            "For every dropout strength λ and from both starts, SGD converges to a global optimum, "
-            "at which both hidden units have weights of equal size."
-        )
+    claims={
+        "optimum": "For every dropout strength λ and from both starts, SGD converges to a global "
+        "optimum, at which both hidden units have weights of equal size.",
     },
     smoke=Scale(Paths((0.1, 0.5, 1.0), 5000, 8, 0.02, 1), expect_of_paths(0.08)),
     paper=Scale(Paths((0.1, 0.5, 1.0), 20_000, 1, 0.005, 10), expect_of_paths(0.06)),
@@ -399,26 +394,6 @@ STRENGTHS = (0.1, 0.5, 1.0)
 VARIANCE = "variance of the importance scores relative to its largest value"
 
 
-CONVERGENCE_STATEMENTS = {
-    "optimum": Statement(
-        "Training with dropout converges to the global optimum that the closed form gives."
-    ),
-    "equalized": Statement(
-        "The hidden units become equally important: the variance of their importance scores goes "
-        "to zero."
-    ),
-    "monotone": Statement(
-        "The variance of the hidden units' importance scores decreases monotonically."
-    ),
-    "faster": Statement(
-        "The larger the dropout strength λ, the faster the hidden units become equally important."
-    ),
-    "bound": identity(
-        "In training the objective is never below the optimal value of the closed form."
-    ),
-}
-
-
 def expect_of_convergence(widths: tuple[int, ...], within: float) -> dict[str, Any]:
     """Return, for each statement of the experiment, the comparisons by which it is judged.
 
@@ -428,7 +403,8 @@ def expect_of_convergence(widths: tuple[int, ...], within: float) -> dict[str, A
     outgoing weights). The steps are those of a logarithmic grid, so that the result does not depend
     on the choice of one step.
     """
-    verdicts: dict[str, list[Any]] = {name: [] for name in CONVERGENCE_STATEMENTS}
+    names = ("optimum", "equalized", "monotone", "faster", "bound")
+    verdicts: dict[str, list[Any]] = {name: [] for name in names}
     for width in widths:
         for lam in STRENGTHS:
             run, words = f"{width}/{lam:g}", f"r = {width}, λ = {lam:g}"
@@ -458,7 +434,18 @@ CONVERGENCE = Experiment(
     about="Linear networks with r hidden units, trained by stochastic gradient descent with "
     "dropout of strength λ = dropout/(1 − dropout). The importance score of a hidden unit is the "
     "product of the norms of its incoming and outgoing weights.",
-    statements=CONVERGENCE_STATEMENTS,
+    claims={
+        "optimum": "Training with dropout converges to the global optimum that the closed form "
+        "gives.",
+        "equalized": "The hidden units become equally important: the variance of their importance "
+        "scores goes to zero.",
+        "monotone": "The variance of the hidden units' importance scores decreases monotonically.",
+        "faster": "The larger the dropout strength λ, the faster the hidden units become equally "
+        "important.",
+    },
+    identities={
+        "bound": "In training the objective is never below the optimal value of the closed form.",
+    },
     smoke=Scale(
         Convergence((30, 20), (5, 20), STRENGTHS, 1500, 16, 10, 10),
         expect_of_convergence((5, 20), 0.05),

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from lucidae_papers.cells import Cell, grid, settings_of, work_with_torch
-from lucidae_papers.declaration import Experiment, Scale, Statement, listed, own
+from lucidae_papers.declaration import Experiment, Scale, listed
 from lucidae_papers.results import Curve, Curves, Results
 from lucidae_papers.verdicts import Agree, AtMost, Ordered, Reported
 
@@ -91,39 +91,6 @@ class Truncation:
         }
 
 
-STATEMENTS = {
-    "short": Statement(
-        "Short prefixes of embeddings that were trained with the losses of all prefixes classify "
-        "better than those of embeddings trained at full width (Kusupati et al. 2022)."
-    ),
-    "free": Statement(
-        "Training with the losses of all prefixes costs no accuracy at full width "
-        "(Kusupati et al. 2022)."
-    ),
-    "rotation": own(
-        "Without training again, ordering the dimensions keeps the accuracy in as many dimensions "
-        "as there are classes."
-    ),
-    "afterwards": own(
-        "With eight dimensions, training at full width and a rotation afterwards (either one) are "
-        "as accurate as training with the losses of all prefixes."
-    ),
-    "two": own(
-        "With two dimensions, training with the losses of all prefixes is more accurate than "
-        "training at full width and a rotation afterwards (either one)."
-    ),
-    "nested": own("Short prefixes classify better after training with nested dropout."),
-    "sampled": own(
-        "Training with one random prefix per step is nearly as accurate as with all prefixes, for "
-        "the same number of steps."
-    ),
-    "retrieval": own(
-        "With two dimensions, nearest neighbours are more often of the same class after training "
-        "with the losses of all prefixes than at full width."
-    ),
-}
-
-
 LOST = "loss of accuracy with as many dimensions as classes"
 
 
@@ -188,7 +155,25 @@ EXPERIMENT = Experiment(
         "random prefix per step' was widened from 0.05 to 0.1 at both scales, and a claim that "
         "rotations improve retrieval did not hold in a first run and was replaced."
     ),
-    statements=STATEMENTS,
+    claims={
+        "short": "Short prefixes of embeddings that were trained with the losses of all prefixes "
+        "classify better than those of embeddings trained at full width (Kusupati et al. 2022).",
+        "free": "Training with the losses of all prefixes costs no accuracy at full width "
+        "(Kusupati et al. 2022).",
+    },
+    findings={
+        "rotation": "Without training again, ordering the dimensions keeps the accuracy in as "
+        "many dimensions as there are classes.",
+        "afterwards": "With eight dimensions, training at full width and a rotation afterwards "
+        "(either one) are as accurate as training with the losses of all prefixes.",
+        "two": "With two dimensions, training with the losses of all prefixes is more accurate "
+        "than training at full width and a rotation afterwards (either one).",
+        "nested": "Short prefixes classify better after training with nested dropout.",
+        "sampled": "Training with one random prefix per step is nearly as accurate as with all "
+        "prefixes, for the same number of steps.",
+        "retrieval": "With two dimensions, nearest neighbours are more often of the same class "
+        "after training with the losses of all prefixes than at full width.",
+    },
     smoke=Scale(SMOKE, expect(0.03, (4,)), REPORTED),
     paper=Scale(PAPER, expect(0.01, (2, 4, 8)), REPORTED),
     draw="training.truncation",

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import extras
-from lucidae_papers.declaration import Experiment, Scale, Statement, VerdictKind, identity, own
+from lucidae_papers.declaration import Experiment, Scale, VerdictKind
 from lucidae_papers.results import Curve, Measured, Results
 from lucidae_papers.verdicts import (
     Agree,
@@ -151,12 +151,12 @@ def experiment(error, bound=0.5, early=100.0):
         title="A subject",
         reference="Nobody 2020, Figure 1",
         about="Two curves are compared.",
-        statements={
-            "error": Statement("The model has a low error."),
-            "fast": Statement("The model is fast."),
-            "large": Statement("This scales to large data."),
-            "gap": own("There is a gap."),
+        claims={
+            "error": "The model has a low error.",
+            "fast": "The model is fast.",
+            "large": "This scales to large data.",
         },
+        findings={"gap": "There is a gap."},
         smoke=scale,
         paper=scale,
     )
@@ -198,7 +198,7 @@ SEEDS = {
 }
 
 
-def judged(bounds, make=Statement, curves=SEEDS):
+def judged(bounds, kind="claims", curves=SEEDS):
     """Judge one statement by several bounds on curves with three seeds."""
     expect = {"a": tuple(AtMost(name, bound, says=name) for name, bound in bounds)}
     declared = Experiment(
@@ -206,9 +206,9 @@ def judged(bounds, make=Statement, curves=SEEDS):
         title="A subject",
         reference="nobody",
         about="Nothing.",
-        statements={"a": make("A holds.")},
         smoke=Scale(Fixed(**curves), expect),
         paper=Scale(Fixed(**curves), expect),
+        **{kind: {"a": "A holds."}},
     )
     return judge_results(declared, "smoke", Results((Measured({}, {}, ABOUT),)))
 
@@ -262,15 +262,15 @@ def test_a_claim_of_the_paper_may_be_seen_in_part(bounds, verdict, holds):
         assert "Seen: all: at most 0.3" in judgement.prose
 
 
-@pytest.mark.parametrize("make", [own, identity])
-def test_what_we_say_ourselves_holds_entirely_or_not_at_all(make):
-    (judgement,) = judged([("all", 0.3), ("one", 0.1)], make).judgements
+@pytest.mark.parametrize("kind", ["findings", "identities"])
+def test_what_we_say_ourselves_holds_entirely_or_not_at_all(kind):
+    (judgement,) = judged([("all", 0.3), ("one", 0.1)], kind).judgements
     assert judgement.verdict == "does not hold"
     assert judgement.holds is False
 
 
 def test_an_identity_is_no_evidence():
-    outcome = judged([("all", 0.3)], identity)
+    outcome = judged([("all", 0.3)], "identities")
     assert (outcome.counts.identities, outcome.counts.claims, outcome.counts.findings) == (1, 0, 0)
     assert outcome.judgements[0].prose.startswith("Identity, which tests the code")
     assert str(outcome.counts) == "1 identity holds"
@@ -361,7 +361,7 @@ def test_a_statement_that_is_neither_judged_nor_excused_is_refused(expect, unjud
             title="A subject",
             reference="nobody",
             about="Nothing.",
-            statements={"a": Statement("A holds.")},
+            claims={"a": "A holds."},
             smoke=Scale(Fixed(), expect, unjudged=unjudged),
             paper=Scale(Fixed(), expect, unjudged=unjudged),
         )

@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 
 from lucidae_papers.cells import Cell, work
-from lucidae_papers.declaration import Experiment, Scale, Statement, own
+from lucidae_papers.declaration import Experiment, Scale
 from lucidae_papers.results import Curve
 from lucidae_papers.verdicts import AtMost, Reported
 
@@ -88,11 +88,8 @@ def experiment(log, bound):
         title="A toy",
         reference="nobody",
         about="A number is compared with another.",
-        statements={
-            "small": Statement("One is small."),
-            "large": Statement("Many are large."),
-            "mean": own("The mean is small, too."),
-        },
+        claims={"small": "One is small.", "large": "Many are large."},
+        findings={"mean": "The mean is small, too."},
         smoke=scale,
         paper=scale,
     )

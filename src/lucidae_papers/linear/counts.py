@@ -13,7 +13,7 @@ from scipy.linalg import eigh_tridiagonal
 from lucidae.counting import WishartSpectra, count_components
 from lucidae.iteration import limited_blas
 from lucidae_papers.cells import Arrays, Cell, Settings, on_processor, settings_of, work
-from lucidae_papers.declaration import Experiment, Scale, Statement, listed, own
+from lucidae_papers.declaration import Experiment, Scale, listed
 from lucidae_papers.results import Curve, Curves, Results
 from lucidae_papers.verdicts import LABELS, AtLeast, AtMost, Ordered, Reported, Where
 
@@ -300,40 +300,28 @@ EXPERIMENT = Experiment(
     "analysis, the hard threshold (with the noise variance estimated or known), Horn's own "
     "procedure and a share of 95 % of the variance choose the number of components from the "
     "eigenvalues of the covariance.",
-    statements={
-        "detection": Statement(
-            "Signals below the detection threshold (strength 1) cannot be counted from the "
-            "eigenvalues (Baik et al. 2005)."
-        ),
-        "hidden": Statement(
-            "In Horn's procedure a large signal hides smaller ones. It does not if each component "
-            "is removed from the data before the next one is tested (Dobriban & Owen 2019)."
-        ),
-        "reconstruction": Statement(
-            "The hard threshold counts only signals that lower the error of reconstruction. Such "
-            "signals must be stronger than those that can just be detected (Gavish & Donoho 2014)."
-        ),
-        "strong": own(
-            "With at least as many rows as features, Minka's evidence and parallel analysis nearly "
-            "always count strong signals correctly."
-        ),
-        "few rows": own(
-            "Minka's evidence is a useful criterion also for half as many rows as features, where "
-            "scikit-learn refuses it."
-        ),
-        "nothing": own(
-            "In data without signals parallel analysis rarely finds a component and the hard "
-            "threshold never; Minka's evidence always finds one."
-        ),
-        "share": own("A share of 95 % of the variance never gives the number of signals."),
-        "unequal": own(
-            "If the noise variances of the features differ by a factor of 4, Minka's evidence and "
-            "parallel analysis count too many components, and the hard threshold is still right."
-        ),
-        "tails": own(
-            "If the noise has a t distribution with 3 degrees of freedom, all criteria count too "
-            "many components, and the hard threshold is right most often."
-        ),
+    claims={
+        "detection": "Signals below the detection threshold (strength 1) cannot be counted from "
+        "the eigenvalues (Baik et al. 2005).",
+        "hidden": "In Horn's procedure a large signal hides smaller ones. It does not if each "
+        "component is removed from the data before the next one is tested (Dobriban & Owen 2019).",
+        "reconstruction": "The hard threshold counts only signals that lower the error of "
+        "reconstruction. Such signals must be stronger than those that can just be detected "
+        "(Gavish & Donoho 2014).",
+    },
+    findings={
+        "strong": "With at least as many rows as features, Minka's evidence and parallel analysis "
+        "nearly always count strong signals correctly.",
+        "few rows": "Minka's evidence is a useful criterion also for half as many rows as "
+        "features, where scikit-learn refuses it.",
+        "nothing": "In data without signals parallel analysis rarely finds a component and the "
+        "hard threshold never; Minka's evidence always finds one.",
+        "share": "A share of 95 % of the variance never gives the number of signals.",
+        "unequal": "If the noise variances of the features differ by a factor of 4, Minka's "
+        "evidence and parallel analysis count too many components, and the hard threshold is "
+        "still right.",
+        "tails": "If the noise has a t distribution with 3 degrees of freedom, all criteria count "
+        "too many components, and the hard threshold is right most often.",
     },
     smoke=Scale(
         CountStudy((0.5, 2.0, 6.0), (0.5, 2.0, 5.0), (10.0, 1000.0), (1.0, 4.0), (30.0, 3.0), 12),

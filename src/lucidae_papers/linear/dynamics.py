@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from lucidae_papers.cells import Cell
-from lucidae_papers.declaration import Experiment, Scale, Statement, listed, own
+from lucidae_papers.declaration import Experiment, Scale, listed
 from lucidae_papers.linear.training import DIGITS, MNIST, Baseline, TrainingRuns, spectrum
 from lucidae_papers.results import Curve, Curves, Results
 from lucidae_papers.verdicts import LABELS, AtLeast, AtMost, Ordered, Reported, Sooner, label
@@ -48,31 +48,6 @@ def sooner(first: tuple[str, str], second: tuple[str, str], level: float) -> Soo
 
 RAG, NON_UNIFORM = ("rag", "nesterov"), ("nonuniform_l2", "nesterov")
 NESTED = ("expected_nested_dropout", "nesterov")
-
-STATEMENTS = {
-    "uniform": Statement("The uniform ℓ₂ penalty does not find the principal axes."),
-    "slow": Statement("With Nesterov momentum the non-uniform ℓ₂ penalty converges slowly."),
-    "rag": Statement(
-        "The rotation-augmented gradient (RAG) finds the principal axes, sooner than the "
-        "non-uniform ℓ₂ penalty does."
-    ),
-    "rag_nested": Statement(
-        "The rotation-augmented gradient (RAG) finds the principal axes sooner than nested dropout "
-        "whose loss is computed as an expectation."
-    ),
-    "adam": Statement(
-        "Compared with Nesterov momentum, Adam speeds up the training with the non-uniform ℓ₂ "
-        "penalty and with nested dropout."
-    ),
-    "adam_vae": Statement(
-        "Compared with Nesterov momentum, Adam speeds up the training of the linear VAE."
-    ),
-    "subspace": own(
-        "The rotation-augmented gradient (RAG) and the uniform ℓ₂ penalty find the principal "
-        "subspace."
-    ),
-    "nested": own("Expected nested dropout finds the principal axes with Nesterov momentum."),
-}
 
 
 def expect(
@@ -129,7 +104,23 @@ EXPERIMENT = Experiment(
     about="Six linear autoencoders are trained with two optimizers. The distance to the "
     "principal axes is the axis-alignment distance of Bao et al. 2020, Definition 7.1. The "
     "distance to the principal subspace is that of Definition 7.2. Both lie between 0 and 1.",
-    statements=STATEMENTS,
+    claims={
+        "uniform": "The uniform ℓ₂ penalty does not find the principal axes.",
+        "slow": "With Nesterov momentum the non-uniform ℓ₂ penalty converges slowly.",
+        "rag": "The rotation-augmented gradient (RAG) finds the principal axes, sooner than the "
+        "non-uniform ℓ₂ penalty does.",
+        "rag_nested": "The rotation-augmented gradient (RAG) finds the principal axes sooner than "
+        "nested dropout whose loss is computed as an expectation.",
+        "adam": "Compared with Nesterov momentum, Adam speeds up the training with the "
+        "non-uniform ℓ₂ penalty and with nested dropout.",
+        "adam_vae": "Compared with Nesterov momentum, Adam speeds up the training of the linear "
+        "VAE.",
+    },
+    findings={
+        "subspace": "The rotation-augmented gradient (RAG) and the uniform ℓ₂ penalty find the "
+        "principal subspace.",
+        "nested": "Expected nested dropout finds the principal axes with Nesterov momentum.",
+    },
     smoke=Scale(
         every_run(
             DIGITS,
@@ -223,19 +214,13 @@ MINIBATCH = Experiment(
     about="Six linear autoencoders are trained as in the experiment lae-dynamics, but with "
     "mini-batches of two sizes instead of the full batch. Bao et al. 2020 report results "
     "similar to those of the full batch, with additional noise.",
-    statements={
-        "rag": Statement(
-            "With mini-batches, as with the full batch, the rotation-augmented gradient (RAG) "
-            "finds the principal axes."
-        ),
-        "slower": Statement(
-            "With mini-batches, as with the full batch, the non-uniform ℓ₂ penalty is slower than "
-            "the rotation-augmented gradient (RAG)."
-        ),
-        "nested": Statement(
-            "With mini-batches, as with the full batch, expected nested dropout finds the "
-            "principal axes."
-        ),
+    claims={
+        "rag": "With mini-batches, as with the full batch, the rotation-augmented gradient (RAG) "
+        "finds the principal axes.",
+        "slower": "With mini-batches, as with the full batch, the non-uniform ℓ₂ penalty is "
+        "slower than the rotation-augmented gradient (RAG).",
+        "nested": "With mini-batches, as with the full batch, expected nested dropout finds the "
+        "principal axes.",
     },
     smoke=Scale(
         minibatch_runs(DIGITS, SMOKE_SIZES),
@@ -346,15 +331,13 @@ LEARNING_RATES = Experiment(
     reference="Bao et al. 2020, Table 2",
     about="The distance to the principal axes after the last epoch of the experiment "
     "lae-dynamics, for several learning rates of each model and optimizer.",
-    statements={
-        "best": Statement(
-            "Of the learning rates that were tried, those in bold in Bao et al. 2020, Table 2 "
-            "converge fastest to the principal axes."
-        ),
-        "close": own(
-            "For each model and optimizer, the distance to the principal axes at the rate that the "
-            "other experiments use is close to the smallest of the search."
-        ),
+    claims={
+        "best": "Of the learning rates that were tried, those in bold in Bao et al. 2020, Table 2 "
+        "converge fastest to the principal axes.",
+    },
+    findings={
+        "close": "For each model and optimizer, the distance to the principal axes at the rate "
+        "that the other experiments use is close to the smallest of the search.",
     },
     smoke=Scale(
         Search(DIGITS, DIGITS_SEARCH),
@@ -454,22 +437,6 @@ class Snapshots:
         return self.runs.facts()
 
 
-WEIGHTS_STATEMENTS = {
-    "ordered": Statement(
-        "With the rotation-augmented gradient (RAG) and with expected nested dropout the matrix of "
-        "cosines between principal directions and decoder columns becomes diagonal: the principal "
-        "components are found in order."
-    ),
-    "permuted": Statement(
-        "At convergence of the linear VAE the matrix of cosines between principal directions and "
-        "decoder columns is a permutation matrix: the principal components are found in an "
-        "arbitrary order."
-    ),
-    "uniform": Statement("With the uniform ℓ₂ penalty the principal components are not found."),
-    "start": own("The initial weights are not aligned with the principal components."),
-}
-
-
 DIAGONAL = "mean squared cosine of each principal direction and the decoder column of its index"
 BEST = "mean of the largest squared cosine of each principal direction with a decoder column"
 
@@ -497,7 +464,18 @@ WEIGHTS = Experiment(
     reference="Bao et al. 2020, Figure 3",
     about="The cosines UᵀW₂ between the principal directions (the columns of U) and the columns "
     "of the decoder W₂, at four epochs of the training of six models.",
-    statements=WEIGHTS_STATEMENTS,
+    claims={
+        "ordered": "With the rotation-augmented gradient (RAG) and with expected nested dropout "
+        "the matrix of cosines between principal directions and decoder columns becomes diagonal: "
+        "the principal components are found in order.",
+        "permuted": "At convergence of the linear VAE the matrix of cosines between principal "
+        "directions and decoder columns is a permutation matrix: the principal components are "
+        "found in an arbitrary order.",
+        "uniform": "With the uniform ℓ₂ penalty the principal components are not found.",
+    },
+    findings={
+        "start": "The initial weights are not aligned with the principal components.",
+    },
     smoke=Scale(
         Snapshots(DIGITS, (0, 300, 1000, 3000), 60_000), expect_of_weights(0.9, 0.9, 0.5, 0.3)
     ),

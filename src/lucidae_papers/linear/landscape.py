@@ -13,7 +13,7 @@ from lucidae.linear.objectives import NonUniformL2
 from lucidae.linear.weights import UntiedWeights
 from lucidae.rows.covariances import EigenbasisCovariance
 from lucidae_papers.cells import Arrays, Cell, Settings, on_processor, settings_of, work
-from lucidae_papers.declaration import Experiment, Scale, Statement, listed
+from lucidae_papers.declaration import Experiment, Scale, listed
 from lucidae_papers.results import Curve, Curves, Results
 from lucidae_papers.verdicts import AtLeast, AtMost, Sooner
 
@@ -203,15 +203,11 @@ EXPERIMENT = Experiment(
     reference="Bao et al. 2020, Figure 1",
     about="The loss of a linear autoencoder with two latents and non-uniform ℓ₂ penalties, over "
     "the scale α and the angle θ of the latents, and one path of gradient descent on it.",
-    statements={
-        "valley": Statement(
-            "Different ℓ₂ penalties break the rotational symmetry only weakly: the loss is steep "
-            "across a ring-shaped valley and nearly constant along it."
-        ),
-        "stages": Statement(
-            "Gradient descent converges quickly to a ring-shaped valley, and then very slowly "
-            "along the valley to the optimal angle."
-        ),
+    claims={
+        "valley": "Different ℓ₂ penalties break the rotational symmetry only weakly: the loss is "
+        "steep across a ring-shaped valley and nearly constant along it.",
+        "stages": "Gradient descent converges quickly to a ring-shaped valley, and then very "
+        "slowly along the valley to the optimal angle.",
     },
     smoke=Scale(Landscape(points=61, n_steps=4000), EXPECT),
     paper=Scale(Landscape(points=121, n_steps=10_000), EXPECT),

@@ -17,7 +17,7 @@ from lucidae.linear.theory import (
     hessian_eigenvalues,
 )
 from lucidae_papers.cells import Arrays, Cell, Settings, grid, on_processor, work
-from lucidae_papers.declaration import Experiment, Scale, Statement, identity, listed, own
+from lucidae_papers.declaration import Experiment, Scale, listed
 from lucidae_papers.linear.training import (
     DIGITS,
     MNIST,
@@ -245,29 +245,6 @@ def search_condition(values: np.ndarray[Any, Any], outer: np.ndarray[Any, Any]) 
 
 INCREASE = "increase of the distance to the principal axes by eq. 16 instead of equal spacing"
 
-STATEMENTS = {
-    "slow": Statement(
-        "The penalties that are optimal at the global minimum (Bao et al. 2020, eq. 16) slow down "
-        "the first phase of the training significantly, compared with equally spaced penalties."
-    ),
-    "exact": own(
-        "A general-purpose optimizer finds no smaller value of eq. 16 than these penalties, "
-        "and ends at penalties of 0 and σ_k², the smallest of the k eigenvalues."
-    ),
-    "later": own(
-        "After 1000 epochs at the largest learning rate that was tried, the penalties of eq. 16 "
-        "give a smaller distance to the principal axes than equally spaced ones."
-    ),
-    "singular": own(
-        "The penalties of eq. 16 make the Hessian singular: they do not minimise its condition "
-        "number."
-    ),
-    "best": own(
-        "The penalties with the smallest condition number lie strictly between 0 and σ_k²; those "
-        "of eq. 16, moved into this interval, never have a smaller one."
-    ),
-}
-
 
 def expect(gap: float, rates: tuple[float, ...]) -> dict[str, Any]:
     """Return, for each statement of the experiment, the comparisons by which it is judged.
@@ -333,7 +310,21 @@ EXPERIMENT = Experiment(
     about="Three choices of non-uniform ℓ₂ penalties: square roots that are equally spaced, the "
     "minimiser of the bound in Bao et al. 2020, eq. 16, and the penalties with the smallest "
     "condition number of the Hessian. Linear autoencoders are trained with each of them.",
-    statements=STATEMENTS,
+    claims={
+        "slow": "The penalties that are optimal at the global minimum (Bao et al. 2020, eq. 16) "
+        "slow down the first phase of the training significantly, compared with equally spaced "
+        "penalties.",
+    },
+    findings={
+        "exact": "A general-purpose optimizer finds no smaller value of eq. 16 than these "
+        "penalties, and ends at penalties of 0 and σ_k², the smallest of the k eigenvalues.",
+        "later": "After 1000 epochs at the largest learning rate that was tried, the penalties of "
+        "eq. 16 give a smaller distance to the principal axes than equally spaced ones.",
+        "singular": "The penalties of eq. 16 make the Hessian singular: they do not minimise its "
+        "condition number.",
+        "best": "The penalties with the smallest condition number lie strictly between 0 and "
+        "σ_k²; those of eq. 16, moved into this interval, never have a smaller one.",
+    },
     smoke=Scale(Penalties(DIGITS, SMOKE_RATES), expect(0.03, SMOKE_RATES), reported(SMOKE_RATES)),
     paper=Scale(Penalties(MNIST, PAPER_RATES), expect(0.05, PAPER_RATES), reported(PAPER_RATES)),
     draw="training.penalties",
@@ -452,17 +443,15 @@ CONDITIONING = Experiment(
     "non-uniform ℓ₂ penalty with the penalties that make it smallest, and for expected nested "
     "dropout, inside the principal subspace, with two priors of the number of latents that are "
     "kept.",
-    statements={
-        "bound": identity(
-            "The condition numbers are at least as large as the lower bounds of Bao et al. 2020."
-        ),
-        "penalty": Statement(
-            "With non-uniform ℓ₂ penalties, even the best ones, the condition number grows quickly "
-            "with the number of latents."
-        ),
-        "nested": Statement(
-            "With expected nested dropout the condition number grows with the number of latents."
-        ),
+    claims={
+        "penalty": "With non-uniform ℓ₂ penalties, even the best ones, the condition number grows "
+        "quickly with the number of latents.",
+        "nested": "With expected nested dropout the condition number grows with the number of "
+        "latents.",
+    },
+    identities={
+        "bound": "The condition numbers are at least as large as the lower bounds of Bao et al. "
+        "2020.",
     },
     smoke=Scale(Conditioning("digits", (2, 3, 4, 6, 8, 12)), expect_of_conditioning(12)),
     paper=Scale(

@@ -12,7 +12,7 @@ from lucidae.datasets import make_array_snapshots
 from lucidae.iteration import limited_blas
 from lucidae.sparsity import solve_batch
 from lucidae_papers.cells import Arrays, Cell, Settings, on_processor, work
-from lucidae_papers.declaration import Experiment, Scale, Statement, listed, own
+from lucidae_papers.declaration import Experiment, Scale, listed
 from lucidae_papers.results import Curve, Curves, Results
 from lucidae_papers.sparsity.recovery import group_lasso
 from lucidae_papers.verdicts import LABELS, AtLeast, AtMost, Ordered, Reported, Where
@@ -277,32 +277,22 @@ EXPERIMENT = Experiment(
     "of its beam. The complex snapshots are the responses, and the dictionary consists of steering "
     "vectors. The full-covariance VAE (sparse Bayesian learning) is compared with a complex group "
     "lasso, MUSIC and conventional beamforming.",
-    statements={
-        "beamwidth": Statement(
-            "Conventional beamforming does not resolve sources closer than its beamwidth, whatever "
-            "the signal-to-noise ratio (Van Trees 2002)."
-        ),
-        "coherent music": Statement(
-            "MUSIC does not resolve coherent sources, because the covariance of their signals has "
-            "rank one (Shan et al. 1985)."
-        ),
-        "low ratio": own(
-            "At low signal-to-noise ratios the full-covariance VAE resolves more pairs of "
-            "independent sources than the other three methods."
-        ),
-        "few snapshots": own(
-            "From few snapshots the full-covariance VAE resolves more pairs of close sources than "
-            "the other three methods."
-        ),
-        "coherent": own(
-            "The full-covariance VAE resolves most pairs of coherent sources with a random phase "
-            "between them and, on average over all signal-to-noise ratios, more of them than the "
-            "group lasso."
-        ),
-        "in phase": own(
-            "If coherent sources are always in phase, the group lasso resolves more pairs at a "
-            "high signal-to-noise ratio than the full-covariance VAE."
-        ),
+    claims={
+        "beamwidth": "Conventional beamforming does not resolve sources closer than its "
+        "beamwidth, whatever the signal-to-noise ratio (Van Trees 2002).",
+        "coherent music": "MUSIC does not resolve coherent sources, because the covariance of "
+        "their signals has rank one (Shan et al. 1985).",
+    },
+    findings={
+        "low ratio": "At low signal-to-noise ratios the full-covariance VAE resolves more pairs "
+        "of independent sources than the other three methods.",
+        "few snapshots": "From few snapshots the full-covariance VAE resolves more pairs of close "
+        "sources than the other three methods.",
+        "coherent": "The full-covariance VAE resolves most pairs of coherent sources with a "
+        "random phase between them and, on average over all signal-to-noise ratios, more of them "
+        "than the group lasso.",
+        "in phase": "If coherent sources are always in phase, the group lasso resolves more pairs "
+        "at a high signal-to-noise ratio than the full-covariance VAE.",
     },
     smoke=Scale(
         ArrayStudy((-7.5, 0.0, 20.0), (1, 2, 20), (20.0,), 8),

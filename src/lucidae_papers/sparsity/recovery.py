@@ -30,7 +30,7 @@ from lucidae.sparsity.objectives import PowerPenalty
 from lucidae.sparsity.problem import covariance
 from lucidae.sparsity.solve import NOISE_FREE
 from lucidae_papers.cells import Arrays, Cell, Settings, settings_of, work
-from lucidae_papers.declaration import Experiment, Scale, Statement, identity, listed, own
+from lucidae_papers.declaration import Experiment, Scale, listed
 from lucidae_papers.device import cores, is_accelerator, reference
 from lucidae_papers.results import Curve, Curves, Results
 from lucidae_papers.verdicts import LABELS, Agree, AtLeast, AtMost, Ordered, Where
@@ -292,7 +292,7 @@ def scales(
     paper: Mapping[str, Any],
     unjudged: Mapping[str, str] | None = None,
     **setting: Any,
-) -> dict[str, Scale]:
+) -> dict[str, Any]:
     """Return both scales; `unjudged` are statements that smoke scale does not judge."""
     small = Recovery((6, 12, 18, 24, 28, 32, 36), 12, d=40, kappa=80, crowded=(32, 36), **setting)
     full = Recovery(tuple(range(1, 101)), 100, crowded=(80, 90), **setting)
@@ -399,21 +399,17 @@ UNIT_ROWS = Experiment(
     reference="Wipf 2023, Figure 2(a)",
     about=f"{ABOUT} The nonzero rows have unit norm, which is the case for which the theory "
     "of Wipf 2023 guarantees least.",
-    statements={
-        "full": Statement(
-            "The full-covariance VAE has a higher success rate than the autoencoder."
-        ),
-        "diagonal": identity(
-            "Without noise the diagonal-covariance VAE has the same success rate as the "
-            "autoencoder: as the noise variance vanishes, their updates become equal."
-        ),
-        "lasso": Statement(
-            "Both VAEs and the autoencoder have higher success rates than the group lasso."
-        ),
-        "rate": own(
-            "The full-covariance VAE recovers nearly all codes with r = 0.6 d nonzero rows, where "
-            "d is the number of rows of the dictionary."
-        ),
+    claims={
+        "full": "The full-covariance VAE has a higher success rate than the autoencoder.",
+        "lasso": "Both VAEs and the autoencoder have higher success rates than the group lasso.",
+    },
+    findings={
+        "rate": "The full-covariance VAE recovers nearly all codes with r = 0.6 d nonzero rows, "
+        "where d is the number of rows of the dictionary.",
+    },
+    identities={
+        "diagonal": "Without noise the diagonal-covariance VAE has the same success rate as the "
+        "autoencoder: as the noise variance vanishes, their updates become equal.",
     },
     **scales(
         smoke={
@@ -467,22 +463,16 @@ SCALED_ROWS = Experiment(
     reference="Wipf 2023, Figure 2(b)",
     about=f"{ABOUT} The norms of the nonzero rows differ widely, as Wipf 2023, Theorem 4.1 "
     "assumes.",
-    statements={
-        "perfect": Statement(
-            "The full-covariance VAE recovers the code nearly always, up to r = d nonzero rows for "
-            "a dictionary of d rows, which is the limit of any method."
-        ),
-        "degrades": Statement(
-            "The success rate of the autoencoder falls to low values if the rows of the "
-            "coefficients have different norms."
-        ),
-        "others": Statement(
-            "The full-covariance VAE has the highest success rate of the four methods."
-        ),
-        "most": own(
-            "The full-covariance VAE recovers the code nearly always, up to r = 0.7 d nonzero rows "
-            "for a dictionary of d rows."
-        ),
+    claims={
+        "perfect": "The full-covariance VAE recovers the code nearly always, up to r = d nonzero "
+        "rows for a dictionary of d rows, which is the limit of any method.",
+        "degrades": "The success rate of the autoencoder falls to low values if the rows of the "
+        "coefficients have different norms.",
+        "others": "The full-covariance VAE has the highest success rate of the four methods.",
+    },
+    findings={
+        "most": "The full-covariance VAE recovers the code nearly always, up to r = 0.7 d nonzero "
+        "rows for a dictionary of d rows.",
     },
     **scales(
         smoke={
@@ -522,14 +512,10 @@ LEADFIELD = Experiment(
     reference="Wipf 2023, Figure 2(c)",
     about=f"{ABOUT} The dictionary is a lead field of magnetoencephalography (MEG), whose columns "
     "are strongly correlated.",
-    statements={
-        "others": Statement(
-            "The success rates of the group lasso, the autoencoder and the diagonal-covariance "
-            "VAE fall already at small numbers of active sources."
-        ),
-        "full": Statement(
-            "The full-covariance VAE keeps a high success rate with many active sources."
-        ),
+    claims={
+        "others": "The success rates of the group lasso, the autoencoder and the "
+        "diagonal-covariance VAE fall already at small numbers of active sources.",
+        "full": "The full-covariance VAE keeps a high success rate with many active sources.",
     },
     **scales(
         smoke={
@@ -552,22 +538,16 @@ NOISY = Experiment(
     reference="Wipf 2023, Figure 2(d)",
     about=f"{ABOUT} Noise is added to the responses, with a signal-to-noise ratio of 20 dB, and "
     "recovery of the support, the set of nonzero rows, counts as success.",
-    statements={
-        "full": Statement(
-            "Also with noise, the full-covariance VAE has the highest success rate of the four "
-            "methods."
-        ),
-        "diagonal": Statement(
-            "With noise the diagonal-covariance VAE has a higher success rate than the "
-            "autoencoder: even a diagonal posterior removes some local minima."
-        ),
-        "lasso": Statement(
-            "With noise the autoencoder has a higher success rate than the group lasso."
-        ),
-        "rate": own(
-            "The full-covariance VAE recovers nearly all supports (sets of nonzero rows) of size "
-            "0.6 d, where d is the number of rows of the dictionary."
-        ),
+    claims={
+        "full": "Also with noise, the full-covariance VAE has the highest success rate of the "
+        "four methods.",
+        "diagonal": "With noise the diagonal-covariance VAE has a higher success rate than the "
+        "autoencoder: even a diagonal posterior removes some local minima.",
+        "lasso": "With noise the autoencoder has a higher success rate than the group lasso.",
+    },
+    findings={
+        "rate": "The full-covariance VAE recovers nearly all supports (sets of nonzero rows) of "
+        "size 0.6 d, where d is the number of rows of the dictionary.",
     },
     **scales(
         smoke={

@@ -24,7 +24,7 @@ from lucidae.sparsity.objectives import (
 from lucidae.sparsity.prior import best_change
 from lucidae.sparsity.problem import Problem, normalise
 from lucidae_papers.cells import Arrays, Cell, Settings, grid, on_processor, settings_of, work
-from lucidae_papers.declaration import Experiment, Scale, Statement, identity, own
+from lucidae_papers.declaration import Experiment, Scale
 from lucidae_papers.results import Curve, Curves, Results
 from lucidae_papers.verdicts import LABELS, AtLeast, AtMost
 
@@ -254,26 +254,21 @@ EXPERIMENT = Experiment(
     "posterior covariance, and an autoencoder. The energy of a model is its training loss after "
     "its encoder has been optimised. A slice is the energy along one coordinate, with all other "
     "coordinates fixed: for one example, and for random problems at random points.",
-    statements={
-        "full": identity(
-            "Along each relevance (prior variance of a coefficient), the energy (loss) of the "
-            "full-covariance VAE has a single minimum."
-        ),
-        "minimiser": identity(
-            "The single minimum of the full-covariance VAE's energy (loss) along a relevance "
-            "(prior variance of a coefficient) is that of Wipf 2023, Theorem 4.4."
-        ),
-        "diagonal": Statement(
-            "Along one relevance (prior variance of a coefficient), the energy (loss) of the "
-            "diagonal-covariance VAE can have two minima."
-        ),
-        "autoencoder": Statement(
-            "Along one coefficient, the energy (loss) of the autoencoder can have several minima."
-        ),
-        "several": own(
-            "The energy (loss) of the diagonal-covariance VAE has several minima along more than 1 "
-            "% of random coordinates."
-        ),
+    claims={
+        "diagonal": "Along one relevance (prior variance of a coefficient), the energy (loss) of "
+        "the diagonal-covariance VAE can have two minima.",
+        "autoencoder": "Along one coefficient, the energy (loss) of the autoencoder can have "
+        "several minima.",
+    },
+    findings={
+        "several": "The energy (loss) of the diagonal-covariance VAE has several minima along "
+        "more than 1 % of random coordinates.",
+    },
+    identities={
+        "full": "Along each relevance (prior variance of a coefficient), the energy (loss) of the "
+        "full-covariance VAE has a single minimum.",
+        "minimiser": "The single minimum of the full-covariance VAE's energy (loss) along a "
+        "relevance (prior variance of a coefficient) is that of Wipf 2023, Theorem 4.4.",
     },
     smoke=Scale(Slices(6), EXPECT),
     paper=Scale(Slices(200), EXPECT),

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from lucidae_papers.cells import Cell, work_with_torch
-from lucidae_papers.declaration import Experiment, Scale, Statement, listed, own
+from lucidae_papers.declaration import Experiment, Scale, listed
 from lucidae_papers.results import Curve, Curves, Results
 from lucidae_papers.verdicts import AtLeast, AtMost, Ordered, Reported
 
@@ -242,35 +242,6 @@ def step(name: str, curve: Curve) -> dict[str, Curve]:
     return {name.replace("difference", "step"): Curve([0.0], [np.mean(high) - np.mean(low)])}
 
 
-STATEMENTS = {
-    "error": Statement(
-        "On data from a manifold, a full posterior covariance gives a lower reconstruction error "
-        "than a diagonal one."
-    ),
-    "latents": Statement("A full posterior covariance uses fewer latents than a diagonal one."),
-    "needed": Statement(
-        "A full posterior covariance uses as many latents as the manifold has dimensions."
-    ),
-    "bounds": own(
-        "With as many latents as data dimensions, the cost of a diagonal covariance lies between "
-        "the Hadamard gaps of the decoders trained with diagonal and with full covariance."
-    ),
-    "bounds_wide": own(
-        "Also with two to four times as many latents, the cost lies between both Hadamard gaps."
-    ),
-    "bounds_learned": own(
-        "Also with a learned noise variance, the cost lies between both Hadamard gaps."
-    ),
-    "dimension": own("A diagonal covariance costs more for data of r ≥ 4 dimensions than r ≤ 3."),
-    "images": own("On generated images, too, the cost lies between both Hadamard gaps."),
-    "parts": own(
-        "Each of three measures improves the training of a full covariance: off-diagonal entries "
-        "relative to the standard deviations, their division by √k for k latents, and latents that "
-        "are independent in the first steps."
-    ),
-}
-
-
 COST = "cost of a diagonal covariance"
 DIRECTIONS = "active latent directions"
 
@@ -462,7 +433,27 @@ EXPERIMENT = Experiment(
     "minus −ELBO of the full-covariance VAE. The Hadamard gap of a decoder is the "
     "difference of −ELBO between the best diagonal and the best full posteriors with this "
     "decoder, to first order; by Hadamard's inequality it is not negative.",
-    statements=STATEMENTS,
+    claims={
+        "error": "On data from a manifold, a full posterior covariance gives a lower "
+        "reconstruction error than a diagonal one.",
+        "latents": "A full posterior covariance uses fewer latents than a diagonal one.",
+        "needed": "A full posterior covariance uses as many latents as the manifold has "
+        "dimensions.",
+    },
+    findings={
+        "bounds": "With as many latents as data dimensions, the cost of a diagonal covariance "
+        "lies between the Hadamard gaps of the decoders trained with diagonal and with full "
+        "covariance.",
+        "bounds_wide": "Also with two to four times as many latents, the cost lies between both "
+        "Hadamard gaps.",
+        "bounds_learned": "Also with a learned noise variance, the cost lies between both "
+        "Hadamard gaps.",
+        "dimension": "A diagonal covariance costs more for data of r ≥ 4 dimensions than r ≤ 3.",
+        "images": "On generated images, too, the cost lies between both Hadamard gaps.",
+        "parts": "Each of three measures improves the training of a full covariance: off-diagonal "
+        "entries relative to the standard deviations, their division by √k for k latents, and "
+        "latents that are independent in the first steps.",
+    },
     smoke=Scale(
         SMOKE,
         {"bounds": expected(SMOKE)["bounds"]},

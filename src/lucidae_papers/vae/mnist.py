@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from lucidae_papers.cells import Cell, settings_of, work_with_torch
-from lucidae_papers.declaration import Experiment, Scale, Statement
+from lucidae_papers.declaration import Experiment, Scale
 from lucidae_papers.results import Curve, Curves, Results
 from lucidae_papers.verdicts import Ordered, Outweighs, Reported
 
@@ -140,14 +140,10 @@ def _experiment(
         about="Variational autoencoders (VAE) with residual networks of equal capacity, which "
         f"differ in the posterior covariance only: full or diagonal, {how}. The paper does not "
         "give its settings; these are those of the code that it refers to.",
-        statements={
-            "error": Statement(
-                "A full posterior covariance gives a lower reconstruction error than a diagonal "
-                "one."
-            ),
-            "latents": Statement(
-                "A full posterior covariance uses fewer latents than a diagonal one."
-            ),
+        claims={
+            "error": "A full posterior covariance gives a lower reconstruction error than a "
+            "diagonal one.",
+            "latents": "A full posterior covariance uses fewer latents than a diagonal one.",
         },
         smoke=Scale(
             Comparison(pairs, "digits", 8, 3, 10, 150, 1e-2, 2, 5.0),
