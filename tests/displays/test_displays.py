@@ -86,6 +86,15 @@ def test_the_history_of_dropout_training_shows_the_known_optimum(digits):
     assert display.ax_.get_legend().get_texts()[0].get_text() == "optimum"
 
 
+def test_the_optimum_is_shown_although_the_last_steps_were_not_recorded():
+    matrix = np.random.default_rng(0).standard_normal((30, 20))
+    trained = lucidae.DropoutFactorization(5, dropout=0.3, solver="sgd", random_state=0).fit(matrix)
+    display = HistoryDisplay.from_estimator(trained)
+    assert display.history["objective"][-1] != trained.objective_
+    exact = lucidae.DropoutFactorization(5, dropout=0.3).fit(matrix)
+    assert display.optimum == pytest.approx(exact.objective_, rel=1e-6)
+
+
 def test_a_value_of_zero_does_not_undo_the_logarithmic_axis():
     display = History(np.arange(3), {"distance": np.array([1.0, 1e-3, 0.0])}).plot()
     assert display.ax_.get_yscale() == "log"

@@ -563,9 +563,10 @@ class HistoryDisplay(Display):
         value, least = OPTIMA.get(display.quantity, ("", ""))
         if value and hasattr(estimator, "certificate_"):
             found = estimator.certificate_.evidence
-            # Only if the history recorded what the certificate compares with the optimum.
+            # Only if the history recorded what the certificate compares with the optimum. The last
+            # steps of stochastic descent may come after its last record.
             last = np.ravel(history[display.quantity][-1])
-            if least in found and np.allclose(last, found[value], rtol=1e-6, atol=0.0):
+            if least in found and np.allclose(last, found[value], rtol=0.01, atol=0.0):
                 display.optimum = float(found[least])
         return display.plot(ax=ax, **line)
 
@@ -576,9 +577,10 @@ class HistoryDisplay(Display):
         logarithmic = bool(len(shown) and not np.any(values < 0) and 10 * min(shown) < max(shown))
         if logarithmic:
             values = np.where(values > 0, values, np.nan)
-        self.lines_ = ax.plot(self.history.iterations, values, **line)
-        if self.history.iterations[-1] > 10:
-            ax.set_xscale("symlog", linthresh=1)
+        iterations = self.history.iterations
+        self.lines_ = ax.plot(iterations, values, **line)
+        if iterations[-1] > 10:  # logarithmic from the second record on
+            ax.set_xscale("symlog", linthresh=iterations[min(1, len(iterations) - 1)])
         if self.optimum is not None:
             ax.axhline(self.optimum, linestyle="--", color="gray", label="optimum")
             ax.legend()
