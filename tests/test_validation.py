@@ -61,7 +61,7 @@ def test_words_are_refused():
 def test_arrays_of_text_are_refused_also_if_it_reads_as_numbers(text):
     text = np.array(text.split())[:, None] if isinstance(text, bytes) else text
     for use in (LinearAutoencoder(1).fit, DropoutAutoencoder(1).fit, check_rows):
-        with pytest.raises(ValueError, match=r"X contains text of dtype .*OneHotEncoder"):
+        with pytest.raises(ValueError, match=r"X contains values of dtype .*OneHotEncoder"):
             use(text)
 
 

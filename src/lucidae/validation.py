@@ -302,15 +302,15 @@ def check_kind(values: Any, name: str) -> Any:
         )
     for dtype in _dtypes(_as_array(values) if listed else values):
         if isinstance(dtype, np.dtype) and dtype.kind in "SU":
-            raise ValueError(
-                f"{name} contains text of dtype {dtype}, expected real numbers. Leave out columns "
-                "of text, or encode them as numbers first (OneHotEncoder of scikit-learn)."
-            )
-        if getattr(dtype, "kind", "") in ("m", "M") or _is_temporal(dtype):
-            raise ValueError(
-                f"{name} contains values of dtype {dtype}, expected real numbers. Convert dates "
-                "and durations to numbers first."
-            )
+            advice = "Leave out columns of text, or encode them as numbers first (OneHotEncoder of "
+            advice += "scikit-learn)."
+        elif getattr(dtype, "kind", "") in ("m", "M") or _is_temporal(dtype):
+            advice = "Convert dates and durations to numbers first."
+        else:
+            continue
+        raise ValueError(
+            f"{name} contains values of dtype {dtype}, expected real numbers. {advice}"
+        )
     return values.data if isinstance(values, np.ma.MaskedArray) else values
 
 

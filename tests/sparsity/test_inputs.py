@@ -102,7 +102,7 @@ ZERO, CONSTANT = "y is zero", r"y is zero \(or constant"
 DATA = [
     (X * np.nan, Y, "NaN"), (X + 1j * np.nan, Y, "X contains NaN or infinity"),
     (X, np.full_like(Y, np.inf), "infinity"), (X, [1.0, None] * 15, "y contains NaN"),
-    (X, Y + complex(0, np.inf), "y contains NaN or infinity"), (X, ["a"] * 30, "y contains text"),
+    (X, Y + complex(0, np.inf), "y contains NaN or infinity"), (X, ["a"] * 30, "dtype <U1"),
     (X, DATES, "datetime64"), (X, np.ma.masked_array(Y, Y > 1), "masked"),
     (X[:0], Y[:0], "0 sample"), (X[:0] + 0j, Y[:0], "is empty"), (X[:, :0], Y, "0 feature"),
     (X[0], Y, "1D array"), (X[:, 0] + 0j, Y, "must have two dimensions"),
