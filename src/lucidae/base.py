@@ -19,6 +19,7 @@ from lucidae.iteration.progress import TIMED_FEATURES, elapsed
 from lucidae.validation import (
     check_kind,
     check_rows,
+    floating_array,
     missing_bytes,
     numeric_columns,
 )
@@ -260,18 +261,17 @@ def validated_rows(
 ) -> Array:
     """Return the rows `X` given to an estimator after validation; invalid rows raise an error.
 
-    They are checked by `check_rows`, names and number of their columns by scikit-learn.
+    They are checked by `floating_array`, names and number of their columns by scikit-learn.
     """
     if not (reset or finite) and _needs_no_validation(estimator, X, least):
         return X
     fitted = None if reset else getattr(estimator, "feature_names_in_", None)
     X = check_kind(numeric_columns(X, "X", fitted), "X")
-    rows = check_rows(
+    rows = floating_array(
         X,
         accept_sparse=accept_sparse,
         accept_complex=accept_complex,
         finite=finite,
-        every_column=True,
         estimator=estimator,
         least=least,
     )

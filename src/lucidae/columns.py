@@ -17,22 +17,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-__all__ = [
-    "NUMERIC",
-    "Column",
-    "Frame",
-    "MissingValues",
-    "column_numbers",
-    "frame_names",
-    "is_number",
-    "judge",
-    "judge_whole",
-    "numeric_frame",
-    "parse_number",
-    "refuse_bad_cells",
-    "some",
-]
-
 MISSING = frozenset(
     (
         *("", "na", "n/a", "nan", "-nan", "null", "none", "?", "<na>", "#na", "#n/a", "#n/a n/a"),

@@ -80,8 +80,7 @@ def axis_alignment_distance(decoder: Any, U: Any, *, rtol: float = 1e-6) -> Any:
     0.5
     """
     rtol = check_number(rtol, "rtol", low=0.0)
-    weights, directions = _pair(decoder, U, ("decoder", "U"))
-    _require_same_matrices(weights, directions)
+    weights, directions = _decoder_and_axes(decoder, U)
     # A common factor of all weights does not matter, nor one of all directions.
     (weights,), (directions,) = _with_room(weights), _with_room(directions)
     return _single_or_stack(alignment_of(weights, _unit_columns(directions, 0.0), rtol))
@@ -128,8 +127,7 @@ def subspace_distance(decoder: Any, U: Any, *, rtol: float = 1e-6) -> Any:
     0.5
     """
     rtol = check_number(rtol, "rtol", low=0.0)
-    weights, directions = _pair(decoder, U, ("decoder", "U"))
-    _require_same_matrices(weights, directions)
+    weights, directions = _decoder_and_axes(decoder, U)
     xp = namespace(weights)
     if not _is_orthonormal(directions):
         raise ValueError(
@@ -319,11 +317,6 @@ def path_norm(U: Any, V: Any) -> Any:
     with np.errstate(over="ignore"):
         length = _norms(scores, axis=-1)
     return _single_or_stack(_within_range(length, *given))
-
-
-def _require_same_matrices(decoder: Any, U: Any) -> None:
-    same = tuple(decoder.shape[-2:]) == tuple(U.shape[-2:])
-    _require(same, decoder, U, "a decoder and U of the same shape (..., m, k)")
 
 
 def support_recovery(coef: Any, true_coef: Any) -> Any:
@@ -559,6 +552,14 @@ def _pair(first: Any, second: Any, names: tuple[str, str]) -> tuple[Array, Array
             "many matrices of both, or a single matrix for one of them."
         ) from error
     return left, like(right, left)
+
+
+def _decoder_and_axes(decoder: Any, U: Any) -> tuple[Array, Array]:
+    """Return a decoder and principal axes after validation: they must have the same shape."""
+    weights, axes = _pair(decoder, U, ("decoder", "U"))
+    same = tuple(weights.shape[-2:]) == tuple(axes.shape[-2:])
+    _require(same, weights, axes, "a decoder and U of the same shape (..., m, k)")
+    return weights, axes
 
 
 def _require(condition: bool, first: Array, second: Array, expected: str) -> None:

@@ -59,8 +59,6 @@ from lucidae.moments import SPARSE_SQUARE_COST, covariance_spectrum
 from lucidae.rows.covariances import Covariance, has_fast_products, moment_product
 from lucidae.rows.operator import EXACT_FEATURES, BlockRows, CsrRows, DenseRows, RowOperator
 
-__all__ = ["costs", "leading", "refined"]
-
 Vector = np.ndarray[Any, Any]
 
 PASSES = 12

@@ -55,29 +55,36 @@ ACCEPTED = (
 )
 
 
-def check_rows(
+def check_rows(X: Any, *, name: str = "X", every_column: bool = False, **settings: Any) -> Array:
+    """Return `X` as a finite, non-empty, two-dimensional floating array; otherwise raise an error.
+
+    Columns of a data frame that are not numbers are left out with a warning, or refused if
+    `every_column` is needed. For the other settings see `floating_array`.
+    """
+    needed = list(map(str, frame_names(X))) if every_column else None
+    X = check_kind(numeric_columns(X, name, needed), name)
+    return floating_array(X, name=name, **settings)
+
+
+def floating_array(
     X: Any,
     *,
     accept_sparse: bool = True,
     accept_complex: bool = False,
     name: str = "X",
     finite: bool | str = True,
-    every_column: bool = False,
     estimator: Any = None,
     least: int = 1,
 ) -> Array:
-    """Return `X` as a finite, non-empty, two-dimensional floating array; otherwise raise an error.
+    """Return data that are numbers as a non-empty, two-dimensional floating array, checked.
 
     NumPy arrays, lists, data frames and sparse matrices are validated by scikit-learn's
     `check_array`. Arrays of other libraries stay in their library and on their device and are
     detached from automatic differentiation. If `finite` is false, NaN and infinity are not searched
     for, and with ``"allow-nan"`` infinity alone is refused. As scikit-learn never accepts complex
-    numbers, lucidae makes these checks itself if `accept_complex`. Columns of a data frame that are
-    not numbers are left out with a warning, or refused if `every_column` is needed. At least
-    `least` rows are needed; errors name the `estimator`.
+    numbers, lucidae makes these checks itself if `accept_complex`. At least `least` rows are
+    needed; errors name the `estimator`.
     """
-    needed = list(map(str, frame_names(X))) if every_column else None
-    X = check_kind(numeric_columns(X, name, needed), name)
     if isinstance(X, list | tuple):
         X = np.asarray(X)  # scikit-learn refuses complex numbers by their dtype
     accepted = accept_complex and has_complex(X)

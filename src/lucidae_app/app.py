@@ -25,8 +25,6 @@ from lucidae_app.meg import meg
 from lucidae_app.preparation import Preparation, Prepared, joined, on_table, preparation
 from lucidae_app.streams import summarised_table
 
-__all__ = ["run"]
-
 app = typer.Typer(add_completion=False, pretty_exceptions_enable=False, rich_markup_mode="rich")
 
 

@@ -15,18 +15,6 @@ from rich.text import Text
 from lucidae.certificates.claims import Certificate
 from lucidae.iteration.progress import elapsed, silenced
 
-__all__ = [
-    "MARKS",
-    "errors",
-    "note",
-    "output",
-    "print_certificate",
-    "print_line",
-    "print_written",
-    "printed_warnings",
-    "timed",
-]
-
 output = Console(soft_wrap=True, highlight=False)
 errors = Console(stderr=True, soft_wrap=True, highlight=False)
 

@@ -51,8 +51,6 @@ from lucidae_app.streams import (
     streamed_table,
 )
 
-__all__ = ["fit"]
-
 NOISE = ("cv", "cv_1se", "learn", "auto")
 """Rules that choose the noise variance."""
 

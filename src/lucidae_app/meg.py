@@ -20,8 +20,6 @@ from lucidae_app.console import (
 from lucidae_app.files import Force, check_page
 from lucidae_app.fit import NOISE, number_of, number_or_word
 
-__all__ = ["meg"]
-
 MISSING = f"This command needs MNE, which is not installed: {install_command('cli,mne')}"
 
 
@@ -219,11 +217,9 @@ def _cropped(response: Any, tmin: float | None, tmax: float | None) -> Any:
     if not first - tolerance <= begin <= end <= last + tolerance:
         options = {"--tmin": tmin, "--tmax": tmax}
         given = [f"{name} {value:g}" for name, value in options.items() if value is not None]
-        both = len(given) == 2
         raise ValueError(
-            f"{' and '.join(given)} {'were' if both else 'was'} given, expected "
-            f"{'two times' if both else 'a time'} of the evoked response"
-            f"{' in ascending order' if both else ''}, from {first:g} to {last:g} s."
+            f"{' '.join(given)} was given, expected times of the evoked response in ascending "
+            f"order, from {first:g} to {last:g} s."
         )
     return response.crop(max(begin, first), min(end, last))
 

@@ -26,8 +26,6 @@ from lucidae.rows.files import blocks_of_file, read_table
 from lucidae.rows.tables import INDEX, Matrix, ReadOptions, Table, some
 from lucidae_app.console import note
 
-__all__ = ["Preparation", "Prepared", "joined", "on_table", "preparation"]
-
 Header = Annotated[
     bool | None,
     typer.Option(

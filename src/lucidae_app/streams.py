@@ -24,19 +24,6 @@ from lucidae.validation import install_command
 from lucidae_app.console import note
 from lucidae_app.preparation import Preparation
 
-__all__ = [
-    "Scheduler",
-    "SplitRows",
-    "cluster",
-    "is_large",
-    "mapped_over",
-    "n_rows_of",
-    "results_of",
-    "standardized",
-    "streamed_table",
-    "summarised_table",
-]
-
 SECONDS = 5
 """Number of seconds to wait for the answer of a Dask scheduler."""
 

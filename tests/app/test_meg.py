@@ -172,8 +172,8 @@ ERRORS = {
     "--loose 2": "--loose 2 was given, expected a number from 0 to 1, or auto.",
     "--loose 0.2 --fixed": "--fixed and --loose 0.2 were given: omit one of them.",
     "--condition left": "but a-ave.fif has the evoked responses 'simulated'",
-    "--tmin 5 --tmax 6": "--tmin 5 and --tmax 6 were given, expected two times of the evoked",
-    "--tmin 5": "--tmin 5 was given, expected a time of the evoked response, from",
+    "--tmin 5 --tmax 6": "--tmin 5 --tmax 6 was given, expected times of the evoked",
+    "--tmin 5": "--tmin 5 was given, expected times of the evoked response",
 }
 
 

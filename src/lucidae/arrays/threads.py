@@ -26,16 +26,6 @@ SPARSE_ENTRIES = 2**22
 """Smallest number of stored entries of sparse rows whose products several threads share: a product
 with one vector then takes 4 ms, and starting a thread 0.1 ms."""
 
-__all__ = [
-    "blas_threads",
-    "fork_safe",
-    "in_each_thread",
-    "in_threads",
-    "one_scipy_thread",
-    "one_thread",
-    "row_parts",
-]
-
 
 def fork_safe(lock: Any) -> Any:
     """Return `lock`, a lock of `threading`, which is free in every process forked from now on.

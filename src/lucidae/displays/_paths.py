@@ -13,6 +13,14 @@ RATES = (1e-4, 1e-3, 0.01, 0.1, 0.5, 0.9, 0.99, 0.999, 0.9999)
 """Dropout rates that are labelled on an axis of dropout rates."""
 
 
+def columns_in_use(path: Any, supports: Any) -> np.ndarray[Any, Any]:
+    """Return which columns are in the support at each noise variance of a path, as its rows."""
+    used = np.zeros(path.contributions.shape, dtype=bool)
+    for place, support in enumerate(supports):
+        used[place, support] = True
+    return used
+
+
 class NoisePathDisplay(Display):
     """Plot of the columns of a dictionary that are significant at each of several noise variances.
 
@@ -101,9 +109,7 @@ class NoisePathDisplay(Display):
         NoisePathDisplay
             The display, already drawn.
         """
-        used = np.zeros(path.contributions.shape, dtype=bool)
-        for index, support in enumerate(path.supports):
-            used[index, support] = True
+        used = columns_in_use(path, path.supports)
         peaks = np.where(used, path.contributions, 0.0).max(axis=0)
         chosen = np.flatnonzero(used.any(axis=0))
         omitted = max(chosen.size - max_columns, 0)

@@ -9,7 +9,7 @@ import numpy as np
 from scipy.spatial import ConvexHull, QhullError
 
 from lucidae.displays._fits import Display, ink, new_figure
-from lucidae.displays._paths import NoisePathDisplay
+from lucidae.displays._paths import NoisePathDisplay, columns_in_use
 
 Floats = np.ndarray[Any, Any]
 
@@ -466,9 +466,7 @@ def _path_of_sources(result: Any, path: Any, max_sources: int) -> NoisePathDispl
     contribution.
     """
     labels, own = np.asarray(result.estimate.labels), result.groups
-    used = np.zeros(path.contributions.shape, dtype=bool)
-    for place, selected in enumerate(result.estimate.selected_along(path)):
-        used[place, selected] = True
+    used = columns_in_use(path, result.estimate.selected_along(path))
     listed = np.union1d(own, labels[used.any(axis=0)]).astype(int)
     kept = np.flatnonzero(np.isin(labels, listed))
     rows = np.searchsorted(listed, labels[kept])

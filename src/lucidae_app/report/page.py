@@ -16,7 +16,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from importlib.resources import files
 from pathlib import Path
-from typing import Any, ClassVar, Protocol
+from typing import Any
 from urllib.parse import quote
 
 import jinja2
@@ -31,45 +31,43 @@ from lucidae_app.report.style import css_variables, to_svg
 SCRIPTS = ("formulas.js", "drawing.js", "views.js", "controls.js")  # each uses those before it
 
 
-class Block(Protocol):
-    """Part of a chapter; `kind` is the macro of the HTML template that renders it."""
+class Block:
+    """Part of a chapter, rendered by the macro of the template that has the name of its class."""
 
-    kind: ClassVar[str]
+    __slots__ = ()
+
+    @property
+    def kind(self) -> str:
+        """Name of the macro."""
+        return type(self).__name__.lower()
 
 
 @dataclass(frozen=True, slots=True)
-class Prose:
+class Prose(Block):
     """A paragraph of text."""
 
-    kind: ClassVar[str] = "prose"
     text: str
 
 
 class Note(Prose):
     """A highlighted paragraph with something that the reader should do or know."""
 
-    kind: ClassVar[str] = "note"
-
 
 class Code(Prose):
     """Lines of code, shown in a fixed-width font."""
 
-    kind: ClassVar[str] = "code"
-
 
 @dataclass(frozen=True, slots=True)
-class Facts:
+class Facts(Block):
     """Key numbers with their descriptions; `items` are pairs (number, description)."""
 
-    kind: ClassVar[str] = "facts"
     items: tuple[tuple[str, str], ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Grid:
+class Grid(Block):
     """A small table with a header and rows of text."""
 
-    kind: ClassVar[str] = "grid"
     header: tuple[str, ...]
     rows: tuple[tuple[str, ...], ...]
 
@@ -77,32 +75,27 @@ class Grid:
 class Answer(Prose):
     """The most important sentence of the page, in large letters."""
 
-    kind: ClassVar[str] = "answer"
-
 
 @dataclass(frozen=True, slots=True)
-class Advice:
+class Advice(Block):
     """A list below a title; `items` are pairs of a text and a command, which may be empty."""
 
-    kind: ClassVar[str] = "advice"
     title: str
     items: tuple[tuple[str, str], ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Folded:
+class Folded(Block):
     """Parts that the reader sees after a click on the title."""
 
-    kind: ClassVar[str] = "folded"
     title: str
     blocks: tuple[Block, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Card:
+class Card(Block):
     """A certificate, or another object with an HTML representation, below a label."""
 
-    kind: ClassVar[str] = "card"
     label: str
     subject: Any
     unfolded: bool = True  # if False, the reader must click on the label to see it
@@ -121,10 +114,9 @@ class Card:
 
 
 @dataclass(frozen=True, slots=True)
-class Plot:
+class Plot(Block):
     """A figure with its caption and the numbers that it shows."""
 
-    kind: ClassVar[str] = "plot"
     name: str  # name of the downloadable CSV file, without its suffix
     svg: str  # the figure as inline SVG
     caption: str  # what the figure shows and how to read it

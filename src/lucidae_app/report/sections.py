@@ -146,11 +146,16 @@ def fitted(table: Table) -> tuple[Any, bool]:
     model = LinearAutoencoder("hard_threshold", handle_missing="em" if gaps else "error")
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always", UserWarning)  # the page says that no component stands out
-        if table.moment is None:
-            model.fit(table.values)
-        else:
-            model.fit_batches(None, start=table.moment)
+        _fit(model, table)
     return model, any("noise of the same variance" in str(warning.message) for warning in caught)
+
+
+def _fit(model: Any, table: Table) -> None:
+    """Fit a model to the rows of a table, or to the moment of all rows if it has only a sample."""
+    if table.moment is None:
+        model.fit(table.values)
+    else:
+        model.fit_batches(None, start=table.moment)
 
 
 def counted(model: Any) -> int:
@@ -436,10 +441,7 @@ def dropout_section(study: Study) -> list[Block]:
     width = min(HIDDEN_UNITS, len(table.columns))
     model = DropoutAutoencoder(width, dropout=DROPOUT)
     with clock(f"dropout: exact autoencoder of width {width}"):
-        if table.moment is None:
-            model.fit(table.values)
-        else:
-            model.fit_batches(None, start=table.moment)
+        _fit(model, table)
     rates = np.linspace(0.0, 0.98, 99)
     with clock(f"dropout: the optimum at {len(rates)} dropout rates"):
         path = regularization_path(LinearProblem.autoencoder(study.moment), width, rates)
