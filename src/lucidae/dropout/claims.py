@@ -274,7 +274,7 @@ def _advice(figures: DropoutFigures, level: float, exact: bool) -> str:
         return _OTHER_WEIGHTS.format(weights="coefficients of reduced rank")
     if figures.curvature is not None and figures.curvature < -level:
         return f"The weights are at a strict saddle. {figures.reason}"
-    rounded = figures.precision > SINGLE
+    rounded = figures.judged.precision > SINGLE
     hint = " The weights are rounded to float32: give the rows as float64." if rounded else ""
     longer = f"Train longer with a decreasing learning rate; {_EXACT}"
     return (_OTHER_WEIGHTS.format(weights="weights") if exact else longer) + hint
@@ -297,7 +297,7 @@ def _lost(figures: DropoutFigures) -> str:
             "hidden units, separates them."
         )
     remedy = _REMEDY if white.squared else ""
-    if white.dropped and figures.precision > SINGLE:
+    if white.dropped and figures.judged.precision > SINGLE:
         remedy = "The inputs were rounded to float32: give the rows as float64."
     unexplained = white.energy / white.explained
     if unexplained > UNEXPLAINED:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Self
 
@@ -17,7 +16,6 @@ from lucidae.arrays import (
     Array,
     as_double,
     beside,
-    is_array,
     like,
     machine_epsilon,
     namespace,
@@ -53,7 +51,6 @@ from lucidae.dropout.network import (
     representable,
     sgd_settings,
     train,
-    weights_of,
 )
 from lucidae.dropout.path import SELECTIONS
 from lucidae.dropout.problem import DropoutObjective, LinearProblem, Weights, Whitened, host
@@ -109,37 +106,26 @@ class FactorsState(WeightsState):
             "history_": self.history,
         }
 
-    def judged_on(
-        self, data: tuple[Any, Any], attributes: Mapping[str, Any], title: str
+    def judge(
+        self, data: tuple[Any, Any], judged: Judged, shown: dict[str, Any], title: str
     ) -> Certificate:
-        """Return the certificate of the factors among attributes for a matrix X and weights."""
+        """Return the certificate of factors and attributes for a matrix X and weights of rows."""
         X, weights = data
-        left, right = weights_of(attributes)
-        settings = {"n_components_": len(right.T), "dropout_": dropout_of(self.strength)}
-        shown = {k: host(v) if is_array(v) else v for k, v in attributes.items()}
-        fitted = FittedArrays(shown, settings, machine_epsilon(self.ref))
         if self.completed:
-            expected = (len(left), len(right))
+            expected = (len(judged.left), len(judged.right))
             if tuple(X.shape) != expected:
                 raise ValueError(
                     f"X has the shape {tuple(X.shape)}, expected {expected}: give the matrix to "
                     "which the model was fitted."
                 )
-            figures = measure_completion(
-                X, left, right, self.strength, sample_weight=weights, fitted=fitted
-            )
+            figures = measure_completion(X, judged, shown, weights)
             return Certificate(title, completion_claims(figures, self.tolerance), figures.evidence)
         matrix = host(check_rows(X, accept_sparse=False, name="matrix"))
-        if weights is not None and len(left) == len(matrix):
+        if weights is not None and len(judged.left) == len(matrix):
             roots = np.sqrt(host(weights))[:, None]
-            matrix, left = matrix * roots, left * roots
-        return certificate_of(
-            matrix,
-            Judged(left, right, self.strength),
-            title=title,
-            tolerance=self.tolerance,
-            fitted=fitted,
-        )
+            matrix, judged = matrix * roots, judged._replace(left=judged.left * roots)
+        fitted = FittedArrays(shown)
+        return certificate_of(matrix, judged, title=title, tolerance=self.tolerance, fitted=fitted)
 
 
 HANDLE_MISSING = ("error", "complete")

@@ -109,15 +109,6 @@ def representable(values: Array, ref: Array, name: str, *, factor: bool = True) 
     return namespace(converted).asarray(converted, copy=True)
 
 
-def weights_of(attributes: Mapping[str, Any]) -> Weights:
-    """Return the weights U (``left_``) and V (``right_``) among attributes as NumPy arrays.
-
-    They are checked, because a user may have assigned them.
-    """
-    names = ("left_", "right_")
-    return Weights(*(host(check_rows(attributes[name], name=name)) for name in names))
-
-
 def beside_rows(fitted: Array, X: Any) -> Array:
     """Return a fitted array in the library and on the device of rows X; NumPy if X is sparse."""
     return to_numpy(fitted) if scipy.sparse.issparse(X) else beside(fitted, X)
@@ -300,9 +291,18 @@ class WeightsState(FittedState):
             )
         return self.rows.given
 
-    @abstractmethod
     def judged_on(self, data: Any, attributes: Mapping[str, Any], title: str) -> Certificate:
-        """Return the certificate of given attributes, judged on data."""
+        """Return the certificate of given attributes, which a user may have assigned, on data."""
+        left, right = (
+            host(check_rows(attributes[name], name=name)) for name in ("left_", "right_")
+        )
+        judged = Judged(left, right, self.strength, precision=machine_epsilon(self.ref))
+        shown = {k: host(v) if is_array(v) else v for k, v in attributes.items()}
+        return self.judge(data, judged, shown, title)
+
+    @abstractmethod
+    def judge(self, data: Any, judged: Judged, shown: dict[str, Any], title: str) -> Certificate:
+        """Return the certificate of weights and of the attributes that are shown, on data."""
 
 
 @dataclass(eq=False, kw_only=True)
@@ -528,16 +528,11 @@ class NetworkState(WeightsState):
             return judged_rows(self.rows.rows, targets, weights, self.centered, known)
         return passed and tested_rows(passed, None, self.n_features, self.centered)
 
-    def judged_on(
-        self, data: JudgedRows | None, attributes: Mapping[str, Any], title: str
+    def judge(
+        self, data: JudgedRows | None, judged: Judged, shown: dict[str, Any], title: str
     ) -> Certificate:
-        """Return the certificate of given attributes, judged on data."""
-        weights, precision = weights_of(attributes), machine_epsilon(self.ref)
-        judged = Judged(
-            *weights, self.strength, self.alpha, precision=precision, shrink=self.shrink
-        )
-        settings: dict[str, float] = {"n_components_": self.width}
-        shown = {k: host(v) if is_array(v) else v for k, v in attributes.items()}
+        """Return the certificate of weights and of the attributes that are shown, on data."""
+        judged = judged._replace(alpha=self.alpha, shrink=self.shrink)
         (center, offset), bias = (part[: self.n_features] for part in self.mean_parts), None
         if self.n_features is None:
             shown["mean_"] = mean = host(shown["mean_"])
@@ -546,10 +541,9 @@ class NetworkState(WeightsState):
                     f"mean_ has shape {mean.shape}, expected {center.shape}: one entry per feature."
                 )
         else:
-            settings["dropout_"] = self.dropout
             shown["coef_"], bias = self.function(shown["coef_"], shown["intercept_"])
             shown["intercept_"] = np.broadcast_to(np.ravel(shown["intercept_"]), bias.shape)
-        fitted = FittedArrays(shown, settings, precision, (center, offset), bias)
+        fitted = FittedArrays(shown, (center, offset), bias)
         return certificate_of(data, judged, title=title, tolerance=self.tolerance, fitted=fitted)
 
 

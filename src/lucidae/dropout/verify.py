@@ -182,9 +182,6 @@ class FittedArrays(NamedTuple):
     """Fitted attributes of an estimator that its certificate compares with the data."""
 
     attributes: Mapping[str, Any]  # numbers and arrays of NumPy by name, such as ``objective_``
-    # values that attributes such as ``dropout_`` repeat
-    settings: Mapping[str, float] = {}
-    precision: float = 0.0  # rounding unit of the dtype of the attributes
     # `predict` subtracts a mean of x, stored as two vectors (m,), and adds the prediction (d,) at
     # this mean, which has more digits than ``intercept_`` and follows it if a user assigned that.
     center: tuple[Matrix, Matrix] | None = None
@@ -199,13 +196,18 @@ class Judged(NamedTuple):
     strength: float
     alpha: float = 0.0  # ridge penalty on the sum of squared errors
     tied: bool = False
-    precision: float = 0.0  # rounding unit of the dtype of the inputs
+    precision: float = 0.0  # rounding unit of the dtype of the inputs and of the fitted attributes
     shrink: bool = True  # whether they are those of dropout, not of reduced-rank regression
 
     @property
     def width(self) -> int:
         """The number r of hidden units."""
         return int(self.left.shape[1])
+
+    @property
+    def settings(self) -> dict[str, float]:
+        """Values that the attributes ``n_components_`` and ``dropout_`` repeat."""
+        return {"n_components_": self.width, "dropout_": self.strength / (1.0 + self.strength)}
 
 
 class RowFactor(NamedTuple):
@@ -711,7 +713,6 @@ class DropoutFigures:
     reason: str  # why the curvature was not measured
     attributes: Ball | None  # largest relative difference of a fitted attribute, and which one
     attribute: str
-    precision: float
     evidence: dict[str, Any]
 
     def vague(self, tolerance: float) -> bool:
@@ -740,15 +741,7 @@ def _optimum(white: White, strength: float, width: int, tied: bool) -> Optimum:
         values, left = np.clip(values[::-1], 0.0, None), left[:, ::-1]
         right, missing = left.T, float((target**2).sum() - (values**2).sum())
     else:
-        # ‖Mw‖ is accurate where the eigenvalue of the Gram matrix, its square, is not.
-        wide = target.shape[0] < target.shape[1]
-        _, first = scipy.linalg.eigh(target @ target.T if wide else target.T @ target)
-        second = target.T @ first if wide else target @ first
-        values = np.linalg.norm(second, axis=0)
-        order = np.argsort(-values, kind="stable")
-        values, first, second = values[order], first[:, order], second[:, order]
-        second = second / _nonzero(values)
-        left, right = (first, second.T) if wide else (second, first.T)
+        left, values, right = scipy.linalg.svd(target, full_matrices=False)
     level = threshold(values[:width], strength, width)
     tail = float((values[width:] ** 2).sum()) + white.rest
     value = smallest_loss(values[:width], tail + missing, strength, width)
@@ -852,7 +845,8 @@ def _measured(
     def excess(total: float) -> Ball:
         """Return ψ² over total²/r, minus 1."""
         value = width * float(((scores / total) ** 2).sum()) - 1.0 if total > 0 else math.inf
-        return _quadratic(value, uneven) if present else Ball(0.0, uneven)
+        # It is quadratic in the scores, and zero at its minimum.
+        return Ball(value, _square(value, uneven)) if present else Ball(0.0, uneven)
 
     # A gap of ε implies a distance of the product of at most far · √ε, and a variance of the
     # scores and an excess of the path norm of at most unequal · ε.
@@ -877,7 +871,6 @@ def _measured(
         reason=reason,
         attributes=worst,
         attribute=attribute,
-        precision=0.0 if fitted is None else fitted.precision,
         evidence=_evidence(white, best, judged, total.value, scores, sizes),
     )
 
@@ -885,11 +878,6 @@ def _measured(
 def _square(square: float, error: float) -> float:
     """Return a bound on the error of a number whose square root has the given error."""
     return 2.0 * math.sqrt(max(square, 0.0)) * error + error**2
-
-
-def _quadratic(value: float, error: float) -> Ball:
-    """Return a value that is zero at its minimum and quadratic in numbers with a given error."""
-    return Ball(value, 2 * error * math.sqrt(max(value, 0.0)) + error**2)
 
 
 def _count(values: Matrix, level: float, negligible: float) -> int:
@@ -962,7 +950,7 @@ def compared(
 
     NaN counts as infinite.
     """
-    unit, width, precision, values = white.unit, judged.width, fitted.precision, best.values
+    unit, width, precision, values = white.unit, judged.width, judged.precision, best.values
     shown = fitted.attributes
     top = float(values.max(initial=0.0)) or 1.0
     error = (doubt + math.sqrt(white.lost)) / top  # also of directions that count as constant
@@ -994,15 +982,16 @@ def compared(
     scale = min(scale, white.energy or 1.0) or 1.0
     objective = abs(float(shown["objective_"]) / unit / unit - loss.value) / scale
     found += [("objective_", Ball(objective, loss.error / scale))]
-    for name, value in fitted.settings.items():
-        found += [(name, Ball(abs(float(shown[name]) - value) / (abs(value) or 1.0)))]
+    for name, value in judged.settings.items():
+        if name in shown:
+            found += [(name, Ball(abs(float(shown[name]) - value) / (abs(value) or 1.0)))]
     found += _of_function(fitted, judged, white)
     return [(name, ball if math.isfinite(ball.value) else Ball(math.inf)) for name, ball in found]
 
 
 def _of_function(fitted: FittedArrays, judged: Judged, white: White) -> list[tuple[str, Ball]]:
     """Return relative differences of ``coef_``, ``intercept_`` and ``mean_``."""
-    rows, precision, shown = white.rows, fitted.precision, fitted.attributes
+    rows, precision, shown = white.rows, judged.precision, fitted.attributes
     found: list[tuple[str, Any, Any]] = []
     if rows is None:
         return []

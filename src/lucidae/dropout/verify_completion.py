@@ -9,6 +9,7 @@ singular values of R Uᵀ with V = QR, and the spectral norm of the residual fro
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -16,7 +17,7 @@ import scipy.sparse
 
 from lucidae.certificates.bounds import gamma
 from lucidae.certificates.rows import RowMatrix, complement_bound
-from lucidae.dropout.verify import FittedArrays
+from lucidae.dropout.verify import Judged
 
 Matrix = np.ndarray[Any, Any]
 
@@ -62,15 +63,12 @@ class CompletionFigures(NamedTuple):
 
 
 def measure_completion(
-    X: Any,
-    left: Any,
-    right: Any,
-    strength: float,
-    *,
-    sample_weight: Any = None,
-    fitted: FittedArrays,
+    X: Any, judged: Judged, shown: Mapping[str, Any], sample_weight: Any = None
 ) -> CompletionFigures:
-    """Return values measured for the certificate of factors of a matrix with missing entries."""
+    """Return values measured for the certificate of factors of a matrix with missing entries.
+
+    `shown` are the fitted attributes by name.
+    """
     # 1) The observed entries of M, of a dense matrix with NaN or of a sparse one, and the factors
     n, m = shape = tuple(X.shape)
     if scipy.sparse.issparse(X):
@@ -87,10 +85,10 @@ def measure_completion(
     # Division by a power of two is exact.
     unit = 2.0 ** math.frexp(float(np.max(np.abs(values), initial=0.0)) or 1.0)[1]
     values = values / unit
-    U, V = (np.asarray(part, dtype=float) / math.sqrt(unit) for part in (left, right))
+    U, V = (part / math.sqrt(unit) for part in (judged.left, judged.right))
     U = U * roots[:, None]
     # 2) The residual, the loss and the nuclear norm
-    width = U.shape[1]
+    width, strength, coarse = judged.width, judged.strength, 64 * judged.precision
     penalty, step, residual = strength / width, max(1, CHUNK // max(width, 1)), values.copy()
     for start in range(0, len(values), step):
         part = slice(start, start + step)
@@ -100,7 +98,7 @@ def measure_completion(
     value = float(residual @ residual) + strength * lengths
     sizes = np.linalg.svd(np.linalg.qr(V)[1] @ U.T, compute_uv=False)
     norm, top = float(np.sum(sizes)), float(sizes.max(initial=0.0))
-    limit = max(ZERO, 64 * fitted.precision) * top
+    limit = max(ZERO, coarse) * top
     rank, level = int(np.count_nonzero(sizes > limit)), penalty * norm
     # 3) The lower bound max over t of 2t⟨G, M⟩ − t²(‖G‖² + ‖G‖₂²/μ) on the loss
     G = scipy.sparse.csr_array((residual, (rows, columns)), shape=shape)
@@ -114,7 +112,6 @@ def measure_completion(
     scale = sum(float(np.linalg.norm(part)) for part in (*pulls, *pushes)) or 1.0
     slope = math.hypot(*(float(np.linalg.norm(a - b)) for a, b in zip(pulls, pushes, strict=True)))
     # 5) The fitted attributes; a singular value close to the limit may count as zero or not.
-    shown = fitted.attributes
     given, count = np.asarray(shown["singular_values_"], dtype=float), int(shown["rank_"])
     least, most = (np.count_nonzero(sizes > factor * limit) for factor in (10, 0.1))
     difference = math.inf
@@ -124,12 +121,12 @@ def measure_completion(
                 (float(shown["objective_"]), value * unit**2),
                 (float(shown["threshold_"]), level * unit),
                 *zip(given, (sizes[:count] + level) * unit, strict=True),
-                *((float(shown[name]), wanted) for name, wanted in fitted.settings.items()),
+                *((float(shown[name]), wanted) for name, wanted in judged.settings.items()),
             ]
         )
         differences = np.abs(found - truth) / np.where(truth == 0, 1.0, np.abs(truth))
         worst = float(np.max(differences))  # NaN if one of them is NaN
-        difference = math.inf if math.isnan(worst) else max(worst - 32 * fitted.precision, 0.0)
+        difference = math.inf if math.isnan(worst) else max(worst - coarse / 2, 0.0)
     used = roots[rows] > 0
     share = len(rows) / (n * m)
     return CompletionFigures(
@@ -144,7 +141,7 @@ def measure_completion(
         share,
         difference,
         8 * gamma(len(rows)) * (value + energy) / energy,
-        fitted.precision,
+        judged.precision,
         {
             "relative_loss": value / energy,
             "relative_lower_bound": value / energy - gap,
