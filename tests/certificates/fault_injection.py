@@ -54,7 +54,6 @@ READING = {
     "as_double",
     "as_float",
     "as_plain",
-    "checked_columns",
     "checked_noise",
     "checked_targets",
     "dense_if_small",

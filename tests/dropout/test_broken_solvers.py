@@ -213,7 +213,6 @@ FUNCTIONS = {
     "moments": (
         problem.joint_moment,
         problem._joined,
-        problem._second,
         problem.LinearProblem.from_moment.__func__,
         problem.LinearProblem.autoencoder.__func__,
         NetworkState.centers,

@@ -61,11 +61,6 @@ class Kind(StrEnum):
     EQUALIZED_SADDLE = "strict saddle: equalized"
     NOT_CRITICAL = "not critical"
 
-    @property
-    def is_saddle(self) -> bool:
-        """Whether the point is a strict saddle: critical, with a negative Hessian eigenvalue."""
-        return self in (Kind.UNEQUALIZED_SADDLE, Kind.EQUALIZED_SADDLE)
-
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Classification:

@@ -45,7 +45,6 @@ from lucidae.dropout.problem import (
     DropoutObjective,
     LinearProblem,
     Passed,
-    RowMean,
     Weights,
     Whitened,
     host,
@@ -271,25 +270,21 @@ class WeightsState(FittedState):
         with _READING:
             if self._certificate is not None:  # by another thread
                 return self._certificate
-            if not self.rows_unchanged and not self.knows_without_rows:
+            data = self.judged_rows()
+            if data is None and self.rows is not None:
                 claim = undecided("optimum", "the fitted weights are optimal", "", CHANGED_ROWS)
                 return Certificate(title, (claim,))
-            found = self.judged_on(self.judged_rows(), self.compute_attributes(), title)
+            found = self.judged_on(data, self.compute_attributes(), title)
             self.rows = self.targets = None
             return found
 
-    @property
-    def knows_without_rows(self) -> bool:
-        """Whether the certificate can be computed without the rows that are referred to."""
-        return False
-
     def judged_rows(self) -> Any:
-        """Return what the certificate needs of the rows that are referred to."""
+        """Return what the certificate needs of the rows; None if they were changed."""
         if self.rows is None:
             raise ValueError(
                 "no certificate was computed by fit: call lucidae.certify(estimator, X)."
             )
-        return self.rows.given
+        return self.rows.given if self.rows_unchanged else None
 
     def judged_on(self, data: Any, attributes: Mapping[str, Any], title: str) -> Certificate:
         """Return the certificate of given attributes, which a user may have assigned, on data."""
@@ -336,11 +331,6 @@ class NetworkState(WeightsState):
     @property
     def problem(self) -> LinearProblem:
         """The second moments of inputs and outputs, without the ridge penalty."""
-        if isinstance(self.moment, RowMean):
-            raise ValueError(
-                f"fit does not store the second moment of as many as {self.moment.n_features} "
-                "features: call lucidae.certify(estimator, X) with the rows X."
-            )
         if self.n_features is None:
             return LinearProblem.autoencoder(self.moment)
         return LinearProblem.from_moment(
@@ -511,17 +501,10 @@ class NetworkState(WeightsState):
         self.sketch_referred()
         super().settle()
 
-    @property
-    def knows_without_rows(self) -> bool:
-        """Whether there is a sketch, by which the moment is judged if rows were changed."""
-        return self.sketch is not None
-
     def judged_rows(self) -> JudgedRows | None:
         """Return the moment with the sketch that tests it, and the rows if they are referred to."""
         self.sketch_referred()
-        passed = None
-        if self.sketch is not None and isinstance(self.moment, SecondMoment):
-            passed = Passed(self.moment, self.sketch, self.scales)
+        passed = None if self.sketch is None else Passed(self.moment, self.sketch, self.scales)
         if self.rows is not None and self.rows_unchanged:
             targets, weights = self.targets and self.targets.rows, self.rows.weights
             known = None if self.keeps_certificate else passed

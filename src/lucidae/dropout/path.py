@@ -29,8 +29,7 @@ from lucidae.arrays import (
 from lucidae.cards import card, table
 from lucidae.dropout.problem import (
     LinearProblem,
-    as_columns,
-    checked_columns,
+    checked_targets,
     host,
     is_wide,
     joint_moment,
@@ -52,7 +51,6 @@ from lucidae.validation import (
     check_rows,
     check_verbose,
     check_weights,
-    real_array,
 )
 
 __all__ = [
@@ -371,7 +369,7 @@ def rank_path(
     """
     verbose = check_verbose(verbose)
     X = check_rows(X)
-    Y = checked_columns(X, check_rows(as_columns(real_array(y, "y")), name="y"))
+    Y = checked_targets(X, y)
     weights = check_weights(sample_weight, X)
     centered = check_flag(fit_intercept, "fit_intercept")
     alpha, jobs = check_number(alpha, "alpha", low=0.0), check_jobs(n_jobs)
@@ -379,9 +377,6 @@ def rank_path(
     width = most
     if max_rank is not None:
         width = check_integer(max_rank, "max_rank", low=1, high=most, others=" or None")
-    options: dict[str, Any] = {
-        "centered": centered, "shrinks": False, "alpha": alpha, "n_jobs": jobs
-    }  # fmt: skip
     validated = None
     with elapsed_on(X, "rank_path", verbose):
         problem, moment = rows_problem(X, Y, weights, centered=centered)
@@ -390,7 +385,9 @@ def rank_path(
         found = assemble(white, leading_svd(white.matrix, width + 1), 0.0, width, shrinks=False)
         left, right = (host(part) for part in found.weights)
         if cv is not None:
-            validated, _ = cross_validate(X, Y, weights, cv, width, **options)
+            validated, _ = cross_validate(
+                X, Y, weights, cv, width, centered=centered, shrinks=False, alpha=alpha, n_jobs=jobs
+            )
     values = np.zeros(width)
     values[: found.singular_values.shape[0]] = host(found.singular_values)
     # Rank k has the smallest loss with the ridge penalty, found.value, plus the squares of the

@@ -37,7 +37,6 @@ from lucidae.arrays import (
     eigh_descending,
     eye_like,
     is_array,
-    is_numpy,
     largest,
     like,
     machine_epsilon,
@@ -55,9 +54,9 @@ from lucidae.base import reference_array
 from lucidae.certificates.sketch import Sketch, column_scales, sketch_pairs
 from lucidae.moments import SecondMoment
 from lucidae.rows.kinds import AlignedBlocks
-from lucidae.rows.operator import STORED_FEATURES, RowOperator, centred_block
+from lucidae.rows.operator import STORED_FEATURES, RowOperator, centred_block, stacked
 from lucidae.rows.passes import fold, nothing_read
-from lucidae.validation import check_rows
+from lucidae.validation import check_rows, explained_refusals, real_array
 
 
 def host(values: Any) -> np.ndarray[Any, Any]:
@@ -172,7 +171,7 @@ class LinearProblem:
     def from_moment(
         cls,
         moment: SecondMoment,
-        n_features: int,
+        n_features: int | None,
         *,
         centered: bool = True,
         root: Array | None = None,
@@ -183,20 +182,31 @@ class LinearProblem:
         If `centered`, the mean is subtracted: optimal biases of both layers remove the means of the
         hidden units and of the outputs. `precision` is the rounding unit of the inputs' dtype.
         """
-        second = _second(moment, centered)
-        inputs, outputs = second[:n_features, :n_features], second[n_features:, n_features:]
-        resolution = 0.0
+        mean, second = moment.mean, moment.covariance
+        if centered:  # constant columns get zeros
+            varies = varying(diagonal(second), mean)
+            second = second * varies[:, None] * varies[None, :]
+        else:
+            with np.errstate(over="ignore"):
+                second = second + mean[:, None] * mean[None, :]
+            if not math.isfinite(largest(second)):
+                raise ValueError(
+                    "the squares of X overflow double precision: the largest entry of its mean is "
+                    f"{largest(mean):.3g}. Divide X (and y) by a constant first."
+                )
+            mean = 0.0 * mean
+        own, targets = slice(n_features), slice(n_features or 0, None)
+        inputs, outputs, resolution = second[own, own], second[targets, targets], 0.0
         if precision > SINGLE:
-            mean = moment.mean[:n_features] * float(centered)
             # With the rounding unit ε, a standardised input of variance d² and mean square q has
             # rounding errors of up to ε√q/(2d), so that no direction has more than ε/2 · √(Σ q/d²)
             # by rounding alone; four times this is the resolution.
             squares = diagonal(inputs)
-            ratios = 1.0 + mean**2 / where_set(squares, squares <= 0, 1.0)
+            ratios = 1.0 + mean[own] ** 2 / where_set(squares, squares <= 0, 1.0)
             total = scalar(namespace(ratios).sum(where_set(ratios, squares <= 0, 0.0)))
             resolution = 2.0 * precision * math.sqrt(total)
         return cls(
-            second[n_features:, :n_features],
+            second[targets, own],
             inputs,
             scalar(trace(outputs)),
             root,
@@ -208,8 +218,7 @@ class LinearProblem:
     @classmethod
     def autoencoder(cls, moment: SecondMoment, *, centered: bool = True) -> Self:
         """Return the problem whose output is its input x, from the second moment of x."""
-        second = _second(moment, centered)
-        return cls(second, second, scalar(trace(second)), n_rows=moment.weight - centered)
+        return cls.from_moment(moment, None, centered=centered)
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -219,22 +228,6 @@ class LinearProblem:
     def through_inputs(self, right: Array) -> Array:
         """Return C V for incoming weights V."""
         return right if self.inputs is None else self.inputs @ right
-
-
-def _second(moment: SecondMoment, centered: bool) -> Array:
-    """Return the second moment about the mean, with zeros for constant columns, or about zero."""
-    mean, second = moment.mean, moment.covariance
-    if centered:
-        varies = varying(diagonal(second), mean)
-        return second * varies[:, None] * varies[None, :]
-    with np.errstate(over="ignore"):
-        second = second + mean[:, None] * mean[None, :]
-    if not math.isfinite(largest(second)):
-        raise ValueError(
-            "the squares of X overflow double precision: the largest entry of its mean is "
-            f"{largest(mean):.3g}. Divide X (and y) by a constant first."
-        )
-    return second
 
 
 def varying(variances: Array, mean: Array) -> Array:
@@ -457,16 +450,9 @@ def ridged(problem: LinearProblem | WideRows, penalty: float) -> LinearProblem |
     root, size = problem.root, problem.inputs.shape[0]
     if root is not None:
         added = eye_like(root.shape[1], root)[:size, :] * (penalty**0.5 * varies)[:, None]
-        root = triangle(namespace(root).concat([root, added], axis=0))
+        root = stacked(root, added)
     inputs = add_diagonal(problem.inputs, penalty * varies)
     return replace(problem, inputs=inputs, root=root)
-
-
-def triangle(rows: Array) -> Array:
-    """Return the triangular factor R of the QR factorisation of `rows`."""
-    if is_numpy(rows):
-        return np.linalg.qr(rows, mode="r")
-    return namespace(rows).linalg.qr(rows)[1]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -560,7 +546,7 @@ def rows_problem(
     precision = machine_epsilon(reference_array(X))
     problem = LinearProblem.from_moment(moment, X.shape[1], centered=centered, precision=precision)
     if is_ill_conditioned(problem):
-        root = row_root(X, as_columns(Y), weights, moment, centered=centered)
+        root = row_root(X, Y, weights, moment, centered=centered)
         problem = replace(problem, root=root)
     return problem, moment
 
@@ -573,8 +559,8 @@ def is_ill_conditioned(problem: LinearProblem) -> bool:
 
 def joint_moment(X: Any, Y: Any, weights: Array | None = None) -> SecondMoment:
     """Return the second moment of the rows of [X | Y]; a sparse X stays sparse."""
-    Y = checked_columns(X, Y)
-    moment = None
+    Y, moment = as_columns(Y), None
+    _refuse_overflow(Y)
     for start in range(0, X.shape[0], BLOCK_ROWS):
         rows = slice(start, start + BLOCK_ROWS)
         part = None if weights is None else weights[rows]
@@ -598,20 +584,31 @@ def _joined(X: Any, Y: Array, rows: slice) -> Any:
     return namespace(X).concat([inputs, outputs], axis=1)
 
 
-def checked_columns(X: Any, Y: Any) -> Array:
-    """Return the targets Y as columns; as many rows as X, and no squares that overflow."""
-    Y = as_columns(Y)
+def checked_targets(X: Any, y: Any) -> Array:
+    """Return the targets y as finite columns, one row per row of X, in the array library of X."""
+    if y is None:
+        raise ValueError("a regression requires y to be passed, but the target y is None.")
+    with explained_refusals(y=y):
+        given = np.asarray(y) if hasattr(y, "columns") else y
+        if given is not y and given.dtype == object:  # text is refused, None becomes NaN
+            given = given.astype(np.float64)
+        Y = as_columns(real_array(given, "y"))
+        Y = check_rows(Y if scipy.sparse.issparse(X) else beside(Y, X), name="y")
     if Y.shape[0] != X.shape[0]:
         raise ValueError(
             f"X has {X.shape[0]} rows and y has {Y.shape[0]}: give one row of y per row of X."
         )
+    _refuse_overflow(Y)
+    return Y
+
+
+def _refuse_overflow(Y: Array) -> None:
+    """Raise an error if the squares of targets overflow."""
     if largest(Y) > LARGEST_ENTRY:
-        check_rows(Y, name="y")  # infinity is not an overflow
         raise ValueError(
             f"the squares of y overflow double precision: its largest entry is {largest(Y):.3g}, "
             f"expected at most {LARGEST_ENTRY:g}. Divide y by a constant first."
         )
-    return Y
 
 
 def as_columns(Y: Any) -> Array:
@@ -647,17 +644,11 @@ def row_root(
         joined = _joined(X, Y, slice(start, start + step))
         rows = centred_block(joined, moment.center * float(centered))
         rows = rows - moment.offset if centered else rows
-        xp = namespace(rows)
         if weights is not None:
-            rows = rows * xp.sqrt(like(weights[start : start + step], rows))[:, None]
-        rows = rows / moment.weight**0.5
-        total = triangle(rows if total is None else xp.concat([total, rows], axis=0))
+            own = like(weights[start : start + step], rows)
+            rows = rows * namespace(rows).sqrt(own)[:, None]
+        total = stacked(total, rows / moment.weight**0.5)
     return total * varying(diagonal(moment.covariance), moment.mean) if centered else total
-
-
-def stacked_root(first: Array, second: Array) -> Array:
-    """Return the triangular factor of rows from those of two parts of them."""
-    return triangle(namespace(first).concat([first, second], axis=0))
 
 
 def take(values: Any, indices: np.ndarray[Any, Any], axis: int = 0) -> Any:
@@ -724,8 +715,8 @@ class WideRows:
     ) -> tuple[WideRows, RowMean]:
         """Return the problem, and the mean of the rows [x | y]."""
         m = X.shape[1]
-        Y = as_double(checked_columns(X, Y))
-        Y = to_numpy(Y) if scipy.sparse.issparse(X) else beside(Y, X)
+        Y = as_double(Y)
+        Y = to_numpy(Y) if scipy.sparse.issparse(X) else Y
         if weights is not None:
             positive = np.flatnonzero(to_numpy(weights) > 0)
             X, Y, weights = (take(part, positive) for part in (X, Y, weights))
@@ -757,7 +748,7 @@ class WideRows:
         least = squares > level * squares[0]
         if rows.can_factor and bool(xp.any(least & (squares < squares[0] / GRAM_CONDITION))):
             dense = centred_block(data, center) * roots[:, None]
-            P, scales, _ = svd_thin(triangle(dense.mT).mT)
+            P, scales, _ = svd_thin(stacked(None, dense.mT).mT)
             squares, level = scales * scales, level * level
         count = int(xp.sum(xp.astype(squares > level * squares[0], xp.int64)))
         if not count or not varies[:m].any():

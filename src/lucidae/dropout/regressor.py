@@ -16,11 +16,8 @@ from sklearn.utils.validation import check_is_fitted
 
 from lucidae.arrays import (
     Array,
-    as_float,
-    beside,
     is_array,
     like,
-    namespace,
     to_numpy,
 )
 from lucidae.base import (
@@ -48,14 +45,13 @@ from lucidae.dropout.path import (
 )
 from lucidae.dropout.problem import (
     RowMean,
-    as_columns,
+    checked_targets,
     host,
     is_ill_conditioned,
     joint_moment,
     read_passed,
     row_root,
     rows_problem,
-    stacked_root,
 )
 from lucidae.dropout.solvers import hidden_width
 from lucidae.dropout.standard_errors import fitted_value_errors
@@ -64,38 +60,15 @@ from lucidae.iteration import progress_bars
 from lucidae.iteration.progress import timed_fit
 from lucidae.moments import SecondMoment
 from lucidae.rows.kinds import check_batch, in_memory, loaded
+from lucidae.rows.operator import stacked
 from lucidae.rows.passes import by_blocks, fold
 from lucidae.validation import (
     check_flag,
     check_jobs,
     check_number,
-    check_rows,
     check_weights,
-    explained_refusals,
     real_array,
 )
-
-
-def checked_targets(y: Any, X: Array) -> Array:
-    """Return the targets y in the array library of X, after checking them.
-
-    They must be finite and have one entry or row per row of X.
-    """
-    if y is None:
-        raise ValueError("DropoutRegressor requires y to be passed, but the target y is None.")
-    given, y = y, as_float(real_array(y, "y"))
-    y = y if scipy.sparse.issparse(X) else beside(y, X)
-    xp = namespace(y)
-    if y.ndim not in (1, 2) or y.shape[0] != X.shape[0] or 0 in y.shape:
-        raise ValueError(
-            f"y has shape {tuple(y.shape)}, expected ({X.shape[0]},) or ({X.shape[0]}, n_targets)."
-        )
-    if not bool(xp.all(xp.isfinite(y))):
-        with explained_refusals(y=given):
-            bad = "NaN" if bool(xp.any(xp.isnan(y))) else "infinity"
-            raise ValueError(f"Input y contains {bad}.")
-    return y
-
 
 LARGEST_ALPHA = 1e100
 """Largest ridge penalty that is accepted; products of much larger ones with the data overflow."""
@@ -337,16 +310,16 @@ class DropoutRegressor(NetworkMixin, MultiOutputMixin, RegressorMixin, BaseEstim
         if not (in_memory(X, rows_drawn=drawn) and in_memory(y) and in_memory(sample_weight)):
             return self.fit_batches(X, y, sample_weight)
         self._store_target_names(y)
-        X = validated_rows(self, X, reset=True)
-        y, weights = checked_targets(y, X), check_weights(sample_weight, X)
+        X, flat = validated_rows(self, X, reset=True), np.ndim(y) == 1
+        Y, weights = checked_targets(X, y), check_weights(sample_weight, X)
         centered, jobs = check_flag(self.fit_intercept, "fit_intercept"), check_jobs(self.n_jobs)
-        columns, cv, total = as_columns(y), None, None
-        dropout, width = self._network(columns.shape[1], chosen=rule is not None)
+        cv = total = None
+        dropout, width = self._network(Y.shape[1], chosen=rule is not None)
         if rule is not None:
             bars = progress_bars("cross-validation", self.verbose)
             cv, total = cross_validate(
                 X,
-                columns,
+                Y,
                 weights,
                 self.cv,
                 width,
@@ -359,14 +332,14 @@ class DropoutRegressor(NetworkMixin, MultiOutputMixin, RegressorMixin, BaseEstim
             selected = rule(cv)
             dropout, width = (selected, width) if self.shrink else (0.0, int(selected))
         # Folds that partition the rows have the moment of all rows already.
-        problem, moment = rows_problem(X, columns, weights, centered=centered, moment=total)
-        state = self._unsolved(moment, dropout, width, y.ndim == 1, reference_array(X), cv)
+        problem, moment = rows_problem(X, Y, weights, centered=centered, moment=total)
+        state = self._unsolved(moment, dropout, width, flat, reference_array(X), cv)
         state.root = getattr(problem, "root", None)
         if trains:
-            state.train(self, settings, (X, columns, weights), problem)
+            state.train(self, settings, (X, Y, weights), problem)
         else:
             state.solve(problem)
-        state.refer(X, columns, weights, type(self).__name__)
+        state.refer(X, Y, weights, type(self).__name__)
         _ = state.attributes
         self._state = state
         return self
@@ -419,7 +392,7 @@ class DropoutRegressor(NetworkMixin, MultiOutputMixin, RegressorMixin, BaseEstim
         # An iterator can be read once only, so that its moment alone is used.
         if start is None and data.repeatable and is_ill_conditioned(state.problem):
             factor = partial(row_root, moment=moment, centered=centered)
-            state.root = fold(data, factor, stacked_root, verbose=verbose)
+            state.root = fold(data, factor, stacked, verbose=verbose)
         return state
 
     @available_if(merges_moments)
@@ -447,11 +420,10 @@ class DropoutRegressor(NetworkMixin, MultiOutputMixin, RegressorMixin, BaseEstim
         check_batch(X)
         first = not self.__sklearn_is_fitted__()
         X = validated_rows(self, X, reset=first)
-        y, weights = checked_targets(y, X), check_weights(sample_weight, X)
-        columns = as_columns(y)
-        moment, network = joint_moment(X, columns, weights), self._network(columns.shape[1])
-        state = self._unsolved(moment, *network, y.ndim == 1, reference_array(X))
-        self._keep_batch(state, X, columns, weights)
+        Y, weights = checked_targets(X, y), check_weights(sample_weight, X)
+        moment, network = joint_moment(X, Y, weights), self._network(Y.shape[1])
+        state = self._unsolved(moment, *network, np.ndim(y) == 1, reference_array(X))
+        self._keep_batch(state, X, Y, weights)
         return self
 
     @by_blocks
@@ -487,7 +459,6 @@ class DropoutRegressor(NetworkMixin, MultiOutputMixin, RegressorMixin, BaseEstim
         errors = fitted_value_errors(
             state.problem,
             state.alpha,
-            float(state.moment.weight),
             strength=state.strength,
             width=state.width,
             centered=state.centered,
@@ -653,9 +624,6 @@ class DropoutRegressor(NetworkMixin, MultiOutputMixin, RegressorMixin, BaseEstim
                 "X was given without y: a DropoutRegressor is certified on X and y, give both."
             )
         check_is_fitted(self)
-        if in_memory(X) and in_memory(y):
-            X = check_rows(X)
-            y = as_columns(checked_targets(y, X))
         return self._certificate_on(given_rows(X, y, sample_weight, centered=self._state.centered))
 
     def __sklearn_tags__(self) -> Tags:

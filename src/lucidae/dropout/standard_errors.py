@@ -125,7 +125,10 @@ class FittedValueErrors:
 
 
 def noise_covariance(problem: LinearProblem, weight: float) -> tuple[Matrix, float]:
-    """Return the covariance S of the errors of the targets, and its degrees of freedom."""
+    """Return the covariance S of the errors of the targets, and its degrees of freedom.
+
+    `weight` is the sum of the weights of the rows.
+    """
     assert problem.outputs is not None
     assert problem.n_rows is not None
     white = whiten(problem)
@@ -145,18 +148,14 @@ def noise_covariance(problem: LinearProblem, weight: float) -> tuple[Matrix, flo
 
 
 def fitted_value_errors(
-    plain: LinearProblem,
-    alpha: float,
-    weight: float,
-    *,
-    strength: float,
-    width: int,
-    centered: bool,
+    plain: LinearProblem, alpha: float, *, strength: float, width: int, centered: bool
 ) -> FittedValueErrors:
     """Return the derivative from which the standard errors of fitted values are computed.
 
     The strength of dropout is zero in reduced-rank regression, which keeps values as they are.
     """
+    assert plain.n_rows is not None
+    weight = plain.n_rows + centered
     covariance, degrees = noise_covariance(plain, weight)
     noise, white = covariance / weight, whiten(ridged(plain, alpha / weight))
     lift = host(white.lift)

@@ -256,7 +256,7 @@ class _RowsInMemory(RowOperator):
                 rest = rest + own @ rows
                 if not first:
                     rows = rows * namespace(mean).sqrt(own)[:, None]
-                    found = rows if n <= m else _stacked(found, rows)
+                    found = rows if n <= m else stacked(found, rows)
             mean = mean + rest
         assert found is not None, "there is at least one row"
         return found
@@ -437,7 +437,7 @@ def centred_block(X: Any, mean: Array) -> Array:
     return like(as_double(rows), mean) - mean
 
 
-def _stacked(upper: Array | None, lower: Array) -> Array:
+def stacked(upper: Array | None, lower: Array) -> Array:
     """Return the triangle R of a QR factorisation of `upper` above `lower`."""
     xp = namespace(lower)
     rows = lower if upper is None else xp.concat([upper, lower], axis=0)
@@ -507,13 +507,13 @@ class _Factor(NamedTuple):
 
     def merge(self, other: _Factor) -> _Factor:
         """Return the sums of the rows of both."""
-        return _Factor(self.weight + other.weight, _stacked(self.triangle, other.triangle))
+        return _Factor(self.weight + other.weight, stacked(self.triangle, other.triangle))
 
 
 def _block_factor(center: Vector, offset: Vector, X: Any, _targets: Any, weights: Any) -> _Factor:
     rows = to_numpy(centred_block(X, like(center, np.empty(0)))) - offset
     shares = np.ones(len(rows)) if weights is None else to_numpy(weights)
-    triangle = _stacked(None, rows * np.sqrt(shares)[:, None])
+    triangle = stacked(None, rows * np.sqrt(shares)[:, None])
     return _Factor(float(shares.sum()), triangle)
 
 
