@@ -329,8 +329,8 @@ def _rank(figures: DropoutFigures, level: float, text: Claim, advice: str) -> Cl
         )
         return replace(text, advice=why)
     same = rank == optimal
-    found: Any = {"value": rank, "threshold": optimal, "holds": same}
-    return replace(text, **found, advice="" if same else advice)
+    why = "" if same else advice
+    return replace(text, value=rank, threshold=optimal, holds=same, advice=why)
 
 
 def _curvature(
@@ -352,8 +352,7 @@ def _attributes(figures: DropoutFigures, found: Ball, text: Claim) -> Claim:
     """Return the claim that the fitted attributes agree with weights and data."""
     if math.isfinite(found.value) and found.error > 1.0:
         why = f"Rounding errors are too large to judge {figures.attribute}. {_REMEDY}"
-        known: Any = {"value": found.value, "threshold": ATTRIBUTES}
-        return replace(text, **known, advice=why, undecided=True)
+        return replace(text, value=found.value, threshold=ATTRIBUTES, advice=why, undecided=True)
     why = (
         f"{figures.attribute} belongs to other weights or data, or was assigned after the fit. "
         "Call fit again."
@@ -625,19 +624,22 @@ COMPLETION = {
 """Statement and reference of the claims about a completed matrix."""
 
 
-def completion_claims(figures: CompletionFigures, tolerance: float) -> tuple[Claim, ...]:
+def completion_claims(
+    figures: CompletionFigures, judged: Judged, tolerance: float
+) -> tuple[Claim, ...]:
     """Return the claims about a completed matrix.
 
     The tolerance is increased for factors of type float32, whose rounding changes the residual.
     """
-    tolerance = max(tolerance, 64 * figures.precision)
-    level, width = math.sqrt(tolerance), figures.width
+    coarse = 64 * judged.precision
+    tolerance = max(tolerance, coarse)
+    level, width = math.sqrt(tolerance), judged.width
     texts = {name: Claim(name, *words) for name, words in COMPLETION.items()}
 
-    def judged(name: str, value: float, limit: float, advice: str) -> Claim:
+    def compared(name: str, value: float, limit: float, advice: str) -> Claim:
         return texts[name].judged(Ball(value, figures.error), limit, advice)
 
-    gap = judged("gap", figures.gap, tolerance, _AGAIN)
+    gap = compared("gap", figures.gap, tolerance, _AGAIN)
     # The lower bound on the loss holds for matrices of any rank, so that factors with a limited
     # number of columns may be optimal without attaining it. If a column were zero, the loss could
     # be decreased by this column, unless the bound is attained.
@@ -658,14 +660,15 @@ def completion_claims(figures: CompletionFigures, tolerance: float) -> tuple[Cla
         "the completed matrix is zero there."
     )
     empty = empty if figures.empty_rows or figures.empty_columns else ""
-    limit = max(ATTRIBUTES, 64 * figures.precision)
     return (
         gap,
-        judged("equalized", figures.excess_penalty, level, _EQUALIZE),
-        judged("stationarity", figures.stationarity, level, _AGAIN),
+        compared("equalized", figures.excess_penalty, level, _EQUALIZE),
+        compared("stationarity", figures.stationarity, level, _AGAIN),
         replace(texts["rank"], value=figures.rank, advice=used if full else ""),
         replace(texts["observed_share"], value=figures.share, advice=empty),
         texts["attributes"].judged(
-            figures.attributes, limit, _OTHER_WEIGHTS.format(weights="factors")
+            figures.attributes,
+            max(ATTRIBUTES, coarse),
+            _OTHER_WEIGHTS.format(weights="factors"),
         ),
     )

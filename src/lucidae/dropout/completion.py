@@ -53,7 +53,7 @@ from sklearn.model_selection import KFold
 from lucidae.arrays import column_signs, to_numpy
 from lucidae.dropout.path import CrossValidation, PathOfRates, checked_splits
 from lucidae.dropout.solvers import hidden_width, product_svd
-from lucidae.dropout.theory import dropout_of, strength_of
+from lucidae.dropout.theory import code_basis, dropout_of, strength_of
 from lucidae.dropout.verify_completion import ZERO
 from lucidae.iteration import Below, Solution, Status, iterate, limited_blas
 from lucidae.validation import check_integer, check_number, check_rows
@@ -239,11 +239,7 @@ def observed_codes(entries: ObservedEntries, right: Matrix, strength: float) -> 
     codes = np.zeros((entries.shape[0], right.shape[1]))
     # V has the rank ρ ≤ r of X: with V diag‖vₖ‖⁻¹ = W diag(w) Tᵀ (singular value decomposition) and
     # B = W diag(w) the code is diag‖vₖ‖⁻¹ T z for z = (B_oᵀB_o + λI)⁻¹B_oᵀm_o, a system of size ρ.
-    lengths = np.sqrt(np.sum(right * right, axis=0))
-    reciprocal = np.divide(1.0, lengths, out=np.zeros_like(lengths), where=lengths > 0)
-    W, w, Tt = np.linalg.svd(right * reciprocal, full_matrices=False)
-    kept = w > max(right.shape) * np.finfo(float).eps * w.max(initial=0.0)
-    basis, back = W[:, kept] * w[kept], Tt[kept] * reciprocal
+    basis, _, back = code_basis(right)
     chosen = np.flatnonzero(np.diff(entries.starts))
     step = max(1, BLOCK // max(basis.shape[1] ** 2, 1))
     for start in range(0, len(chosen), step):
@@ -724,21 +720,17 @@ def completion_path(
                 entries, float(strength), width, start=start, tolerance=tol, limit=max_iter
             )
             found.append(solution.value)
-    penalties = strengths / width * np.array([part.norm for part in found]) ** 2
+    strengths, found = strengths[::-1], found[::-1]
+    norms = np.array([part.norm for part in found])
     objective = np.array([part.value for part in found])
     return CompletionPath(
-        np.array([dropout_of(float(strength)) for strength in strengths])[::-1],
-        np.array([_rank(part.values) for part in found])[::-1],
-        np.array([s / width * part.norm for s, part in zip(strengths, found, strict=True)])[::-1],
-        ((objective - penalties) / max(entries.count, 1))[::-1],
-        objective[::-1],
-        np.array([part.gap for part in found])[::-1],
+        np.array([dropout_of(float(strength)) for strength in strengths]),
+        np.array([np.sum(part.values > ZERO * part.values.max(initial=0.0)) for part in found]),
+        strengths / width * norms,
+        (objective - strengths / width * norms**2) / max(entries.count, 1),
+        objective,
+        np.array([part.gap for part in found]),
     )
-
-
-def _rank(values: Vector) -> int:
-    """Return the number of singular values that are not zero, up to rounding (`ZERO`)."""
-    return int(np.count_nonzero(values > ZERO * values.max(initial=0.0)))
 
 
 def cross_validate_entries(

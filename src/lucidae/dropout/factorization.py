@@ -119,7 +119,8 @@ class FactorsState(WeightsState):
                     "which the model was fitted."
                 )
             figures = measure_completion(X, judged, shown, weights)
-            return Certificate(title, completion_claims(figures, self.tolerance), figures.evidence)
+            claims = completion_claims(figures, judged, self.tolerance)
+            return Certificate(title, claims, figures.evidence)
         matrix = host(check_rows(X, accept_sparse=False, name="matrix"))
         if weights is not None and len(judged.left) == len(matrix):
             roots = np.sqrt(host(weights))[:, None]

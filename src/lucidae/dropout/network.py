@@ -48,14 +48,12 @@ from lucidae.dropout.problem import (
     Weights,
     Whitened,
     host,
-    ridged,
     whiten,
 )
 from lucidae.dropout.sgd import SCHEDULES, SampleSource, descend
 from lucidae.dropout.solvers import (
     ExactSolution,
     assemble,
-    leading_svd,
     solve_autoencoder,
 )
 from lucidae.dropout.theory import checked_rate, dropout_of
@@ -209,7 +207,7 @@ def train(
     weights = Weights(runs.left[0, :, :], runs.right[0, :, :])
     problem = LinearProblem(M, None, white.floor + scalar(squared_norm(M)))
     value = float(DropoutObjective(problem, strength).value(weights))
-    optimum = assemble(white, leading_svd(M, width + 1, strength), strength, width)
+    optimum = assemble(white, strength, width)
     # scikit-learn requires n_iter_ ≥ 1, also if the start was optimal.
     ended = max(solution.n_iter, 1), solution.status, solution.history
     return TrainedNetwork(white.raise_weights(weights), optimum, *ended), value
@@ -347,9 +345,8 @@ class NetworkState(WeightsState):
             rows = MomentRows(self.moment) if problem is None else problem
             optimum = solve_autoencoder(rows, self.strength, self.width)
         else:
-            white = whiten(ridged(problem or self.problem, self.alpha / self.moment.weight))
-            triple = leading_svd(white.matrix, self.width + 1, self.strength)
-            optimum = assemble(white, triple, self.strength, self.width, shrinks=self.shrink)
+            white = whiten(problem or self.problem, self.alpha / self.moment.weight)
+            optimum = assemble(white, self.strength, self.width, shrinks=self.shrink)
         history = History(np.empty(0, dtype=int))
         self.trained = TrainedNetwork(optimum.weights, optimum, 1, Status.CONVERGED, history)
 
@@ -406,7 +403,7 @@ class NetworkState(WeightsState):
         """
         X, Y, weights = rows
         penalty = self.alpha / self.moment.weight
-        white = whiten(ridged(problem, penalty))
+        white = whiten(problem, penalty)
         cumulative = None if weights is None else np.cumsum(to_numpy(weights))
         center, output_center = self.centers()
         white = replace(white, lift=white.lift @ eye_like(white.matrix.shape[1], white.matrix))

@@ -33,7 +33,6 @@ from lucidae.dropout.problem import (
     host,
     is_wide,
     joint_moment,
-    ridged,
     rows_problem,
     take,
     whiten,
@@ -381,8 +380,7 @@ def rank_path(
     with elapsed_on(X, "rank_path", verbose):
         problem, moment = rows_problem(X, Y, weights, centered=centered)
         penalty = alpha / moment.weight
-        white = whiten(ridged(problem, penalty))
-        found = assemble(white, leading_svd(white.matrix, width + 1), 0.0, width, shrinks=False)
+        found = assemble(whiten(problem, penalty), 0.0, width, shrinks=False)
         left, right = (host(part) for part in found.weights)
         if cv is not None:
             validated, _ = cross_validate(
@@ -623,7 +621,7 @@ def _fold_errors(
             problem: Any = LinearProblem.from_moment(training, m, centered=centered)
         else:
             problem, mean = rows_problem(*training, centered=centered)
-        white = whiten(ridged(problem, alpha / mean.weight))
+        white = whiten(problem, alpha / mean.weight)
         P, values, Qt = leading_svd(white.matrix, width)
         assert white.lift is not None, "rows were given"
         directions = white.lift @ Qt.mT

@@ -433,7 +433,7 @@ GRAM_CONDITION = 1e4
 matrix of the rows is decomposed instead of the rows; the relative error is then about 1e-12."""
 
 
-def ridged(problem: LinearProblem | WideRows, penalty: float) -> LinearProblem | WideRows:
+def ridged(problem: LinearProblem, penalty: float) -> LinearProblem:
     """Return second moments whose loss contains the ridge penalty ρ‖UVᵀ‖².
 
     ρ‖B‖² is the squared error of coefficients B on the additional inputs √ρ e₁, √ρ e₂, … with the
@@ -443,8 +443,6 @@ def ridged(problem: LinearProblem | WideRows, penalty: float) -> LinearProblem |
     """
     if penalty == 0.0:
         return problem
-    if isinstance(problem, WideRows):
-        return replace(problem, ridge=penalty)
     assert problem.inputs is not None, "rows were given"
     varies = namespace(problem.cross).astype(diagonal(problem.inputs) > 0, problem.cross.dtype)
     root, size = problem.root, problem.inputs.shape[0]
@@ -470,8 +468,10 @@ class Whitened:
         return Weights(weights.left, self.lift @ weights.right)
 
 
-def whiten(problem: LinearProblem | WideRows) -> Whitened:
+def whiten(problem: LinearProblem | WideRows, ridge: float = 0.0) -> Whitened:
     """Return a problem with its inputs transformed so that their second moment is the identity.
+
+    It contains the `ridge` penalty on the mean squared error.
 
     An entry cᵢⱼ of C has an error of the order ε√(cᵢᵢcⱼⱼ). For inputs that are divided by their
     standard deviations D all errors have the same size, so that an input of small scale is as
@@ -479,7 +479,8 @@ def whiten(problem: LinearProblem | WideRows) -> Whitened:
     constant input has the weight zero.
     """
     if isinstance(problem, WideRows):
-        return problem.whiten()
+        return problem.whiten(ridge)
+    problem = ridged(problem, ridge)
     if problem.inputs is None:
         return Whitened(problem.cross, None, 0.0)
     squares, root, size = diagonal(problem.inputs), problem.root, problem.inputs.shape[0]
@@ -707,7 +708,6 @@ class WideRows:
     left: Array  # (n, q): P, with the rank q of the rows
     squares: Array  # (q,): S²
     outputs: Array  # (n, d1): B
-    ridge: float = 0.0  # ridge penalty ρ on the mean squared error
 
     @classmethod
     def of(
@@ -761,17 +761,17 @@ class WideRows:
         """The numbers of outputs and inputs."""
         return int(self.outputs.shape[1]), self.n_features
 
-    def whiten(self) -> Whitened:
-        """Return the problem for white inputs.
+    def whiten(self, ridge: float) -> Whitened:
+        """Return the problem for white inputs, with the ridge penalty ρ.
 
         The columns of W = AᵀPS⁻¹ are orthonormal, and C = W(S² + ρ)Wᵀ on the span of the rows. So
         the whitening matrix is W(S² + ρ)^-½, and M = BᵀPS(S² + ρ)^-½.
         """
-        xp, loaded = namespace(self.squares), self.squares + self.ridge
+        xp, loaded = namespace(self.squares), self.squares + ridge
         codes = self.outputs.mT @ self.left
         outside = self.outputs - self.left @ codes.mT
         matrix = codes * xp.sqrt(self.squares / loaded)
-        floor = squared_norm(outside) + xp.sum(codes * codes * (self.ridge / loaded))
+        floor = squared_norm(outside) + xp.sum(codes * codes * (ridge / loaded))
         lift = RowLift(self, self.left / xp.sqrt(self.squares) / xp.sqrt(loaded))
         return Whitened(matrix, lift, scalar(floor))
 

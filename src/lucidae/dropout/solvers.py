@@ -154,15 +154,14 @@ def solve(problem: LinearProblem | WideRows, strength: float, width: int) -> Exa
     """
     strength = check_number(strength, "strength", low=0.0)
     width = check_width(width, "width", max(problem.shape))
-    white = whiten(problem)
-    return assemble(white, leading_svd(white.matrix, width + 1, strength), strength, width)
+    return assemble(whiten(problem), strength, width)
 
 
 def assemble(
     white: Whitened,
-    triple: Triple,
     strength: float,
     width: int,
+    triple: Triple | None = None,
     total: float | None = None,
     *,
     shrinks: bool = True,
@@ -173,7 +172,7 @@ def assemble(
     singular values, and those of V are the least-squares coefficients along them, with uncorrelated
     values vᵢᵀx; columns beyond the rank of the least-squares map are zero.
     """
-    P, values, Qt = triple
+    P, values, Qt = triple or leading_svd(white.matrix, width + 1, strength)
     xp, (rank, threshold, shrunk) = namespace(values), shrink(values, strength, width)
     signs = column_signs(P[:, :rank])
     left, right = P[:, :rank] * signs, Qt[:rank, :].mT * signs
@@ -185,11 +184,10 @@ def assemble(
     else:
         # M − PPᵀM is formed, because the difference of squared norms would cancel digits.
         value = scalar(squared_norm(white.matrix - left @ (left.mT @ white.matrix)))
-        padded = (
+        factors = tuple(
             xp.concat([part, zeros_like_shape((part.shape[0], width - rank), part)], axis=1)
             for part in (left, right * values[:rank])
         )
-        factors = next(padded), next(padded)
     return ExactSolution(
         white.raise_weights(Weights(*factors)),
         rank,
@@ -241,7 +239,7 @@ def solve_tied(matrix: Array, strength: float, width: int) -> ExactSolution:
     positive = where_set(eigenvalues, eigenvalues < 0, 0.0)
     unreachable = scalar(squared_norm(matrix)) - scalar(positive @ positive)
     white = Whitened(symmetric, None, max(unreachable, 0.0))
-    return assemble(white, (vectors, positive, vectors.mT), strength, width)
+    return assemble(white, strength, width, (vectors, positive, vectors.mT))
 
 
 def leading_svd(matrix: Array, width: int, strength: float = 0.0) -> Triple:
@@ -318,7 +316,7 @@ def solve_autoencoder(rows: RowOperator, strength: float, width: int) -> ExactSo
     scales, axes = where_set(scales, scales <= level, 0.0)[:kept], axes[:, :kept]
     matrix, safe = axes * scales, where_set(scales, scales == 0, 1.0)
     white = Whitened(matrix, axes / safe, 0.0)
-    return assemble(white, (axes, scales, eye_like(kept, scales)), strength, width, rows.trace)
+    return assemble(white, strength, width, (axes, scales, eye_like(kept, scales)), rows.trace)
 
 
 # Equalizers of the hidden layer.

@@ -26,7 +26,7 @@ from typing import Any
 import numpy as np
 
 from lucidae.arrays import like
-from lucidae.dropout.problem import LinearProblem, host, ridged, whiten
+from lucidae.dropout.problem import LinearProblem, host, whiten
 from lucidae.dropout.solvers import TIE
 from lucidae.dropout.theory import shrink
 from lucidae.validation import warn_user
@@ -157,7 +157,7 @@ def fitted_value_errors(
     assert plain.n_rows is not None
     weight = plain.n_rows + centered
     covariance, degrees = noise_covariance(plain, weight)
-    noise, white = covariance / weight, whiten(ridged(plain, alpha / weight))
+    noise, white = covariance / weight, whiten(plain, alpha / weight)
     lift = host(white.lift)
     P, s, Qt = np.linalg.svd(host(white.matrix), full_matrices=False)
     gram = None

@@ -208,10 +208,15 @@ def code_map(right: Array, strength: float) -> Array:
     matrix is W(WᵀW + λI)⁺D⁻¹: a singular value w of W becomes w/(w² + λ). This is accurate also for
     λ → 0 and for a V of deficient rank.
     """
+    basis, w, back = code_basis(right)
+    return (basis / (w * w + strength)) @ back
+
+
+def code_basis(right: Array) -> tuple[Array, Array, Array]:
+    """Return P diag(w), w and QᵀD⁻¹ of VD⁻¹ = P diag(w) Qᵀ, for D = diag‖vᵢ‖; w has no zeros."""
     xp = namespace(right)
     lengths = xp.sqrt(xp.sum(right * right, axis=0))
     reciprocal = xp.where(lengths > 0, 1.0 / xp.where(lengths > 0, lengths, 1.0 + lengths), lengths)
     P, w, Qt = svd_thin(right * reciprocal)
-    level = rank_tolerance(w, max(right.shape))
-    gains = xp.where(w > level, w / xp.where(w > level, w * w + strength, 1.0 + w), 0.0 * w)
-    return (P * gains) @ Qt * reciprocal
+    rank = int(xp.sum(xp.astype(w > rank_tolerance(w, max(right.shape)), xp.int64)))
+    return P[:, :rank] * w[:rank], w[:rank], Qt[:rank, :] * reciprocal

@@ -163,10 +163,11 @@ class JudgedRows:
         standard = np.asarray(data.matrix) / d / d[:, None] * np.outer(varies, varies)
         shares, least = error * float((1.0 / d[varies] ** 2).max(initial=0.0)), 4 * gamma(p) * p
         level = max(least, 2 * shares) if shares < 1.0 else least
-        lower, order = _cholesky(standard, least)
-        rank = lower.shape[1]
+        # LLᵀ ≈ A[order][:, order] from pivots down to `least`; a zero matrix has no order.
+        lower, order, rank, _ = scipy.linalg.lapack.dpstrf(standard, tol=least, lower=1)
         root = np.zeros((max(rank, 1), p))
-        root[:rank, order] = lower.T * (d * units)[order]
+        if rank:
+            root[:rank, order - 1] = np.tril(lower)[:, :rank].T * (d * units)[order - 1]
         # The part that is left out has at most the trace of its diagonal.
         rounding = gamma(p) * p + (int(varies.sum()) - rank) * least
         error += rounding * float((data.deviations**2).max(initial=0.0))
@@ -278,13 +279,6 @@ def problems(subject: Subject, judged: Judged) -> Iterator[White]:
             yield _of_factor(subject, subject.factor(), judged)
     elif not quick:
         raise UnprojectedError(f"{data.n_features} inputs and outputs are too many for these rows.")
-
-
-def _cholesky(matrix: Matrix, least: float) -> tuple[Matrix, Matrix]:
-    """Return L and an order with LLᵀ ≈ A[order][:, order], from pivots down to `least`."""
-    lower, order, rank, _ = scipy.linalg.lapack.dpstrf(matrix, tol=least, lower=1)
-    # A zero matrix has rank 0; LAPACK then leaves the order unset.
-    return np.tril(lower)[:, :rank], np.arange(len(matrix)) if rank == 0 else order - 1
 
 
 def _nonzero(sizes: Matrix) -> Matrix:
@@ -606,15 +600,14 @@ def _unit_columns(columns: Matrix) -> Matrix:
 
 
 def threshold(leading: Matrix, strength: float, width: int) -> float:
-    """Return the solution α of α = (λ/r) Σ (sᵢ − α)₊ by bisection; the right side decreases."""
-    low, high = 0.0, float(leading.max(initial=0.0))
-    for _ in range(200):
-        middle = (low + high) / 2
-        if strength / width * float(np.clip(leading - middle, 0.0, None).sum()) > middle:
-            low = middle
-        else:
-            high = middle
-    return low if strength > 0 else 0.0
+    """Return the solution α of α = (λ/r) Σ (sᵢ − α)₊, for descending values s.
+
+    If the first j values exceed α, it is αⱼ = λ Σ_{i≤j} sᵢ/(r + λj). As αⱼ increases with j if and
+    only if sⱼ exceeds αⱼ₋₁, α is the largest αⱼ.
+    """
+    counts = np.arange(1, len(leading) + 1)
+    candidates = strength * np.cumsum(leading) / (width + strength * counts)
+    return float(candidates.max(initial=0.0))
 
 
 def smallest_loss(leading: Matrix, tail: float, strength: float, width: int) -> float:

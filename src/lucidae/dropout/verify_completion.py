@@ -47,17 +47,14 @@ class CompletionFigures(NamedTuple):
     excess_penalty: float
     # norm of the gradient with respect to U and V, relative to the norms of its terms
     stationarity: float
-    rank: int  # rank of X, and the number r of columns
-    width: int
+    rank: int  # of X
     # numbers of rows and columns of M without an observed entry (or with weight zero)
     empty_rows: int
     empty_columns: int
     share: float  # share of observed entries
     # largest relative difference between a fitted attribute and its measured value
     attributes: float
-    # bound on the rounding error of the gap, and rounding unit of the dtype of the factors
-    error: float
-    precision: float
+    error: float  # bound on the rounding error of the gap
     # numbers by name from which the claims can be checked, such as loss and lower bound
     evidence: dict[str, Any]
 
@@ -135,13 +132,11 @@ def measure_completion(
         lengths * width / norm**2 - 1.0 if norm > 0 else 0.0,
         slope / scale,
         rank,
-        width,
         int(n - np.unique(rows[used]).size),
         int(m - np.unique(columns[used]).size),
         share,
         difference,
         8 * gamma(len(rows)) * (value + energy) / energy,
-        judged.precision,
         {
             "relative_loss": value / energy,
             "relative_lower_bound": value / energy - gap,
