@@ -256,13 +256,6 @@ def observed_codes(entries: ObservedEntries, right: Matrix, strength: float) -> 
     return codes
 
 
-def balanced(left: Matrix, right: Matrix) -> tuple[Matrix, Matrix]:
-    """Return balanced factors Z of a product, and its singular values without zeros."""
-    P, values, Q = product_svd(left, right)
-    kept = values > VANISHED * values.max(initial=0.0)
-    return np.vstack([P[:, kept], Q[:, kept]]) * np.sqrt(values[kept]), values[kept]
-
-
 DENSE_SPECTRUM = 2**18
 """Largest number of entries n · m of a residual whose singular values are all computed."""
 
@@ -300,26 +293,15 @@ def _outside(residual: Any, P: Matrix, Q: Matrix, count: int) -> _Triples:
     At the optimum PPᵀGQQᵀ = μ‖X‖* PQᵀ: all singular values of that part of G are equal.
     """
     n, m = residual.shape
+    # (I − PPᵀ)G(I − QQᵀ) = G − [P, (I − PPᵀ)GQ][GᵀP, Q]ᵀ
+    images = residual @ Q
+    tall, wide = np.hstack([P, images - P @ (P.T @ images)]), np.hstack([residual.T @ P, Q]).T
     if n * m <= DENSE_SPECTRUM:
         dense = residual if isinstance(residual, np.ndarray) else residual.toarray()
-        dense = dense - P @ (P.T @ dense)
-        dense = dense - (dense @ Q) @ Q.T
-        left, values, right = np.linalg.svd(dense, full_matrices=False)
+        left, values, right = np.linalg.svd(dense - tall @ wide, full_matrices=False)
         return _Triples(left[:, :count], values[:count], right[:count].T)
-
-    def forward(x: Matrix) -> Matrix:
-        x = x - Q @ (Q.T @ x)
-        y = residual @ x
-        return np.asarray(y - P @ (P.T @ y))
-
-    def backward(y: Matrix) -> Matrix:
-        y = y - P @ (P.T @ y)
-        x = residual.T @ y
-        return np.asarray(x - Q @ (Q.T @ x))
-
-    operator = scipy.sparse.linalg.LinearOperator(
-        (n, m), matvec=forward, rmatvec=backward, matmat=forward, rmatmat=backward, dtype=float
-    )
+    whole, first, second = map(scipy.sparse.linalg.aslinearoperator, (residual, tall, wide))
+    operator = whole - first @ second
     start = np.random.default_rng(0).standard_normal(min(n, m))
     count = min(count, min(n, m) - 1)
     left, values, right = scipy.sparse.linalg.svds(operator, count, v0=start, tol=1e-4)
@@ -389,7 +371,10 @@ class _Solver:
 
     def measured(self, left: Matrix, right: Matrix, before: _Iterate | None = None) -> _Iterate:
         """Return the state of factors A and B, with `bound` and `excess` of the state `before`."""
-        factors, values = balanced(left, right)
+        P, values, Q = product_svd(left, right)
+        kept = values > VANISHED * values.max(initial=0.0)
+        values = values[kept]
+        factors = np.vstack([P[:, kept], Q[:, kept]]) * np.sqrt(values)
         norm = float(values.sum())
         residual = self.entries.values - self.entries.product(*self.parts(factors))
         pull = self.exchange(self.entries.matrix(residual), factors)
