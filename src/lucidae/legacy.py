@@ -193,6 +193,9 @@ def _factorization(state: _Fields, _: _Fields) -> _Fields:
         for name in ("tolerance", "trained"):  # of 0.1
             state.pop(name, None)
         _rename(state["solution"])
+    else:
+        state.setdefault("completed", True)
+    state.setdefault("dropout", dropout_of(state["strength"]))  # which 0.1 did not store
     return state
 
 

@@ -544,7 +544,7 @@ def given_rows(X: Any, Y: Any, sample_weight: Any, *, centered: bool) -> JudgedR
         X, Y, sample_weight = small
     X = check_rows(X)
     weights = check_weights(sample_weight, X)
-    Y = None if Y is None else to_numpy(checked_targets(X, Y))
+    Y = None if Y is None else to_numpy(checked_targets(X, Y)[0])
     X = X if scipy.sparse.issparse(X) else to_numpy(X)
     return judged_rows(X, Y, None if weights is None else to_numpy(weights), centered)
 

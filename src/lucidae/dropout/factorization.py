@@ -56,7 +56,7 @@ from lucidae.dropout.path import SELECTIONS
 from lucidae.dropout.problem import DropoutObjective, LinearProblem, Weights, Whitened, host
 from lucidae.dropout.sgd import GaussianSource
 from lucidae.dropout.solvers import equalized_factors, hidden_width, product_svd, solve
-from lucidae.dropout.theory import checked_dropout, code_map, dropout_of, is_auto, strength_of
+from lucidae.dropout.theory import checked_dropout, code_map, is_auto, strength_of
 from lucidae.dropout.verify import FittedArrays, Judged
 from lucidae.dropout.verify_completion import ZERO, measure_completion
 from lucidae.iteration import History, Status
@@ -82,7 +82,7 @@ class FactorsState(WeightsState):
     singular_values: Array
     value: float
     completed: bool  # whether entries of the matrix were missing
-    dropout: float | None = None  # probability of dropping a column; None in files of 0.1
+    dropout: float  # probability of dropping a column
     n_iter: int = 1  # number of steps
     status: Status = Status.CONVERGED
     history: History = field(default_factory=lambda: History(np.empty(0, dtype=int)))
@@ -99,7 +99,7 @@ class FactorsState(WeightsState):
             ),
             "objective_": self.value,
             "n_components_": int(self.weights.right.shape[1]),
-            "dropout_": dropout_of(self.strength) if self.dropout is None else self.dropout,
+            "dropout_": self.dropout,
             "cv_": self.cv,
             "n_iter_": self.n_iter,
             "status_": self.status,

@@ -368,7 +368,7 @@ def rank_path(
     """
     verbose = check_verbose(verbose)
     X = check_rows(X)
-    Y = checked_targets(X, y)
+    Y, _ = checked_targets(X, y)
     weights = check_weights(sample_weight, X)
     centered = check_flag(fit_intercept, "fit_intercept")
     alpha, jobs = check_number(alpha, "alpha", low=0.0), check_jobs(n_jobs)

@@ -585,22 +585,26 @@ def _joined(X: Any, Y: Array, rows: slice) -> Any:
     return namespace(X).concat([inputs, outputs], axis=1)
 
 
-def checked_targets(X: Any, y: Any) -> Array:
-    """Return the targets y as finite columns, one row per row of X, in the array library of X."""
+def checked_targets(X: Any, y: Any) -> tuple[Array, bool]:
+    """Return the targets y as finite columns in the array library of X, and whether y was flat.
+
+    There must be one row per row of X.
+    """
     if y is None:
         raise ValueError("a regression requires y to be passed, but the target y is None.")
     with explained_refusals(y=y):
         given = np.asarray(y) if hasattr(y, "columns") else y
         if given is not y and given.dtype == object:  # text is refused, None becomes NaN
             given = given.astype(np.float64)
-        Y = as_columns(real_array(given, "y"))
+        given = real_array(given, "y")
+        Y = as_columns(given)
         Y = check_rows(Y if scipy.sparse.issparse(X) else beside(Y, X), name="y")
     if Y.shape[0] != X.shape[0]:
         raise ValueError(
             f"X has {X.shape[0]} rows and y has {Y.shape[0]}: give one row of y per row of X."
         )
     _refuse_overflow(Y)
-    return Y
+    return Y, given.ndim == 1
 
 
 def _refuse_overflow(Y: Array) -> None:

@@ -310,8 +310,8 @@ class DropoutRegressor(NetworkMixin, MultiOutputMixin, RegressorMixin, BaseEstim
         if not (in_memory(X, rows_drawn=drawn) and in_memory(y) and in_memory(sample_weight)):
             return self.fit_batches(X, y, sample_weight)
         self._store_target_names(y)
-        X, flat = validated_rows(self, X, reset=True), np.ndim(y) == 1
-        Y, weights = checked_targets(X, y), check_weights(sample_weight, X)
+        X = validated_rows(self, X, reset=True)
+        (Y, flat), weights = checked_targets(X, y), check_weights(sample_weight, X)
         centered, jobs = check_flag(self.fit_intercept, "fit_intercept"), check_jobs(self.n_jobs)
         cv = total = None
         dropout, width = self._network(Y.shape[1], chosen=rule is not None)
@@ -420,9 +420,9 @@ class DropoutRegressor(NetworkMixin, MultiOutputMixin, RegressorMixin, BaseEstim
         check_batch(X)
         first = not self.__sklearn_is_fitted__()
         X = validated_rows(self, X, reset=first)
-        Y, weights = checked_targets(X, y), check_weights(sample_weight, X)
+        (Y, flat), weights = checked_targets(X, y), check_weights(sample_weight, X)
         moment, network = joint_moment(X, Y, weights), self._network(Y.shape[1])
-        state = self._unsolved(moment, *network, np.ndim(y) == 1, reference_array(X))
+        state = self._unsolved(moment, *network, flat, reference_array(X))
         self._keep_batch(state, X, Y, weights)
         return self
 

@@ -46,12 +46,8 @@ def _row_mean(deviations: Any = None, **fields: Any) -> RowMean:
     return RowMean(**fields)
 
 
-def _factors(completed: bool = True, **fields: Any) -> FactorsState:
-    """Return fitted factors; those of earlier versions are of matrices with missing entries."""
-    return FactorsState(completed=completed, **fields)
-
-
 def _of_solution(solution: ExactSolution, **fields: Any) -> FactorsState:
+    """Return the factors of a matrix without missing entries, of earlier versions."""
     found = {name: getattr(solution, name) for name in ("weights", "rank", "threshold", "value")}
     found["singular_values"] = solution.singular_values
     return FactorsState(completed=False, **found, **fields)
@@ -134,8 +130,6 @@ _SHARED = {"strength": float, "ref": DTYPE, "dropout": float, "cv": _CV}
 _SOLUTION = Record(object, None, _of_solution, solution=_OPTIMUM, **_SHARED)
 _FACTORS = Record(
     FactorsState,
-    None,
-    _factors,
     weights=_WEIGHTS,
     rank=int,
     threshold=float,

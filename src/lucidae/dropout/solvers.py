@@ -493,20 +493,12 @@ def level_by_eigenvectors(gram: Matrix) -> Matrix:
     rotation = np.eye(size)
     for done in range(size - 1):
         _, vectors = np.linalg.eigh(gram)
-        basis = _basis_from(vectors.sum(axis=1) / math.sqrt(size - done))
+        unit = vectors.sum(axis=1) / math.sqrt(size - done)
+        basis, _ = np.linalg.qr(unit[:, None], mode="complete")
+        basis[:, 0] = unit  # instead of its negative
         rotation[:, done:] = rotation[:, done:] @ basis
         gram = (basis.T @ gram @ basis)[1:, 1:]
     return rotation
-
-
-def _basis_from(unit: Matrix) -> Matrix:
-    """Return an orthonormal basis whose first vector is `unit`, by one Householder reflection."""
-    mirror = unit.copy()
-    sign = math.copysign(1.0, unit[0])
-    mirror[0] += sign
-    basis = np.eye(len(unit)) - np.outer(mirror, mirror) * (2.0 / (mirror @ mirror))
-    basis[:, 0] = unit
-    return basis
 
 
 def level_by_hadamard(gram: Matrix) -> Matrix:
