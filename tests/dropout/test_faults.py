@@ -132,10 +132,10 @@ FAULTS = {
         (network,), "solve_autoencoder", lambda found: replace(found, weights=found.weights[::-1])
     ),
     "singular vectors": of_result(
-        BOTH, "leading_svd", lambda found: (found[0][:, ::-1], *found[1:])
+        (solvers,), "leading_svd", lambda found: (found[0][:, ::-1], *found[1:])
     ),
     "singular values": of_result(
-        BOTH, "leading_svd", lambda found: (found[0], 1.01 * found[1], found[2])
+        (solvers,), "leading_svd", lambda found: (found[0], 1.01 * found[1], found[2])
     ),
     "shrinkage": of_result(
         (solvers,),
