@@ -176,15 +176,15 @@ def optimal_value(
 
     This is the expected dropout loss of outgoing weights U and incoming weights V with columns uᵢ
     and vᵢ, for a target M. With the rank ρ of the optimum and the singular values sᵢ of M the
-    minimum is λ(Σ_{i≤ρ} sᵢ)²/(r + λρ) + Σ_{i>ρ} sᵢ².
+    minimum is λ(Σ_{i≤ρ} sᵢ)²/(r + λρ) + Σ_{i>ρ} sᵢ², with the threshold α = λ Σ_{i≤ρ} sᵢ/(r + λρ).
     """
     xp = namespace(singular_values)
-    rank = optimal_rank(singular_values, strength, width)
+    rank, threshold, _ = shrink(singular_values, strength, width)
     kept, left = singular_values[:rank], singular_values[rank:]
     tail = scalar(xp.sum(left * left))
     if total is not None:
         tail = max(total - scalar(xp.sum(kept * kept)), tail)
-    return strength * scalar(xp.sum(kept)) ** 2 / (width + strength * rank) + tail
+    return threshold * scalar(xp.sum(kept)) + tail
 
 
 def small_dropout_bound(eigenvalues: Array, width: int) -> float:
