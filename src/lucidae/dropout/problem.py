@@ -593,10 +593,7 @@ def checked_targets(X: Any, y: Any) -> tuple[Array, bool]:
     if y is None:
         raise ValueError("a regression requires y to be passed, but the target y is None.")
     with explained_refusals(y=y):
-        given = np.asarray(y) if hasattr(y, "columns") else y
-        if given is not y and given.dtype == object:  # text is refused, None becomes NaN
-            given = given.astype(np.float64)
-        given = real_array(given, "y")
+        given = real_array(y, "y")
         Y = as_columns(given)
         Y = check_rows(Y if scipy.sparse.issparse(X) else beside(Y, X), name="y")
     if Y.shape[0] != X.shape[0]:
