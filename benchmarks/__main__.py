@@ -13,7 +13,7 @@ HERE = Path(__file__).parent
 INCLUDED = {"streams": "peers"}
 """Benchmarks whose rows are part of the table of another one."""
 
-LONG = ("meg", "meg_real", "meg_zoo")
+LONG = ("meg", "meg_checks", "meg_real", "meg_zoo")
 """Benchmarks that take hours or need files, and are run only if they are named."""
 
 

@@ -6,7 +6,6 @@ This module is imported by worker processes; the command, its tables and plots a
 from __future__ import annotations
 
 import importlib
-import importlib.util
 import json
 import time
 import warnings
@@ -53,8 +52,7 @@ IMPORTED = ("lucidae.mne", "mne.inverse_sparse", "mne.minimum_norm")
 VERSION = 4
 """Version of the computation; stored results of another version are not used.
 
-Since version 3 the fastest of equally good settings is the best one, and results of our methods
-have the seconds of the preparation of the data."""
+Since version 3 the fastest of equally good settings is the best one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -356,61 +354,42 @@ def of_stc(recording: Recording, stc: Any) -> Estimate:
     return Estimate(np.concatenate(found).astype(int), np.abs(stc.data))
 
 
-def none_found() -> Estimate:
-    return Estimate(np.zeros(0, int), np.zeros((0, SAMPLES)))
-
-
 def gamma_map(recording: Recording, loose: float, alpha: float, mode: int) -> Estimate:
-    from mne.inverse_sparse import gamma_map as function
-
-    try:
-        stc = function(
-            recording.evoked, recording.forward, recording.noise_cov, alpha,
-            loose=loose, update_mode=mode, verbose="ERROR",
-        )  # fmt: skip
-    except Exception as error:  # MNE raises a bare Exception here
-        if "No active dipoles" not in str(error):
-            raise
-        return none_found()
-    return of_stc(recording, stc)
+    return inverted("gamma_map", recording, loose, alpha=alpha, update_mode=mode)
 
 
 def mixed_norm(recording: Recording, loose: float) -> Estimate:
-    from mne.inverse_sparse import mixed_norm as function
-
-    try:
-        stc = function(
-            recording.evoked, recording.forward, recording.noise_cov, alpha="sure",
-            loose=loose, verbose="ERROR", **seeded(function),
-        )  # fmt: skip
-    except Exception as error:
-        if "No active dipoles" not in str(error):
-            raise
-        return none_found()
-    return of_stc(recording, stc)
-
-
-def seeded(function: Callable[..., Any]) -> dict[str, int]:
-    """Return the argument that seeds a function of MNE, whose name has changed in version 1.13."""
-    import inspect
-
-    names = inspect.signature(function).parameters
-    return {"rng": 0} if "rng" in names else {"random_state": 0}
+    return inverted("mixed_norm", recording, loose, alpha="sure", **seeded())
 
 
 def tf_mixed_norm(recording: Recording, loose: float, alpha: float) -> Estimate:
-    from mne.inverse_sparse import tf_mixed_norm as function
+    settings = {"l1_ratio": 0.05, "wsize": 16, "tstep": 4}
+    return inverted("tf_mixed_norm", recording, loose, alpha=alpha, **settings)
 
+
+def inverted(name: str, recording: Recording, loose: float, **settings: Any) -> Estimate:
+    """Return the sources that a function of `mne.inverse_sparse` finds."""
+    import mne.inverse_sparse
+
+    data = (recording.evoked, recording.forward, recording.noise_cov)
+    function = getattr(mne.inverse_sparse, name)
     try:
-        stc = function(
-            recording.evoked, recording.forward, recording.noise_cov, alpha=alpha, l1_ratio=0.05,
-            wsize=16, tstep=4, loose=loose, verbose="ERROR",
-        )  # fmt: skip
-    except Exception as error:
+        stc = function(*data, loose=loose, verbose="ERROR", **settings)
+    except Exception as error:  # MNE raises a bare Exception here
         if "No active dipoles" not in str(error):
             raise
-        return none_found()
+        return Estimate(np.zeros(0, int), np.zeros((0, SAMPLES)))
     return of_stc(recording, stc)
+
+
+def seeded() -> dict[str, int]:
+    """Return the argument that seeds `mixed_norm`, whose name has changed in version 1.13."""
+    import inspect
+
+    from mne.inverse_sparse import mixed_norm
+
+    names = inspect.signature(mixed_norm).parameters
+    return {"rng": 0} if "rng" in names else {"random_state": 0}
 
 
 def peaks(recording: Recording, loose: float, method: str) -> Estimate:
@@ -438,30 +417,6 @@ def peaks(recording: Recording, loose: float, method: str) -> Estimate:
     return Estimate(np.array(chosen, dtype=int), np.full((len(chosen), SAMPLES), np.nan))
 
 
-def champagne(recording: Recording, loose: float) -> Estimate:
-    """Return the sources of Champagne of invertmeeg, which takes fixed orientations only.
-
-    It gets no noise covariance, because it takes the noise as white, as it is in this cell; version
-    1.1.0 misses most sources if the covariance is given. Sources below one percent of the largest
-    amplitude are left out, because it prunes none.
-    """
-    import mne
-    from invert import Solver
-
-    if loose != 0.0:
-        raise NotImplementedError("Champagne of invertmeeg has no free orientations.")
-    forward = mne.convert_forward_solution(
-        recording.forward, surf_ori=True, force_fixed=True, verbose="ERROR"
-    )
-    solver = Solver("champagne")
-    solver.make_inverse_operator(forward, recording.evoked, alpha="auto")
-    stc = solver.apply_inverse_operator(recording.evoked)
-    magnitudes = np.abs(stc.data)
-    sizes = np.linalg.norm(magnitudes, axis=1)
-    kept = np.flatnonzero(sizes > 0.01 * sizes.max())
-    return Estimate(kept, magnitudes[kept])
-
-
 @dataclass(frozen=True, slots=True)
 class Method:
     """A method of the table.
@@ -472,21 +427,15 @@ class Method:
         Function of a recording, the orientation and one of `settings`.
     settings : tuple
         Settings of which the one with the best figures is kept, with the truth known.
-    package : str
-        Package that is needed beside MNE.
     cost : int
         Rank of the time that it takes; cheap methods are run first.
-    fixed_only : bool
-        Whether it takes fixed orientations only.
     note : str
         What the table says below it.
     """
 
     estimate: Callable[..., Estimate]
     settings: tuple[tuple[Any, ...], ...] = ((),)
-    package: str = "mne"
     cost: int = 0
-    fixed_only: bool = False
     note: str = ""
 
 
@@ -514,17 +463,7 @@ METHODS = {
     ),
     "dSPM": Method(peaks, (("dSPM",),), note="as many peaks as there are sources"),
     "eLORETA": Method(peaks, (("eLORETA",),), note="as many peaks as there are sources"),
-    "Champagne": Method(
-        champagne, package="invert", cost=1, fixed_only=True, note="of invertmeeg"
-    ),
 }  # fmt: skip
-
-
-def available(name: str, cell: Cell) -> bool:
-    """Tell whether a method is installed and takes the orientation of a cell."""
-    method = METHODS[name]
-    installed = importlib.util.find_spec(method.package) is not None
-    return installed and not (method.fixed_only and cell.loose != 0.0)
 
 
 # Runs.
@@ -536,11 +475,6 @@ def quiet(threads: int | None = 1) -> Iterator[None]:
     with warnings.catch_warnings(), threadpool_limits(threads):
         warnings.simplefilter("ignore")
         yield
-
-
-def clock(threads: int | None) -> float:
-    """Return processor seconds for a number of threads, and those of a clock by default (None)."""
-    return time.process_time() if threads else time.perf_counter()
 
 
 def merit(found: dict[str, Any]) -> tuple[float, float, float]:
@@ -558,70 +492,23 @@ def merit(found: dict[str, Any]) -> tuple[float, float, float]:
     return round(found["f1"], 6), -round(found["localisation"], 3), -found["seconds"]
 
 
-def preparation(recording: Recording, loose: float, threads: int | None = 1) -> float:
-    """Return the seconds in which our preparation makes the whitened problem, as by `clock`."""
-    from lucidae.mne.problem import EvokedProblem, logging_at
+def measured(cell: Cell, seed: int, name: str, folder: str) -> dict[str, Any]:
+    """Return the figures of merit of a method on one recording, and its processor seconds.
 
-    begin = clock(threads)
-    with logging_at("ERROR"):
-        EvokedProblem.of(
-            recording.evoked, recording.forward, recording.noise_cov, loose=loose, depth=0.8,
-            rank=None, pick_ori=None, weights=None, weights_min=0.0, nave=None,
-            scale_matters=False,
-        )  # fmt: skip
-    return clock(threads) - begin
-
-
-SHORT = 1.0
-"""Calls that take fewer seconds are repeated at the default number of threads."""
-
-REPEATS = 5
-"""Number of calls of which the median of the seconds is taken then."""
-
-
-def timed(call: Callable[[], Estimate], threads: int | None) -> tuple[Estimate, float]:
-    """Return the estimate of a call and its seconds, as by `clock`.
-
-    Threads that wait for work make single times of short calls at the default number of threads
-    vary, so that the median of several is returned.
+    They are those of the best setting by `merit`.
     """
-    found = []
-    for _ in range(REPEATS):
-        begin = clock(threads)
-        estimate = call()
-        found.append(clock(threads) - begin)
-        if threads or found[0] > SHORT:
-            break
-    return estimate, float(np.median(found))
-
-
-def measured(
-    cell: Cell, seed: int, name: str, folder: str, threads: int | None = 1
-) -> dict[str, Any]:
-    """Return the figures of merit and the seconds of a method on one recording.
-
-    The figures are those of the best setting by `merit`. The entry ``tried`` has F1, localisation
-    and seconds of each setting, and ``preparation``, for methods of ours, the seconds of the
-    preparation of the data, which are part of those of the method. Seconds are processor time with
-    `threads` threads, or those of a clock with the default number of threads (None).
-    """
-    method = METHODS[name]
-    best: dict[str, Any] = {}
-    tried: list[dict[str, Any]] = []
-    with quiet(threads):
+    found: list[dict[str, Any]] = []
+    with quiet():
         for module in IMPORTED:
             importlib.import_module(module)
         recording = simulate(cell, seed, folder)
-        for setting in method.settings:
-            call = partial(method.estimate, recording, cell.loose, *setting)
-            estimate, seconds = timed(call, threads)
-            found = {**judged(recording, estimate), "seconds": seconds, "setting": list(setting)}
-            kept = ("setting", "seconds", "f1", "localisation")
-            tried.append({key: found[key] for key in kept})
-            best = found if not best or merit(found) > merit(best) else best
-        if name == "lucidae":
-            best["preparation"] = preparation(recording, cell.loose, threads)
-    return {**best, "tried": tried}
+        for setting in METHODS[name].settings:
+            begin = time.process_time()
+            estimate = METHODS[name].estimate(recording, cell.loose, *setting)
+            seconds = time.process_time() - begin
+            figures = judged(recording, estimate)
+            found.append({**figures, "seconds": seconds, "setting": list(setting)})
+    return max(found, key=merit)
 
 
 def slug(text: str) -> str:
@@ -629,16 +516,13 @@ def slug(text: str) -> str:
     return "".join(letter if letter.isalnum() else "-" for letter in text)
 
 
-def result_path(folder: str, cell: Cell, seed: int, name: str, threads: int | None = 1) -> Path:
-    runs = "runs" if threads == 1 else "default-threads"
-    return Path(folder) / runs / f"{slug(cell.name)}_{seed}_{slug(name)}.json"
+def result_path(folder: str, cell: Cell, seed: int, name: str) -> Path:
+    return Path(folder) / "runs" / f"{slug(cell.name)}_{seed}_{slug(name)}.json"
 
 
-def stored(
-    folder: str, cell: Cell, seed: int, name: str, threads: int | None = 1
-) -> dict[str, Any] | None:
+def stored(folder: str, cell: Cell, seed: int, name: str) -> dict[str, Any] | None:
     """Return a stored result, or None if there is none of this setting and version."""
-    path = result_path(folder, cell, seed, name, threads)
+    path = result_path(folder, cell, seed, name)
     try:
         result = json.loads(path.read_text(encoding="utf-8"))
     except (FileNotFoundError, json.JSONDecodeError):
@@ -647,14 +531,12 @@ def stored(
     return result if same else None
 
 
-def run(
-    folder: str, cell: Cell, seed: int, name: str, deadline: float, threads: int | None = 1
-) -> dict[str, Any] | None:
+def run(folder: str, cell: Cell, seed: int, name: str, deadline: float) -> dict[str, Any] | None:
     """Return a result, from its file if there is one; None if it is later than `deadline`.
 
     A failure of a method is a result too, with the message of the error.
     """
-    known = stored(folder, cell, seed, name, threads)
+    known = stored(folder, cell, seed, name)
     if known is not None:
         return known
     if time.time() > deadline:
@@ -667,10 +549,10 @@ def run(
         "method": name,
     }
     try:
-        result |= measured(cell, seed, name, folder, threads)
+        result |= measured(cell, seed, name, folder)
     except Exception as error:
         result["error"] = f"{type(error).__name__}: {error}"
-    path = result_path(folder, cell, seed, name, threads)
+    path = result_path(folder, cell, seed, name)
     text = json.dumps(result)
     with atomic_path(path) as temporary:
         temporary.write_text(text, encoding="utf-8")
