@@ -280,12 +280,18 @@ def twice_log_likelihood(estimate, groups):
     return -part.responses.shape[1] * np.linalg.slogdet(covariance)[1] - fit
 
 
+def thresholds_of(estimate):
+    """Return the evidence that each returned group must exceed."""
+    sizes = np.unique(estimate.labels[estimate.columns], return_counts=True)[1]
+    return np.array([estimate.thresholds[int(size)] for size in sizes])
+
+
 def evidence_of(estimate):
     """Return what each returned group adds after a refit of the others, over its threshold."""
     whole = twice_log_likelihood(estimate, estimate.groups)
     others = [np.setdiff1d(estimate.groups, [group]) for group in estimate.groups]
     lost = [whole - twice_log_likelihood(estimate, rest) for rest in others]
-    return np.array(lost) / estimate._thresholds(0.05)
+    return np.array(lost) / thresholds_of(estimate)
 
 
 def test_evidence_is_twice_the_log_likelihood_that_a_source_adds_after_a_refit():
@@ -405,16 +411,16 @@ def test_groups_that_must_move_together_show_that_a_source_can_be_replaced(seed)
 
 def test_evidence_near_its_threshold_is_judged_by_an_accurate_refit(monkeypatch):
     data = simulated("scattered", "mag", sources=(5, 21, 30), n_times=20, seed=3)
-    every = localised(data, significance=None).estimate
+    every = replace(localised(data, significance=None).estimate, level=0.05)
     # An inaccurate refit leaves all groups slightly above their thresholds.
     monkeypatch.setattr(estimates, "loss_without", lambda *parts: 1.1 * parts[4])
-    kept = every._without_replaceable(0.05)
+    kept = every._without_replaceable()
     (gone,) = np.setdiff1d(every.groups, every.labels[kept])
     others = np.setdiff1d(every.groups, [gone])
     lost = twice_log_likelihood(every, every.groups) - twice_log_likelihood(every, others)
-    assert lost < every._thresholds(0.05)[every.groups == gone]
+    assert lost < thresholds_of(every)[every.groups == gone]
     monkeypatch.setattr(estimates, "NEARLY", 1.0)
-    assert_array_equal(every._without_replaceable(0.05), every.columns)
+    assert_array_equal(every._without_replaceable(), every.columns)
 
 
 @pytest.mark.parametrize("noise", [1e-6, 1e-9, 1e-12])

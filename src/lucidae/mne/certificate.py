@@ -177,7 +177,7 @@ RATIO_TEST = "likelihood ratio at a boundary, Self & Liang 1987"
 def selection_claims(selected: SelectedSources) -> tuple[Claim, ...]:
     """Return the claims about the selected sources."""
     empty, untested = "" if selected.columns.size else "No source was selected.", ""
-    if selected.thresholds is None:
+    if not selected.thresholds:
         untested = "significance=None was given."
     elif 0.0 in selected.thresholds.values():
         untested = NO_THRESHOLD
@@ -287,7 +287,6 @@ def _differing(selected: SelectedSources) -> Measured:
 
 def _least_ratio(selected: SelectedSources) -> Measured:
     """Return the smallest evidence of a selected group relative to its threshold."""
-    assert selected.thresholds is not None
     thresholds = {g: selected.thresholds[here.size] for g, here in selected.members.items()}
     span = Span.of(selected)
     whole, error = span.energy(selected.roots)
@@ -315,7 +314,6 @@ def _least_ratio(selected: SelectedSources) -> Measured:
 
 def _most_left_out(selected: SelectedSources) -> Measured:
     """Return the largest evidence that one of the other groups adds, relative to its threshold."""
-    assert selected.thresholds is not None
     values, errors, labels = [], [], []
     for numbers, members in selected.others():
         evidence, error = added_evidence(selected, members)
@@ -337,8 +335,9 @@ class SelectedSources:
     mean: Floats  # (a, n): the posterior mean of their coefficients that is returned
     noise: float  # the noise variance γ
     full: bool  # whether every group has a covariance of its own; otherwise it has one variance
-    # the evidence that a group must exceed to be significant, by number of its columns
-    thresholds: dict[int, float] | None
+    # the evidence that a group must exceed to be significant, by number of its columns; empty if
+    # groups were not tested
+    thresholds: dict[int, float]
     tolerance: float  # distance to optimality at which the solver stops
 
     @cached_property

@@ -202,13 +202,17 @@ class GroupEstimate:
             prior, noise = _prior_of(model, labels, columns), float(model.noise_variance_)
         else:
             model, noise = None, float(noise_variance)
-            thresholds = _thresholds_by_size(template, labels, significance)
-            full = template.group_covariance == "full"
-            columns, prior = forward_selection(gain, responses, labels, noise, thresholds, full)
+            columns, prior = np.zeros(0, dtype=int), np.zeros((0, 0))
         found = cls(
             template, gain, responses, labels, columns, prior, noise, significance, fitted=model
         )
-        return found.cleared() if model is None else found
+        if model is not None:
+            return found
+        columns, prior = forward_selection(
+            gain, responses, labels, noise, found.thresholds, found.full
+        )
+        found = replace(found, columns=columns, prior=prior)
+        return found._restricted(found._significant())
 
     def significant(self, samples: float | None = None) -> GroupEstimate:
         """Return the estimate of significant groups only, fitted again without the others.
@@ -217,9 +221,9 @@ class GroupEstimate:
         """
         found = replace(self, samples=samples)
         while self.level is not None:
-            kept = found._significant(self.level)
+            kept = found._significant()
             if kept.size == found.columns.size:
-                kept = found._without_replaceable(self.level)
+                kept = found._without_replaceable()
             if kept.size == found.columns.size:
                 break
             found = found._restricted(kept)
@@ -255,10 +259,28 @@ class GroupEstimate:
         louder = replace(self, noise_variance=noise, level=level)._restricted(self.columns)
         return louder.significant(self.samples).groups
 
-    @property
+    @cached_property
     def thresholds(self) -> dict[int, float]:
-        """The evidence that a group must exceed to be significant, by its number of columns."""
-        return {} if self.level is None else self._thresholds_by_size(self.level)
+        """The evidence in all samples that a group must exceed, by its number of columns.
+
+        If n samples count as s independent ones, the evidence in these, s/n of that in all samples,
+        must exceed the threshold of the test.
+        """
+        if self.level is None:
+            return {}
+        _, sizes = np.unique(self.labels, return_counts=True)
+        ratio = 1.0 if self.samples is None else self.responses.shape[1] / self.samples
+        return {
+            int(size): ratio * covariance_threshold(self.level, sizes.size, int(size))
+            if self.full
+            else ratio * significance_threshold(self.level, sizes.size)
+            for size in np.unique(sizes)
+        }
+
+    @property
+    def full(self) -> bool:
+        """Whether each group has a covariance of its own, instead of one variance."""
+        return bool(self.template.group_covariance == "full")
 
     def at(self, priors: dict[int, Floats]) -> GroupEstimate:
         """Return the estimate of other groups, with given prior covariances by label."""
@@ -267,7 +289,7 @@ class GroupEstimate:
         for label, one in priors.items():
             here = np.flatnonzero(owners == label)
             shared = np.trace(one) / here.size * np.eye(here.size)
-            prior[np.ix_(here, here)] = one if self.template.group_covariance == "full" else shared
+            prior[np.ix_(here, here)] = one if self.full else shared
         return replace(self, columns=columns, prior=prior)
 
     def reduced(self, labels: Floats, basis: Any) -> GroupEstimate:
@@ -286,14 +308,10 @@ class GroupEstimate:
         there = replace(self, gain=gain, responses=responses, fitted=None)
         return there._restricted(self.columns)
 
-    def cleared(self) -> GroupEstimate:
-        """Return the estimate without groups that are not significant beside all others."""
-        return self if self.level is None else self._restricted(self._significant(self.level))
-
-    def _significant(self, significance: float) -> Floats:
+    def _significant(self) -> Floats:
         """Return the columns of the significant groups; other groups are removed one by one.
 
-        A group is significant if its evidence exceeds its threshold (see `_thresholds`). In each
+        A group is significant if its evidence exceeds its threshold (see `thresholds`). In each
         step the group with the smallest difference of the two is removed, until all remaining
         groups are significant. One by one, because two groups with nearly the same field can
         replace each other: neither is significant while both are present, but one of them is when
@@ -302,20 +320,10 @@ class GroupEstimate:
         if not self.columns.size:
             return self.columns
         groups = Groups.of(self.labels[self.columns], self.columns.size)
-        n_responses, thresholds = self.responses.shape[1], self._thresholds(significance)
         left, moment = self._latent_moments()
         sizes = groups.by_size
-
-        def excesses() -> Floats:
-            found = np.full(groups.count, np.inf)
-            for numbers, members in sizes:
-                place = (members[:, :, None], members[:, None, :])
-                lost = removal_costs(left[place], moment[place])
-                found[numbers] = n_responses * lost - thresholds[numbers]
-            return found
-
         while any(len(numbers) for numbers, _ in sizes):
-            excess = excesses()
+            excess = self._excess(left, moment, sizes, groups.count)
             least = int(excess.argmin())
             if excess[least] > 0.0:
                 break
@@ -331,7 +339,16 @@ class GroupEstimate:
         kept = np.concatenate([numbers for numbers, _ in sizes])
         return np.asarray(self.columns[np.isin(groups.labels, kept)])
 
-    def _without_replaceable(self, significance: float) -> Floats:
+    def _excess(self, left: Floats, moment: Floats, sizes: Any, count: int) -> Floats:
+        """Return by how much the evidence of groups exceeds their thresholds; others have ∞."""
+        found = np.full(count, np.inf)
+        for numbers, members in sizes:
+            place = (members[:, :, None], members[:, None, :])
+            lost = removal_costs(left[place], moment[place])
+            found[numbers] = self.responses.shape[1] * lost - self.thresholds[members.shape[1]]
+        return found
+
+    def _without_replaceable(self) -> Floats:
         """Return the columns without the group that others can replace best, if there is one.
 
         The evidence of a group in `_significant` is computed with the prior covariances of the
@@ -344,18 +361,20 @@ class GroupEstimate:
         groups = Groups.of(self.labels[self.columns], size) if size else None
         if groups is None or groups.count < 2:
             return self.columns
-        thresholds, worst, gone = self._thresholds(significance), 0.0, -1
+        worst, gone = 0.0, -1
         problem, present = self._in_span(groups)
         if not np.isfinite(before := energy_of(problem, groups, present)):
             return self.columns
-        for number in self._weakest(groups, thresholds):
-            kind = full_moves if self.template.group_covariance == "full" else spherical_moves
-            lost = loss_without(problem, groups, kind, number, thresholds[number], present, before)
-            if thresholds[number] <= lost < NEARLY * thresholds[number]:
+        excess = self._excess(*self._latent_moments(), groups.by_size, groups.count)
+        for number in np.argsort(excess)[:EXAMINED]:
+            kind = full_moves if self.full else spherical_moves
+            threshold = self.thresholds[int(np.sum(groups.labels == number))]
+            lost = loss_without(problem, groups, kind, number, threshold, present, before)
+            if threshold <= lost < NEARLY * threshold:
                 energy = energy_of(problem, groups, self._refitted(groups, number))
                 lost = min(lost, self.responses.shape[1] * (energy - before))
-            if lost - thresholds[number] < worst:
-                worst, gone = lost - thresholds[number], number
+            if lost - threshold < worst:
+                worst, gone = lost - threshold, number
         return np.asarray(self.columns[groups.labels != gone])
 
     def _refitted(self, groups: Groups, number: int) -> list[Floats]:
@@ -386,40 +405,13 @@ class GroupEstimate:
         left = self._factor.posterior().covariance(every)
         return left, mean @ mean.T / self.responses.shape[1]
 
-    def _weakest(self, groups: Groups, thresholds: Floats) -> list[int]:
-        """Return the groups with the smallest evidence, compared with their thresholds."""
-        n_responses, evidence = self.responses.shape[1], np.zeros(groups.count)
-        left, moment = self._latent_moments()
-        for numbers, members in groups.by_size:
-            place = (members[:, :, None], members[:, None, :])
-            evidence[numbers] = n_responses * removal_costs(left[place], moment[place])
-        return [int(number) for number in np.argsort(evidence - thresholds)[:EXAMINED]]
-
-    def _thresholds(self, significance: float) -> Floats:
-        """Return, for each selected group, the evidence that it must exceed to be significant."""
-        _, sizes = np.unique(self.labels[self.columns], return_counts=True)
-        by_size = self._thresholds_by_size(significance)
-        return np.array([by_size[int(size)] for size in sizes])
-
-    def _thresholds_by_size(self, significance: float) -> dict[int, float]:
-        """Return the evidence in all samples that a group must exceed, by its number of columns.
-
-        If n samples count as s independent ones, the evidence in these, s/n of that in all samples,
-        must exceed the threshold of the test.
-        """
-        by_size = _thresholds_by_size(self.template, self.labels, significance)
-        ratio = 1.0 if self.samples is None else self.responses.shape[1] / self.samples
-        return {size: ratio * threshold for size, threshold in by_size.items()}
-
     @cached_property
     @one_thread()
     def certificate(self) -> Certificate:
         """Claims about the selected groups, followed by those of the fit to all groups."""
-        level, full = self.level, self.template.group_covariance == "full"
-        thresholds = None if level is None else self._thresholds_by_size(level)
         selected = SelectedSources(
             self.gain, self.responses, self.labels, self.columns, self.prior, self.mean,
-            self.noise_variance, full, thresholds, float(self.template.tol),
+            self.noise_variance, self.full, self.thresholds, float(self.template.tol),
         )  # fmt: skip
         return with_selection(self.model.certificate_, selected)
 
@@ -521,19 +513,6 @@ class GroupEstimate:
             at = replace(self, columns=columns, prior=prior, noise_variance=float(noise))
             found.append(at.significant(self.samples).columns)
         return found
-
-
-def _thresholds_by_size(
-    template: SparseVAE, labels: Floats, significance: float
-) -> dict[int, float]:
-    """Return the evidence that a group must exceed, by its number of columns."""
-    _, sizes = np.unique(labels, return_counts=True)
-    return {
-        int(size): covariance_threshold(significance, sizes.size, int(size))
-        if template.group_covariance == "full"
-        else significance_threshold(significance, sizes.size)
-        for size in np.unique(sizes)
-    }
 
 
 def _blocks(prior: Floats, groups: Groups) -> list[Floats]:

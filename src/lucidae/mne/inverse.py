@@ -365,7 +365,13 @@ def solver(
     (array([12, 13, 14]), (3, 8))
     """
     check_flag(debias, "debias")
-    _check_settings(settings)
+    refused = [name for name in settings if name not in SETTINGS]
+    if refused:
+        raise ValueError(
+            f"solver was called with {', '.join(refused)}, expected no further arguments but "
+            f"{', '.join(SETTINGS)}: the model is the VAE with a full posterior covariance. Use "
+            "lucidae.SparseVAE for other models."
+        )
     data, gain = check_rows(M, name="M"), check_rows(G, name="G")
     size = check_integer(n_orient, "n_orient", low=1)
     if data.shape[0] != gain.shape[0] or gain.shape[1] % size:
@@ -419,17 +425,6 @@ def checked_errors(
             "or position_error=0 and model_error=0."
         )
     return found[0], found[1]
-
-
-def _check_settings(settings: dict[str, Any]) -> None:
-    """Raise an error if `solver` was called with further arguments that it does not use."""
-    refused = [name for name in settings if name not in SETTINGS]
-    if refused:
-        raise ValueError(
-            f"solver was called with {', '.join(refused)}, expected no further arguments but "
-            f"{', '.join(SETTINGS)}: the model is the VAE with a full posterior covariance. Use "
-            "lucidae.SparseVAE for other models."
-        )
 
 
 def _warn_of_few_samples(noise_variance: Any, gain: Floats, responses: Floats) -> None:

@@ -22,6 +22,7 @@ from lucidae.sparsity.covariances import rotation_to_rows
 from lucidae.validation import check_number, check_vector, warn_user
 
 try:
+    from mne._fiff.proj import make_projector
     from mne.inverse_sparse.mxne_inverse import (
         _check_ori,
         _compute_residual,
@@ -38,14 +39,6 @@ try:
 except ImportError as error:  # pragma: no cover
     raise ImportError(
         f"lucidae.mne uses functions of MNE-Python that version {mne.__version__} does not have "
-        f"({error}): install a version from 1.12 on that lucidae was tested with, such as 1.13."
-    ) from error
-
-try:
-    from mne._fiff.proj import make_projector
-except ImportError as error:  # pragma: no cover
-    raise ImportError(
-        f"lucidae.mne uses a function of MNE-Python that version {mne.__version__} does not have "
         f"({error}): install a version from 1.12 on that lucidae was tested with, such as 1.13."
     ) from error
 

@@ -353,9 +353,7 @@ class SourceResult:
     @cached_property
     def goodness_of_fit(self) -> float:
         """Percentage of the power of the whitened data that the sources explain."""
-        data, fitted = self._whitened
-        total = float(np.sum(np.abs(data) ** 2))
-        return 100.0 * (1.0 - float(np.sum(np.abs(data - fitted) ** 2)) / total) if total else 0.0
+        return float(explained(*self._whitened, axis=None))
 
     @cached_property
     def goodness_of_fit_per_time(self) -> Floats:
@@ -363,10 +361,7 @@ class SourceResult:
 
         It has shape (n_times,).
         """
-        data, fitted = self._whitened
-        total = np.sum(np.abs(data) ** 2, axis=0)
-        lost = np.sum(np.abs(data - fitted) ** 2, axis=0)
-        return 100.0 * np.where(total > 0, 1.0 - lost / np.where(total > 0, total, 1.0), 0.0)
+        return explained(*self._whitened, axis=0)
 
     @cached_property
     def source_goodness_of_fit(self) -> Floats:
@@ -375,11 +370,8 @@ class SourceResult:
         It has shape (n, n_times) for n sources. The part that several sources explain together is
         divided among them as in MNE.
         """
-        data = self._whitened[0] / np.sqrt(self.problem.averages[self.index])
         flat = self.amplitudes.reshape(-1, self.times.size)
-        with logging_at(self.verbose):
-            shares = split_goodness_of_fit(data, flat, self.problem.lead_field(self._rows))
-        return np.asarray(shares.reshape(-1, self.n_orient, self.times.size).sum(axis=1))
+        return self._split(flat, self.problem.lead_field(self._rows))
 
     def noise_path(self, noise_variances: Any = None, cv: Any = False) -> NoisePath:
         """Return the sources that are found for each of several noise variances.
@@ -589,7 +581,7 @@ class SourceResult:
         labels = self.estimate.labels[self.estimate.columns]
         firsts = [int(np.argmax(self.sources == sources[0])) for sources in self.patches]
         return [
-            self._transfer[first * self.n_orient + self._axes] * (labels == group)
+            self._transfer[first * self.n_orient :][: self.n_orient] * (labels == group)
             for group, first in zip(self.groups, firsts, strict=True)
         ]
 
@@ -615,28 +607,31 @@ class SourceResult:
         """
         if not self.patches:
             return np.zeros((0, self.times.size))
-        rows = [sources * self.n_orient + axis for sources in self.patches for axis in self._axes]
+        rows = [
+            sources * self.n_orient + axis
+            for sources in self.patches
+            for axis in range(self.n_orient)
+        ]
         fields = [self.problem.lead_field(part).sum(axis=1) for part in rows]
         flat = np.concatenate([turn @ self._coefficients for turn in self._turns])
+        return self._split(flat, np.column_stack(fields))
+
+    def _split(self, amplitudes: Floats, lead_field: Floats) -> Floats:
+        """Return the percentages of the power that points or patches explain, as in MNE."""
         data = self._whitened[0] / np.sqrt(self.problem.averages[self.index])
         with logging_at(self.verbose):
-            shares = split_goodness_of_fit(data, flat, np.column_stack(fields))
+            shares = split_goodness_of_fit(data, amplitudes, lead_field)
         return np.asarray(shares.reshape(-1, self.n_orient, self.times.size).sum(axis=1))
 
     @cached_property
     def _rows(self) -> Floats:
         """Indices of the columns of the forward solution that belong to the found sources."""
-        return (self.sources[:, None] * self.n_orient + self._axes).ravel()
+        return (self.sources[:, None] * self.n_orient + np.arange(self.n_orient)).ravel()
 
     @property
     def _samples(self) -> slice:
         """The samples of this evoked among those of the fit."""
         return self.problem.samples(self.index)
-
-    @property
-    def _axes(self) -> Floats:
-        """Indices of the components of a source."""
-        return np.arange(self.n_orient)
 
     @cached_property
     def _transfer(self) -> Floats:
@@ -655,8 +650,12 @@ class SourceResult:
     @cached_property
     def _coefficients(self) -> Floats:
         """Coefficients of the selected columns for the samples of this evoked, as `amplitudes`."""
-        found = self.estimate.debiased if self.debias else self.estimate.mean
-        return np.asarray(found[:, self._samples] / np.sqrt(self.problem.averages[self.index]))
+        return self._of_evoked(self.estimate.debiased if self.debias else self.estimate.mean)
+
+    def _of_evoked(self, coefficients: Floats) -> Floats:
+        """Return the coefficients for the samples of this evoked, in units of its data."""
+        part = coefficients[:, self._samples]
+        return np.asarray(part / np.sqrt(self.problem.averages[self.index]))
 
     def _columns_of(self, group: Any) -> Floats:
         """Return the selected columns of the fit that belong to a point source or patch."""
@@ -676,8 +675,7 @@ class SourceResult:
 
         A source has `n_orient` components.
         """
-        scale = np.sqrt(self.problem.averages[self.index])
-        found = self._transfer @ coefficients[:, self._samples] / scale
+        found = self._transfer @ self._of_evoked(coefficients)
         return np.asarray(found.reshape(-1, self.n_orient, self.times.size))
 
 
@@ -753,6 +751,12 @@ def counted(sizes: Sequence[int]) -> str:
         noun = "patch" if len(extended) == 1 else "patches"
         parts.append(f"{len(extended)} {noun} of {range_of_sizes} sources")
     return " and ".join(parts)
+
+
+def explained(data: Floats, fitted: Floats, axis: int | None) -> Floats:
+    """Return the percentage of the power of data that is explained, 0 where there is none."""
+    total, lost = np.sum(data**2, axis=axis), np.sum((data - fitted) ** 2, axis=axis)
+    return 100.0 * np.where(total > 0, 1.0 - lost / np.where(total > 0, total, 1.0), 0.0)
 
 
 def center_of(positions: Any) -> int:
