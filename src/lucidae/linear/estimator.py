@@ -422,12 +422,10 @@ class LinearAutoencoder(
         with suggesting_em(self, batches), elapsed_on(batches, description, self.verbose):
             data = aligned_blocks(batches, None, sample_weight)
             missing = self.handle_missing == "em"
-            small = None
             if start is None:
                 small = loaded_rows(data, missing=missing, verbose=self.verbose)
-            if small is not None:
-                self.fit(small.rows, sample_weight=small.weights)
-                return self
+                if small is not None:
+                    return self.fit(small.rows, sample_weight=small.weights)
             check_streamed(options, data.rows.n_features, start)
             if data.rows.n_features > EXACT_FEATURES:
                 check_repeatable(data)

@@ -283,18 +283,13 @@ class ObservedRows:
         xp, X = namespace(X), as_double(X)
         if weights is None:
             weights = xp.ones(X.shape[0], dtype=xp.float64, device=X.device)
-        seen = ~xp.isnan(X)
-        mask = xp.astype(seen, xp.float64)
-        share = weights @ mask
-        center = (weights @ where_set(X, ~seen, 0.0)) / share
-        # The mean of the deviations from a first mean corrects its rounding error.
-        center = center + (weights @ where_set(X - center, ~seen, 0.0)) / share
-        filled = where_set(X - center, ~seen, 0.0)
+        mask = xp.astype(~xp.isnan(X), xp.float64)
+        center, filled = _centred(X, weights)
         scatter = scalar(xp.sum(weights @ (filled * filled)))
-        unit = math.sqrt(scatter / scalar(xp.sum(share)))
+        unit = math.sqrt(scatter / scalar(xp.sum(weights @ mask)))
         filled = filled / (unit or 1.0)
         # Sorted by pattern.
-        patterns, mass = to_numpy(seen), to_numpy(weights)
+        patterns, mass = to_numpy(mask) > 0.0, to_numpy(weights)
         used = np.flatnonzero(patterns.any(axis=1) & (mass > 0.0))
         packed = np.ascontiguousarray(np.packbits(patterns[used], axis=1))
         keys = packed.view(np.dtype((np.void, packed.shape[1])))[:, 0]
@@ -539,10 +534,7 @@ def observed_part(X: Array, weights: Array | None, names: Any = None) -> tuple[A
     index = xp.asarray(np.flatnonzero(used), device=X.device)
     X, weights = xp.take(X, index, axis=0), xp.take(weights, index)
     with np.errstate(over="ignore", invalid="ignore"):
-        share = weights @ xp.astype(~xp.isnan(X), xp.float64)
-        center = weights @ where_set(as_double(X), xp.isnan(X), 0.0) / share
-        filled = xp.where(xp.isnan(X), like(center, X), X)
-        apart = as_double(filled) - center
+        center, apart = _centred(as_double(X), weights)
         scatter = scalar(xp.sum(apart * apart))
     if not math.isfinite(scatter):
         raise ValueError(
@@ -555,7 +547,19 @@ def observed_part(X: Array, weights: Array | None, names: Any = None) -> tuple[A
             "X by a constant first."
         )
     rounding = 8 * np.finfo(float).eps * scalar(xp.max(xp.abs(center)))
-    return (filled if peak <= rounding else X), weights
+    return (xp.where(xp.isnan(X), like(center, X), X) if peak <= rounding else X), weights
+
+
+def _centred(X: Array, weights: Array) -> tuple[Array, Array]:
+    """Return the mean of the observed entries of each feature, and deviations, 0 for missing ones.
+
+    The mean of the deviations from a first mean corrects its rounding error.
+    """
+    xp, missing, center = namespace(X), namespace(X).isnan(X), 0.0
+    share = weights @ xp.astype(~missing, xp.float64)
+    for _ in range(2):
+        center = center + (weights @ where_set(X - center, missing, 0.0)) / share
+    return center, where_set(X - center, missing, 0.0)
 
 
 def comparable(previous: ObservedGaussian, X: Array) -> ObservedGaussian | None:

@@ -38,6 +38,7 @@ from lucidae.linear.theory import (
     hessian_eigenvalues,
     inner_gap,
     outer_gap,
+    squared_lengths,
     zero_latents,
 )
 from lucidae.linear.weights import (
@@ -534,9 +535,7 @@ class NonUniformL2(Reconstruction):
 
     def squared_lengths(self, values: Array) -> Array:
         """Return each latent's squared length at the minimum: max(0, 1 − penalty/eigenvalue)."""
-        ascending = like(np.sort(to_numpy(self.penalties)), values)
-        nonzero = values > ascending
-        return where_set(1 - ascending / where_set(values, ~nonzero, 1.0), ~nonzero, 0.0)
+        return squared_lengths(values, like(np.sort(to_numpy(self.penalties)), values))
 
     def minimum(self, spectrum: Spectrum, k: int) -> float:
         """Return the global minimum of the penalised loss, which is the loss at `minimizer`."""

@@ -27,7 +27,7 @@ from typing import Any
 import numpy as np
 import scipy.optimize
 
-from lucidae.arrays import to_numpy
+from lucidae.arrays import Array, to_numpy, where_set
 from lucidae.validation import check_integer, check_vector, real_array
 
 Vector = np.ndarray[Any, Any]
@@ -52,10 +52,7 @@ class AlignedPoint:
         The layers of a latent have the squared length max(0, 1 − penalty/eigenvalue).
         """
         values, penalties = np.asarray(values, dtype=float), np.sort(penalties)
-        leading = values[: len(penalties)]
-        nonzero = leading > penalties
-        power = np.where(nonzero, 1 - penalties / np.where(nonzero, leading, 1.0), 0.0)
-        length = np.sqrt(power)
+        length = np.sqrt(squared_lengths(values[: len(penalties)], penalties))
         return cls(values, length, length, penalties, np.ones(len(penalties)))
 
     @classmethod
@@ -64,6 +61,15 @@ class AlignedPoint:
         ones = np.ones(len(prior))
         keep = np.cumsum(prior[::-1])[::-1]  # P(prefix length ≥ i)
         return cls(np.asarray(values, dtype=float), ones, ones, 0 * ones, keep)
+
+
+def squared_lengths(values: Array, penalties: Array) -> Array:
+    """Return max(0, 1 − λ/σ²) for leading eigenvalues σ² and ascending penalties λ.
+
+    They are the squared lengths of the latents at the minimum (Bao et al. 2020, Theorem 3).
+    """
+    nonzero = values > penalties
+    return where_set(1 - penalties / where_set(values, ~nonzero, 1.0), ~nonzero, 0.0)
 
 
 def hessian_eigenvalues(point: AlignedPoint) -> Vector:
