@@ -215,7 +215,7 @@ def test_rows_and_weights_that_are_junk_are_refused_and_change_nothing(name, met
     for junk, change in ROWS.items():
         if junk == "complex" and name.startswith("sparse"):  # which this family takes
             continue
-        no_numbers = r"masked|expected real numbers|no numeric column|[Cc]omplex"
+        no_numbers = r"masked|expected real numbers|no numeric column|is not numeric|[Cc]omplex"
         words = no_numbers if junk in NO_NUMBERS else "."
         kept.refuses(words, method, change(X), targets(X))
         if junk in NO_NUMBERS and method == "fit":

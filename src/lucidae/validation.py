@@ -7,7 +7,7 @@ import mmap
 import os
 import sys
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from collections.abc import Set as AbstractSet
 from contextlib import contextmanager
 from enum import Enum
@@ -35,7 +35,7 @@ from lucidae.arrays import (
     scalar,
     to_numpy,
 )
-from lucidae.columns import Frame, column_numbers, frame_names, numeric_frame
+from lucidae.columns import Frame, column_numbers, frame_names, numeric_frame, some
 
 COPIED_BYTES = 2**25
 """Memory maps of at most this many bytes are copied before they are used."""
@@ -47,6 +47,10 @@ _FLOATS = (np.float64, np.float32)
 
 _NO_NUMBERS = (bool, np.bool_, np.timedelta64)
 """Types that Python counts among the integers; NumPy derives durations from its integers."""
+
+_TEXT = (
+    "Leave out columns of text, or encode them as numbers first (OneHotEncoder of scikit-learn)."
+)
 
 ACCEPTED = (
     "an array (NumPy, torch, CuPy, h5py, zarr), a list of rows, a SciPy sparse matrix, a data "
@@ -183,50 +187,32 @@ def explained_refusals(**tables: Any) -> Iterator[None]:
                 "columns."
             ) from error
         if "could not convert string to float" in first:
-            where = _columns_with(_has_text, tables)
-            what = (
-                "Leave out columns of text, or encode them as numbers first (OneHotEncoder of "
-                "scikit-learn)."
-            )
+            what = _TEXT
         elif given and "NaN" in first:
-            where = columns_with_gaps(**given)
             what = (
                 "Remove or impute the missing entries first: drop these rows, or put scikit-learn's"
                 " SimpleImputer before the estimator."
             )
         elif given and "infinity" in first:
-            where = columns_with_gaps(**given)
             what = "Remove or replace these entries first."
         else:
             raise
-        raise ValueError(f"{first}{where}.\n{what}") from error
+        raise ValueError(f"{first}{columns_with_gaps(**given)}.\n{what}") from error
 
 
 def columns_with_gaps(**tables: Any) -> str:
     """Return the names of columns with NaN or infinity, such as " (column 'age' of X)", or ""."""
-    return _columns_with(_has_gaps, tables)
-
-
-def _columns_with(has_fault: Callable[[Any], bool], tables: Mapping[str, Any]) -> str:
-    """Return the names of the faulty columns of the first data frame that has some, or ""."""
     for name, table in tables.items():
         if not (hasattr(table, "columns") and hasattr(table, "dtypes")):
             continue
         faults = [
             repr(heading)
             for at, heading in enumerate(table.columns)
-            if has_fault(table.iloc[:, at] if hasattr(table, "iloc") else table[heading])
+            if _has_gaps(table.iloc[:, at] if hasattr(table, "iloc") else table[heading])
         ]
         if faults:
-            more = f" and {len(faults) - 5} more" if len(faults) > 5 else ""
-            kind = "columns" if len(faults) > 1 else "column"
-            return f" ({kind} {', '.join(faults[:5])}{more} of {name})"
+            return f" (column{'s' * (len(faults) > 1)} {some(faults, 5)} of {name})"
     return ""
-
-
-def _has_text(column: Any) -> bool:
-    """Tell whether a column of a data frame contains text that is not a number."""
-    return bool(column_numbers(column, is_truth=False)[1])
 
 
 def refuse_text(values: Any, name: str) -> None:
@@ -267,7 +253,6 @@ def has_complex(values: Any) -> bool:
         return is_complex(values)
     if scipy.sparse.issparse(values):
         return False
-    values = _as_array(values) if isinstance(values, list | tuple) else values
     return any(getattr(dtype, "kind", "") == "c" for dtype in _dtypes(values))
 
 
@@ -307,11 +292,10 @@ def check_kind(values: Any, name: str) -> Any:
             f"{name} has masked entries ({masked}), expected a value in every entry. Impute or "
             "remove the masked entries first."
         )
-    for dtype in _dtypes(_as_array(values) if listed else values):
+    for dtype in _dtypes(values):
         if isinstance(dtype, np.dtype) and dtype.kind in "SU":
-            advice = "Leave out columns of text, or encode them as numbers first (OneHotEncoder of "
-            advice += "scikit-learn)."
-        elif getattr(dtype, "kind", "") in ("m", "M") or _is_temporal(dtype):
+            advice = _TEXT
+        elif getattr(dtype, "kind", "") in ("m", "M"):
             advice = "Convert dates and durations to numbers first."
         else:
             continue
@@ -378,24 +362,15 @@ def _mapped_part(array: Any) -> tuple[mmap.mmap, int] | None:
     return owner, begin + inside
 
 
-def _as_array(values: Any) -> Any:
-    """Return a list as a NumPy array, or the list itself if its rows differ in length."""
-    try:
-        return np.asarray(values)
-    except ValueError:
-        return values
-
-
 def _dtypes(values: Any) -> list[Any]:
-    """Return a list with the dtype of an array, or with the dtypes of a data frame's columns."""
+    """Return the dtype of an array or a list, or the dtypes of the columns of a data frame."""
+    if isinstance(values, list | tuple):
+        try:
+            values = np.asarray(values)
+        except ValueError:  # its rows differ in length
+            return []
     columns = getattr(values, "dtypes", None)
     return [getattr(values, "dtype", None)] if columns is None else list(np.ravel(columns))
-
-
-def _is_temporal(dtype: Any) -> bool:
-    """Tell whether `dtype` is a dtype of polars for dates, times or durations."""
-    temporal = getattr(dtype, "is_temporal", None)
-    return bool(temporal()) if callable(temporal) else False
 
 
 def unframed(values: Any, name: str, *, accept_complex: bool = False) -> Any:

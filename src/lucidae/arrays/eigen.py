@@ -354,7 +354,8 @@ def krylov_eigenpairs(
     m, rng = int(reference.shape[0]), np.random.default_rng(0)
     width = min(k + EXTRA, widest, m)
     search = _Search(0 if width >= k else FRESH_STEPS, width)  # k vectors contain k copies
-    space = _start(normal(rng, (width, m), reference))
+    block, _ = _orthonormal(normal(rng, (width, m), reference), None)
+    space = _Space(block, np.zeros((0, 0)), block, 0, block)
     seen: list[tuple[int, float]] = []
     while True:
         outside = _extend(space, apply)
@@ -368,7 +369,8 @@ def krylov_eigenpairs(
         settled = excess <= max(NEARLY, SETTLED / residual)
         search.update(settled, float(np.sum(values[:strict])), k)
         if excess <= 1.0 and (not search.left or size >= m):
-            return _ritz(space, values, turn, k)
+            vectors = (like(turn[:, :k].T.copy(), space.basis) @ space.basis).mT
+            return like(np.maximum(values[:k], 0.0), space.basis), vectors
         if math.isfinite(excess):
             seen.append((space.steps, excess))
         hopeless = space.steps >= passes / 4 and space.steps + steps_left(seen) > passes
@@ -379,11 +381,6 @@ def krylov_eigenpairs(
             # They join the next block; without that block, the residuals would be underestimated.
             block = _with_random_rows(block, space.basis, rng, search.rows)
         space = _grown(space, values, turn, block, k)
-
-
-def _start(rows: Array) -> _Space:
-    block, _ = _orthonormal(rows, None)
-    return _Space(block, np.zeros((0, 0)), block, 0, block)
 
 
 def _with_random_rows(block: Array, basis: Array, rng: np.random.Generator, count: int) -> Array:
@@ -474,8 +471,3 @@ def _grown(space: _Space, values: Vector, turn: Vector, block: Array, k: int) ->
         storage[:size, :] = space.basis
     storage[size : size + width, :] = block
     return _Space(storage[: size + width, :], restricted, block, space.steps, storage)
-
-
-def _ritz(space: _Space, values: Vector, turn: Vector, k: int) -> tuple[Array, Array]:
-    vectors = (like(turn[:, :k].T.copy(), space.basis) @ space.basis).mT
-    return like(np.maximum(values[:k], 0.0), space.basis), vectors
