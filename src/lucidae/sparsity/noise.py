@@ -387,25 +387,18 @@ class PathTrace(NamedTuple):
     def stability(self, noise: float, powers: Any, explained: float) -> dict[str, Any]:
         """Return how much columns in use change along the path around a chosen noise variance."""
         compared = (self.noise >= 0.25 * noise) & (self.explained >= EXPLAINED * explained)
-        rows = [i for i in np.flatnonzero(compared) if self.powers[i].any()]
-        near = [
-            i
-            for i in rows
-            if noise / 10.0 <= self.noise[i] <= 10.0 * noise
-            and abs(self.noise[i] / noise - 1.0) > SAME_NOISE
-        ]
+        rows = np.flatnonzero(compared & self.powers.any(axis=1))
+        ratio, strongest = self.noise[rows] / noise, self.powers[rows].argmax(axis=1)
+        near = rows[(ratio >= 0.1) & (ratio <= 10.0) & (abs(ratio - 1.0) > SAME_NOISE)]
         # Overlap: the size of the intersection of two sets of columns over that of their union.
-        here, there = in_use(powers), [in_use(self.powers[i]) for i in near]
-        unions = [np.sum(here | other) for other in there]
-        shares = [
-            np.sum(here & other) / union if union else 1.0
-            for other, union in zip(there, unions, strict=True)
-        ]
+        here, shares = in_use(powers), []
+        for there in map(in_use, self.powers[near]):
+            union = np.sum(here | there)
+            shares.append(np.sum(here & there) / union if union else 1.0)
         column = int(np.argmax(powers)) if powers.any() else -1
-        strongest = np.array([np.argmax(self.powers[i]) for i in rows], dtype=int)
         return {
             "column": column,
-            "noise": np.array([self.noise[i] for i in rows], dtype=float),
+            "noise": self.noise[rows],
             "strongest": strongest,
             "changed": (powers[strongest] < OVERTAKEN * powers.max()) | (column < 0),
             "overlap": float(np.mean(shares)) if shares else None,

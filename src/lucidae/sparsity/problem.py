@@ -105,9 +105,10 @@ class SparseDictionary:
         S, counts = self.entries, np.diff(self.entries.indptr)
         column = np.repeat(np.arange(S.shape[1], dtype=S.indices.dtype), counts)
         inside = self.roots[S.indices]
-        total = _sums(column, (S.data - inside * self.center[column]) ** 2, S.shape[1])
+        varied = (S.data - inside * self.center[column]) ** 2
+        total = np.bincount(column, varied, minlength=S.shape[1])
         # Rows in which S is zero contribute (rᵢcⱼ)² each; a full column has none.
-        missing = (self.roots**2).sum() - _sums(column, inside**2, S.shape[1])
+        missing = (self.roots**2).sum() - np.bincount(column, inside**2, S.shape[1])
         missing = np.where(counts < S.shape[0], np.maximum(missing, 0.0), 0.0)
         return (total + self.center**2 * missing) / self.norms**2
 
@@ -132,7 +133,7 @@ class SparseDictionary:
         result = np.zeros(self.shape[1])
         right, shifts = np.ascontiguousarray(left.T), left @ self.roots
         for part in self._parts(max(left.shape[0], 1)):
-            products = _rows_of_transpose(self.entries, part) @ right
+            products = self.entries[:, part].T @ right
             products -= self.center[part, None] * shifts
             result[part] = squared_norms(products, -1)
         return result / self.norms**2
@@ -158,19 +159,6 @@ class SparseDictionary:
 
 Dictionary: TypeAlias = Any
 """A dictionary: an array of shape (..., d, κ), or a `SparseDictionary` of shape (d, κ)."""
-
-
-def _sums(column: Any, values: Any, count: int) -> Any:
-    """Return, for each of `count` columns, the sum of its values."""
-    return np.bincount(column, values, minlength=count)
-
-
-def _rows_of_transpose(S: Any, part: slice) -> Any:
-    """Return the columns `part` of a CSC matrix as rows of a CSR matrix, without a copy."""
-    start, stop = S.indptr[part.start], S.indptr[part.stop]
-    pointers = S.indptr[part.start : part.stop + 1] - start
-    data = (S.data[start:stop], S.indices[start:stop], pointers)
-    return scipy.sparse.csr_array(data, shape=(part.stop - part.start, S.shape[0]))
 
 
 def canonical_entries(X: Any) -> Any:
