@@ -426,6 +426,22 @@ def check_vector(
     return np.array(vector, dtype=float)
 
 
+def pair_of_rows(split: Any, n_rows: int, number: int) -> tuple[Any, Any]:
+    """Return the row indices of both parts of a fold of `cv`, given as integers or as masks."""
+    try:
+        train, test = (
+            np.arange(n_rows)[np.asarray(part) if len(part) else slice(0)] for part in split
+        )
+    except (IndexError, TypeError, ValueError):
+        train = test = np.empty((0, 0), dtype=int)
+    if train.ndim != 1 or test.ndim != 1:
+        raise ValueError(
+            f"fold {number} of cv is {split!r}, expected row indices (integers from 0 to "
+            f"{n_rows - 1}) in two arrays: the rows to train on, and those to hold out."
+        )
+    return train, test
+
+
 def check_weights(sample_weight: Any, X: Array, *, allow_zero: bool = False) -> Array | None:
     """Return sample weights as a float64 vector with one entry per row of `X`; None stays None.
 

@@ -73,9 +73,10 @@ SETTINGS = [
     *(({"noise_variance": "cv", "cv": cv}, words) for cv, words in (
         (1, "cv=1"), ([], "cv contains no folds"), (2.5, "expected an integer of at least 2, a sp"),
         ("5", "cv='5' was given, expected an integer of at least 2"),
-        ([([0, 1], [])], "two non-empty arrays of row indices"),
-        ([([0, 1], [30])], r"row indices in \[0, 29\]"), ([([0.5], [1])], "row indices"),
-        ([3], "cv contains the fold 3"),
+        ([([0, 1], [])], "training rows or the test rows all have"),
+        ([([0, 1], [30])], r"row indices \(integers from 0 to 29\)"),
+        ([([0.5], [1])], "row indices"),
+        ([3], "fold 0 of cv is 3, expected row indices"),
     )),
     ({"response_covariance": "full"}, "response_covariance='full' was given"),
     ({"response_covariance": "learn", "posterior": "diagonal"}, "posterior='full'"),

@@ -50,6 +50,7 @@ from lucidae.validation import (
     check_rows,
     check_verbose,
     check_weights,
+    pair_of_rows,
 )
 
 __all__ = [
@@ -664,7 +665,7 @@ def checked_splits(cv: Any, n_rows: int, weights: Array | None) -> list[tuple[Ve
                 "row: give more rows, a smaller cv, or a number instead of 'cv' and 'cv_1se'."
             )
     given = cv if listed else check_cv(cv, classifier=False).split(np.empty((n_rows, 1)))
-    splits = [_pair_of_rows(split, n_rows, number) for number, split in enumerate(given)]
+    splits = [pair_of_rows(split, n_rows, number) for number, split in enumerate(given)]
     if not splits:
         raise ValueError(f"cv={cv!r} was given, expected at least one fold, such as cv=5.")
     for number, (train, test) in enumerate(splits):
@@ -677,22 +678,6 @@ def checked_splits(cv: Any, n_rows: int, weights: Array | None) -> list[tuple[Ve
                     "shuffle: cv=KFold(5, shuffle=True)."
                 )
     return splits
-
-
-def _pair_of_rows(split: Any, n_rows: int, number: int) -> tuple[Vector, Vector]:
-    """Return the row indices of both parts of a fold, given as integers or as boolean masks."""
-    try:
-        train, test = (
-            np.arange(n_rows)[np.asarray(part) if len(part) else slice(0)] for part in split
-        )
-    except (IndexError, TypeError, ValueError):
-        train = test = np.empty((0, 0), dtype=int)
-    if train.ndim != 1 or test.ndim != 1:
-        raise ValueError(
-            f"fold {number} of cv is {split!r}, expected row indices (integers from 0 to "
-            f"{n_rows - 1}) in two arrays: the rows to train on, and those to hold out."
-        )
-    return train, test
 
 
 def _is_partition(splits: list[tuple[Vector, Vector]], n_rows: int) -> bool:

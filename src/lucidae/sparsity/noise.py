@@ -58,7 +58,14 @@ from lucidae.sparsity.solve import (
     solve,
 )
 from lucidae.sparsity.working_set import COARSE, NEWTON_STEPS, first_point, orthonormal
-from lucidae.validation import check_choice, check_integer, check_number, check_vector, warn_user
+from lucidae.validation import (
+    check_choice,
+    check_integer,
+    check_number,
+    check_vector,
+    pair_of_rows,
+    warn_user,
+)
 
 WAYS = ("auto", "learn", "learn_diagonal", "cv", "cv_1se")
 """Names of the ways to find the noise variance."""
@@ -178,21 +185,8 @@ def row_pairs(cv: Any, random_state: Any, distinct: Rows, given: Rows) -> list[t
     if isinstance(cv, str | bytes) or not (hasattr(cv, "split") or np.iterable(cv)):
         check_integer(cv, "cv", low=2, others=others)
     splits = cv.split(given.dictionary, given.responses) if hasattr(cv, "split") else cv
-    pairs, n_rows = [], given.count
-    for split in splits:
-        try:
-            parts = [np.asarray(part) for part in split]
-        except (TypeError, ValueError):
-            parts = []
-        parts = [np.flatnonzero(part) if part.dtype.kind == "b" else part for part in parts]
-        whole = all(part.dtype.kind in "iu" and part.size and part.ndim == 1 for part in parts)
-        inside = whole and all(part.min() >= 0 and part.max() < n_rows for part in parts)
-        if len(parts) != 2 or not inside:
-            raise ValueError(
-                f"cv contains the fold {split!r}, expected two non-empty arrays of row indices in "
-                f"[0, {n_rows - 1}]: the training rows and the test rows."
-            )
-        pairs.append((given.take(parts[0]), given.take(parts[1])))
+    folds = [pair_of_rows(split, given.count, number) for number, split in enumerate(splits)]
+    pairs = [(given.take(train), given.take(test)) for train, test in folds]
     if not pairs:
         raise ValueError(
             "cv contains no folds, expected at least one pair of training and test rows."
