@@ -426,6 +426,14 @@ def check_vector(
     return np.array(vector, dtype=float)
 
 
+def check_row_count(X: Array, y: Array) -> None:
+    """Raise an error unless X and y have the same number of rows."""
+    if y.shape[0] != X.shape[0]:
+        raise ValueError(
+            f"X has {X.shape[0]} rows and y has {y.shape[0]}: give one row of y for each row of X."
+        )
+
+
 def pair_of_rows(split: Any, n_rows: int, number: int) -> tuple[Any, Any]:
     """Return the row indices of both parts of a fold of `cv`, given as integers or as masks."""
     try:

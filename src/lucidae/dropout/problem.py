@@ -56,7 +56,7 @@ from lucidae.moments import SecondMoment
 from lucidae.rows.kinds import AlignedBlocks
 from lucidae.rows.operator import STORED_FEATURES, RowOperator, centred_block, stacked
 from lucidae.rows.passes import fold, nothing_read
-from lucidae.validation import check_rows, explained_refusals, real_array
+from lucidae.validation import check_row_count, check_rows, explained_refusals, real_array
 
 
 def host(values: Any) -> np.ndarray[Any, Any]:
@@ -596,10 +596,7 @@ def checked_targets(X: Any, y: Any) -> tuple[Array, bool]:
         given = real_array(y, "y")
         Y = as_columns(given)
         Y = check_rows(Y if scipy.sparse.issparse(X) else beside(Y, X), name="y")
-    if Y.shape[0] != X.shape[0]:
-        raise ValueError(
-            f"X has {X.shape[0]} rows and y has {Y.shape[0]}: give one row of y per row of X."
-        )
+    check_row_count(X, Y)
     _refuse_overflow(Y)
     return Y, given.ndim == 1
 

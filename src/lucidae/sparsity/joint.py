@@ -44,7 +44,6 @@ from lucidae.sparsity.problem import (
     Problem,
     Rows,
     Units,
-    check_row_count,
     compressed,
     refuse_extremes,
     refuse_zero_problem,
@@ -64,6 +63,7 @@ from lucidae.validation import (
     check_choice,
     check_integer,
     check_number,
+    check_row_count,
     check_rows,
     check_verbose,
 )

@@ -55,6 +55,7 @@ from lucidae.base import check_columns, validated_rows
 from lucidae.sparsity.prior import Groups, Matrices
 from lucidae.validation import (
     check_kind,
+    check_row_count,
     check_rows,
     check_weights,
     explained_refusals,
@@ -810,14 +811,6 @@ def validated_weights(sample_weight: Any, X: Array, y: Array) -> Array | None:
                 f"{LARGEST_WEIGHT:g}."
             )
     return weights
-
-
-def check_row_count(X: Array, y: Array) -> None:
-    """Raise an error unless X and y have the same number of rows."""
-    if y.shape[0] != X.shape[0]:
-        raise ValueError(
-            f"X has {X.shape[0]} rows and y has {y.shape[0]}: give one row of y for each row of X."
-        )
 
 
 def refuse_extremes(values: Array, name: str) -> None:
