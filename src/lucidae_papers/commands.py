@@ -202,26 +202,6 @@ class Entry:
     summary: str
 
 
-def catalogue() -> list[Entry]:
-    """Return all lines of ``lucidae list``: data sets, estimators, methods, experiments."""
-    return [*_datasets(), *_estimators(), *_methods(), *_experiments()]
-
-
-def _datasets() -> Iterator[Entry]:
-    """Yield the functions of `lucidae.datasets` that load, fetch or generate data."""
-    for name in datasets.__all__:
-        if name.startswith(("load_", "fetch_", "make_")):
-            yield Entry("dataset", name, _first_sentence(getattr(datasets, name)))
-
-
-def _estimators() -> Iterator[Entry]:
-    """Yield the estimators that the package `lucidae` exports."""
-    for name in lucidae.__all__:
-        subject = getattr(lucidae, name)
-        if inspect.isclass(subject) and hasattr(subject, "fit"):
-            yield Entry("estimator", name, _first_sentence(subject))
-
-
 METHOD_SUMMARIES = {
     "rag": "Rotation-augmented gradient: the reconstruction gradient plus a rotation that orders "
     "the latents. Bao et al. 2020, Algorithm 1.",
@@ -245,16 +225,19 @@ METHOD_SUMMARIES = {
 Methods that are not listed here are described by their own summary."""
 
 
-def _methods() -> Iterator[Entry]:
-    """Yield the methods (objectives and learning rules) of `LinearAutoencoder`."""
+def catalogue() -> Iterator[Entry]:
+    """Yield all lines of ``lucidae list``: data sets, estimators, methods, experiments."""
+    for name in datasets.__all__:
+        if name.startswith(("load_", "fetch_", "make_")):
+            yield Entry("dataset", name, _first_sentence(getattr(datasets, name)))
+    for name in lucidae.__all__:
+        subject = getattr(lucidae, name)
+        if inspect.isclass(subject) and hasattr(subject, "fit"):
+            yield Entry("estimator", name, _first_sentence(subject))
     settings = MethodSettings(np.ones(1), np.ones(1), np.random.default_rng(0))
     for name in METHODS:
         summary = METHOD_SUMMARIES.get(name) or make_method(name, settings).rule.summary
         yield Entry("method", name, summary)
-
-
-def _experiments() -> Iterator[Entry]:
-    """Yield the experiments that ``lucidae reproduce`` can run."""
     for experiment in experiments(NAMES):
         summary = f"{experiment.title} ({experiment.reference})"
         yield Entry("experiment", experiment.name, summary)

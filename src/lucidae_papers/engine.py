@@ -479,14 +479,14 @@ def reproduce(
     waiting = tuple(name for name, outcome in judged.items() if outcome is None)
     written_to = folder / ("changed" if settings else scale)
     for outcome in outcomes:
-        _write(written_to / f"{outcome.experiment.name}.csv", _numbers(outcome))
+        write(written_to / f"{outcome.experiment.name}.csv", _numbers(outcome))
     verdicts = {
         "lucidae": __version__,
         "holds": all(outcome.holds for outcome in outcomes),
         "experiments": [outcome.to_dict() for outcome in outcomes],
     }
     text = json.dumps(verdicts, indent=1, ensure_ascii=False) + "\n"
-    _write(written_to / "verdicts.json", text)
+    write(written_to / "verdicts.json", text)
     written = None
     if page and outcomes:
         from lucidae_papers.pages import write_page
@@ -512,7 +512,8 @@ def _numbers(outcome: Outcome) -> str:
     return stream.getvalue()
 
 
-def _write(target: Path, text: str) -> None:
+def write(target: Path, text: str) -> None:
+    """Write a text file atomically: an interrupted call leaves the earlier one."""
     with atomic_path(target) as temporary:
         temporary.write_text(text, encoding="utf-8")
 

@@ -6,12 +6,11 @@ import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from lucidae.io import atomic_path
 from lucidae_app.report.page import Block, Chapter, Facts, Grid, Note, Prose, fill_page
 from lucidae_app.report.style import LIGHT
 from lucidae_papers.declaration import VerdictKind
 from lucidae_papers.drawings import plots
-from lucidae_papers.engine import count, duration
+from lucidae_papers.engine import count, duration, write
 from lucidae_papers.verdicts import MARKS, REPORTED, Counts, Outcome, measured, verdict_words
 
 LEAD = (
@@ -51,8 +50,7 @@ def write_page(outcomes: Sequence[Outcome], target: Path, seconds: float, note: 
     """
     chapters = [summary(outcomes, note), *(chapter(outcome) for outcome in outcomes)]
     title = f"Experiments of the papers at {outcomes[0].scale} scale"
-    with atomic_path(target) as temporary:
-        temporary.write_text(fill_page(title, LEAD, chapters, seconds), encoding="utf-8")
+    write(target, fill_page(title, LEAD, chapters, seconds))
     return target
 
 
@@ -153,10 +151,12 @@ def write_notes(outcomes: Sequence[Outcome], folder: Path) -> Path:
     """Write ``NAME.md`` and its figures for each experiment, and an index of the whole folder."""
     for outcome in outcomes:
         figures = _figures(outcome, folder)
-        _write(folder / f"{outcome.experiment.name}.md", _note(outcome, figures))
+        write(folder / f"{outcome.experiment.name}.md", _note(outcome, figures))
     titles = {path.stem: _title(path) for path in sorted(folder.glob("*.md"))}
     lines = [f"* [{name}]({name}.md): {title}" for name, title in titles.items() if name != "index"]
-    return _write(folder / "index.md", "\n".join([INTRODUCTION, *lines, ""]))
+    index = folder / "index.md"
+    write(index, "\n".join([INTRODUCTION, *lines, ""]))
+    return index
 
 
 def _figures(outcome: Outcome, folder: Path) -> list[tuple[str, str]]:
@@ -166,7 +166,7 @@ def _figures(outcome: Outcome, folder: Path) -> list[tuple[str, str]]:
         text = standalone(plot.svg)
         if len(text) <= LARGEST_FIGURE:
             name = f"{plot.name}-{outcome.scale}.svg"
-            _write(folder / name, text)
+            write(folder / name, text)
             written.append((name, plot.caption))
     return written
 
@@ -228,9 +228,3 @@ def _markdown_row(mark: str, verdict: str, value: str, statement: str) -> str:
 
 def _title(path: Path) -> str:
     return path.read_text(encoding="utf-8").partition("\n")[0].lstrip("# ")
-
-
-def _write(path: Path, text: str) -> Path:
-    with atomic_path(path) as temporary:
-        temporary.write_text(text, encoding="utf-8")
-    return path
