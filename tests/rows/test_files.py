@@ -413,7 +413,7 @@ BAD = {
     },
     "fake.npy": ("hello", "is not a complete NPY file"),
     "fake.npz": ("hello", "is not an NPZ file"),
-    "fake.parquet": ("hello", "is not a Parquet file"),
+    "fake.parquet": ("hello", "cannot be read as Parquet"),
     "fake.h5": ("hello", "is not an HDF5 file"),
     "fake.zarr": ("hello", "is not a Zarr array"),
     "table.xlsx": ("hello", r"the suffix '\.xlsx', expected one of \.csv"),

@@ -211,6 +211,13 @@ def test_batches_of_arrow_keep_their_names_and_lose_no_column():
         assert SecondMoment.of(equal).n_features == 2
 
 
+def test_parquet_with_equal_names_is_refused(tmp_path):
+    equal = arrow.table([[1.0, 2.0], [3.0, 5.0], [2.0, 5.0]], names=["a", "b", "b"])
+    require("pyarrow.parquet").write_table(equal, tmp_path / "t.parquet")
+    with pytest.raises(ValueError, match=r"'t\.parquet' .*several columns have the same name"):
+        LinearAutoencoder(1).fit(tmp_path / "t.parquet")
+
+
 def test_numbers_beyond_double_precision_are_no_numbers():
     huge = pandas.Series([1, 10**400, 2], dtype=object)
     with pytest.raises(ValueError, match=r"'b' of X contains numbers, but '10000.* in row 1 "):

@@ -58,8 +58,8 @@ from lucidae.validation import forget_pages, install_command, missing_bytes, war
 __all__ = [
     "FILES",
     "STREAMED",
+    "MapBlocks",
     "blocks_of_file",
-    "blocks_of_map",
     "load_file",
     "read_table",
     "rows_of_file",
@@ -422,18 +422,8 @@ def _image_shape(shape: tuple[int, ...], options: ReadOptions) -> tuple[int, int
     return (shape[1], shape[2]) if len(shape) == 3 and not options.columns else None
 
 
-def blocks_of_map(
-    array: np.memmap[Any, Any], name: str, *, flat: bool = False, first_row: int = 0
-) -> RowBlocks:
-    """Return the blocks of a memory map, which messages call `name`, from row `first_row` on.
-
-    If `flat`, the map may be a vector.
-    """
-    return MapBlocks(array, name, flat=flat, first_row=first_row)
-
-
 class MapBlocks(ArrayBlocks):
-    """Blocks of rows of a memory map, copied from it.
+    """Blocks of rows of a memory map, which messages call `name`, copied from it.
 
     The rows come from the file that was mapped, also if another file has its name now. Before each
     block is copied, the size of the file is compared, because reading a page behind its end would
@@ -493,9 +483,11 @@ class ParquetBlocks(RowBlocks):
         try:
             with parquet.ParquetFile(file) as opened:
                 schema, about = opened.schema_arrow, opened.metadata
+                if len(set(schema.names)) < len(schema.names):
+                    raise ValueError("several columns have the same name")
                 names, judged, index = _judged_fields(opened, self.missing)
         except Exception as error:  # pyarrow raises many kinds of errors for damaged files
-            raise ValueError(f"{name} is not a Parquet file: {reason_of(error)}.") from None
+            raise ValueError(f"{name} cannot be read as Parquet: {reason_of(error)}.") from None
         self.chosen = choose_columns(file.name, names, judged, options, index)
         self.judged = [judged[at] for at in self.chosen.positions]
         texts = [repr(name) for name in self.chosen.names if _has_cells(schema.field(name).type)]

@@ -24,7 +24,7 @@ from lucidae.rows.blocks import (
     floating_rows,
     reference_of_rows,
 )
-from lucidae.rows.files import blocks_of_file, blocks_of_map, warn_of_reading
+from lucidae.rows.files import MapBlocks, blocks_of_file, warn_of_reading
 from lucidae.validation import (
     ACCEPTED,
     DataKind,
@@ -170,7 +170,7 @@ def _opened(
         warn_of_reading(data)
         return data
     if kind is DataKind.MAP:
-        return blocks_of_map(X, name, **given)
+        return MapBlocks(X, name, **given)
     if kind is DataKind.ANNDATA:
         rows = anndata_rows(X, name) if is_anndata_in_memory(X) else X.X
         return _opened(rows, name, **given).named(tuple(map(str, X.var_names)))
