@@ -17,6 +17,7 @@ from lucidae import LinearAutoencoder, SecondMoment
 from lucidae.datasets import read_table
 
 pandas, polars, arrow = require("pandas"), require("polars"), require("pyarrow")
+parquet = require("pyarrow.parquet")
 
 NUMBERS = ["1", "2.5", "3", "4.25", "5", "6", "7.5", "8"]
 ROW = 3  # of the cell that is exchanged
@@ -175,7 +176,7 @@ TYPED = {
 def test_typed_columns_are_the_same_in_frames_and_in_parquet(tmp_path, name):
     cells, expected = TYPED[name]
     table = arrow.table({"a": [1.0, 2.0, 4.0], "b": arrow.array(cells)})
-    arrow.parquet.write_table(table, tmp_path / "t.parquet")
+    parquet.write_table(table, tmp_path / "t.parquet")
     plain = table.to_pandas(date_as_object=False)
     nullable = table.to_pandas(types_mapper=pandas.ArrowDtype)
     for data in (tmp_path / "t.parquet", plain, nullable, table, polars.from_arrow(table)):
@@ -213,7 +214,7 @@ def test_batches_of_arrow_keep_their_names_and_lose_no_column():
 
 def test_parquet_with_equal_names_is_refused(tmp_path):
     equal = arrow.table([[1.0, 2.0], [3.0, 5.0], [2.0, 5.0]], names=["a", "b", "b"])
-    require("pyarrow.parquet").write_table(equal, tmp_path / "t.parquet")
+    parquet.write_table(equal, tmp_path / "t.parquet")
     with pytest.raises(ValueError, match=r"'t\.parquet' .*several columns have the same name"):
         LinearAutoencoder(1).fit(tmp_path / "t.parquet")
 
