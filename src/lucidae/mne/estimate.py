@@ -671,7 +671,8 @@ def forward_selection(
         lower = np.linalg.cholesky(noise * np.eye(fields.shape[1]) + fields.T @ fields)
         known = scipy.linalg.solve_triangular(lower, fields.T, lower=True).T / np.sqrt(noise)
         seen = gain.T @ known
-        loading = loadings - seen @ (known.T @ root)
+        loading = seen @ (known.T @ root)
+        np.subtract(loadings, loading, out=loading)  # a second array would take most of the time
         # The gain Σᵢ λᵢ − 1 − log λᵢ, over eigenvalues λᵢ > 1 of S⁻¹Q, is at most t − 1 − log t,
         # t = Σᵢ λᵢ.
         parts, loads = seen.reshape(*members.shape, -1), loading.reshape(*members.shape, -1)
