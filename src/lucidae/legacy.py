@@ -16,8 +16,8 @@ from typing import Any
 import numpy as np
 
 import lucidae
-from lucidae.dropout.claims import CERTIFIED
 from lucidae.dropout.theory import dropout_of
+from lucidae.dropout.verify import CERTIFIED
 from lucidae.iteration import Status
 from lucidae.linear.methods import PRIORS, Options
 from lucidae.models import Values, built, check_part, check_row, restored

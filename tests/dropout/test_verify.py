@@ -69,7 +69,7 @@ def test_loss_minimum_and_their_error_bounds(kind, centered, seed, spread):
     given = scipy.sparse.csr_array(X) if kind == "sparse" else X
     data = judged_rows(given, None if kind == "autoencoder" else Y, weights, centered)
     for white in verify.problems(data, verify.Judged(U, V, 3 / 7)):
-        figures = verify._measured(white, verify.Judged(U, V, 3 / 7), 1e-6, None)
+        figures = verify._measured(white, verify.Judged(U, V, 3 / 7), None)
         true = (loss - best.objective) / best.explained
         assert abs(figures.gap.value - true) <= figures.gap.error + 1e-9 * (1 + true)
     found = figures.evidence  # of the most accurate way

@@ -29,6 +29,7 @@ from lucidae.dropout.problem import (
 from lucidae.dropout.theory import strength_of
 from lucidae.dropout.verify import (
     ATTRIBUTES,
+    CERTIFIED,
     SINGLE,
     SMALL,
     UNKNOWN,
@@ -46,10 +47,6 @@ from lucidae.moments import SecondMoment
 from lucidae.rows.kinds import aligned_blocks, in_memory
 from lucidae.rows.passes import Passes, load_rows
 from lucidae.validation import check_flag, check_number, check_rows, check_weights
-
-CERTIFIED = 1e-6
-"""Weights count as optimal if their loss minus the global minimum is at most this times ‖M‖², the
-part of E‖y‖² that least squares explains."""
 
 LARGEST_GAP = 2e-2
 """Largest gap that the certificate of a fit by SGD allows, whatever its `tol`. The gap is the loss
@@ -145,12 +142,12 @@ WITHOUT_DROPOUT = {
 """References of the claims about reduced-rank regression."""
 
 
-def claims(figures: DropoutFigures, tolerance: float, *, exact: bool = False) -> tuple[Claim, ...]:
+def claims(figures: DropoutFigures, *, exact: bool = False) -> tuple[Claim, ...]:
     """Return the claims that the measured values support, most important first.
 
     `exact` says that the weights are those of an exact solver, not trained.
     """
-    judged, white, level = figures.judged, figures.white, math.sqrt(tolerance)
+    judged, white, tolerance = figures.judged, figures.white, figures.judged.tolerance
     texts = {
         name: Claim(name, statement.format(width=judged.width), reference)
         for name, (statement, reference) in STATEMENTS.items()
@@ -168,8 +165,8 @@ def claims(figures: DropoutFigures, tolerance: float, *, exact: bool = False) ->
         texts["curvature"] = replace(
             texts["curvature"], reference="Mianjy et al. 2018, Theorem 4.3"
         )
-    advice = _advice(figures, level, exact)
-    gap = _gap(figures, tolerance, gap, advice)
+    advice = _advice(figures, exact)
+    gap = _gap(figures, gap, advice)
 
     # 1) Claims that compare a figure with the largest one that an allowed gap implies.
     compared = []
@@ -185,10 +182,8 @@ def claims(figures: DropoutFigures, tolerance: float, *, exact: bool = False) ->
             why = _WEAK if units else _NOT_UNIQUE if white.known else _NOT_KNOWN
         found = texts[name].judged(figure, limit, _EQUALIZE if units else advice)
         compared.append(replace(texts[name], advice=why) if why else found)
-    compared.insert(-1, _rank(figures, level, texts["rank"], advice))
-    compared.append(
-        _curvature(figures, level, texts["curvature"], advice, decided=gap.holds is not None)
-    )
+    compared.insert(-1, _rank(figures, texts["rank"], advice))
+    compared.append(_curvature(figures, texts["curvature"], advice, decided=gap.holds is not None))
     if figures.attributes is not None:
         compared.append(_attributes(figures, figures.attributes, texts["attributes"]))
     # 2) What the gap implies for them.
@@ -239,14 +234,14 @@ _NOT_UNIQUE = (
 )
 
 
-def _gap(figures: DropoutFigures, tolerance: float, text: Claim, advice: str) -> Claim:
+def _gap(figures: DropoutFigures, text: Claim, advice: str) -> Claim:
     """Return the claim that the loss equals its global minimum.
 
     A loss below it by more than the tolerance is refuted too: one of them was computed wrongly. If
     its error exceeds the tolerance, a smaller loss is possible, however small the gap is. For tied
     weights and inputs that are not white, the minimum for separate layers is a lower bound.
     """
-    ball, holds, why = figures.gap, None, ""
+    ball, tolerance, holds, why = figures.gap, figures.judged.tolerance, None, ""
     # Singular values that were not computed can only make the minimum smaller.
     low = ball.low + figures.uncounted
     if ball.high < -tolerance:
@@ -268,11 +263,11 @@ def _gap(figures: DropoutFigures, tolerance: float, text: Claim, advice: str) ->
     return replace(text, **found, **verdict, advice=why)
 
 
-def _advice(figures: DropoutFigures, level: float, exact: bool) -> str:
+def _advice(figures: DropoutFigures, exact: bool) -> str:
     """Return the advice for weights that are not optimal."""
     if not figures.judged.shrink:
         return _OTHER_WEIGHTS.format(weights="coefficients of reduced rank")
-    if figures.curvature is not None and figures.curvature < -level:
+    if figures.curvature is not None and figures.curvature < -figures.judged.level:
         return f"The weights are at a strict saddle. {figures.reason}"
     rounded = figures.judged.precision > SINGLE
     hint = " The weights are rounded to float32: give the rows as float64." if rounded else ""
@@ -316,7 +311,7 @@ def _constant(dropped: int) -> str:
     return f"{known}: {dropped}." if dropped else ""
 
 
-def _rank(figures: DropoutFigures, level: float, text: Claim, advice: str) -> Claim:
+def _rank(figures: DropoutFigures, text: Claim, advice: str) -> Claim:
     """Return the claim that the product U Vᵀ of the weights has the rank of the optimal product."""
     rank, optimal, (lowest, highest) = figures.rank, figures.optimal_rank, figures.rank_band
     if optimal is None:
@@ -324,7 +319,7 @@ def _rank(figures: DropoutFigures, level: float, text: Claim, advice: str) -> Cl
     if rank != optimal and lowest <= rank <= highest:
         why = (
             "The rank is not defined at this tolerance: a singular value of the optimal product is "
-            f"so close to {level:.1g} times the largest, the limit below which it "
+            f"so close to {figures.judged.level:.1g} times the largest, the limit below which it "
             "counts as zero, that weights whose loss is minimal may have either rank."
         )
         return replace(text, advice=why)
@@ -333,9 +328,7 @@ def _rank(figures: DropoutFigures, level: float, text: Claim, advice: str) -> Cl
     return replace(text, value=rank, threshold=optimal, holds=same, advice=why)
 
 
-def _curvature(
-    figures: DropoutFigures, level: float, text: Claim, advice: str, *, decided: bool
-) -> Claim:
+def _curvature(figures: DropoutFigures, text: Claim, advice: str, *, decided: bool) -> Claim:
     """Return the claim that the Hessian of the loss has no negative eigenvalue.
 
     If it was not measured, it does not apply where the gap is `decided`, and is undecided
@@ -345,7 +338,7 @@ def _curvature(
         return replace(text, advice=figures.reason, undecided=not decided)
     steepness, _ = figures.implied["stationarity"]
     error = UNCERTAIN_CURVATURE * steepness.value + steepness.error
-    return text.judged(Ball(figures.curvature, error), -level, advice, least=True)
+    return text.judged(Ball(figures.curvature, error), -figures.judged.level, advice, least=True)
 
 
 def _attributes(figures: DropoutFigures, found: Ball, text: Claim) -> Claim:
@@ -427,7 +420,6 @@ def certificate_of(
     judged: Judged,
     *,
     title: str,
-    tolerance: float = CERTIFIED,
     fitted: FittedArrays | None = None,
 ) -> Certificate:
     """Return the certificate of weights on data; None if nothing is known of the rows."""
@@ -436,10 +428,9 @@ def certificate_of(
     why = "Nothing is known of the training rows that fit itself did not compute."
     try:
         if subject is not None:
-            figures = measure(subject, judged, tolerance, fitted)
-            exact = fitted is not None and tolerance <= CERTIFIED
-            found = claims(figures, tolerance, exact=exact)
-            return Certificate(title, found, figures.evidence)
+            figures = measure(subject, judged, fitted)
+            exact = fitted is not None and judged.tolerance <= CERTIFIED
+            return Certificate(title, claims(figures, exact=exact), figures.evidence)
     except UnprojectedError as error:
         why = f"The weights were not compared with the optimum: {error}"
     why = f"{why} Call lucidae.certify with the rows."
@@ -527,8 +518,8 @@ def certify_weights(
         if matrix is None
         else host(check_rows(matrix, accept_sparse=False, name="matrix"))
     )
-    judged = Judged(left, right, strength, tied=tied)
-    return certificate_of(data, judged, title="dropout weights", tolerance=tolerance)
+    judged = Judged(left, right, strength, tied=tied, tolerance=tolerance)
+    return certificate_of(data, judged, title="dropout weights")
 
 
 def given_rows(X: Any, Y: Any, sample_weight: Any, *, centered: bool) -> JudgedRows:
@@ -624,15 +615,13 @@ COMPLETION = {
 """Statement and reference of the claims about a completed matrix."""
 
 
-def completion_claims(
-    figures: CompletionFigures, judged: Judged, tolerance: float
-) -> tuple[Claim, ...]:
+def completion_claims(figures: CompletionFigures, judged: Judged) -> tuple[Claim, ...]:
     """Return the claims about a completed matrix.
 
     The tolerance is increased for factors of type float32, whose rounding changes the residual.
     """
     coarse = 64 * judged.precision
-    tolerance = max(tolerance, coarse)
+    tolerance = max(judged.tolerance, coarse)
     level, width = math.sqrt(tolerance), judged.width
     texts = {name: Claim(name, *words) for name, words in COMPLETION.items()}
 

@@ -119,14 +119,12 @@ class FactorsState(WeightsState):
                     "which the model was fitted."
                 )
             figures = measure_completion(X, judged, shown, weights)
-            claims = completion_claims(figures, judged, self.tolerance)
-            return Certificate(title, claims, figures.evidence)
+            return Certificate(title, completion_claims(figures, judged), figures.evidence)
         matrix = host(check_rows(X, accept_sparse=False, name="matrix"))
         if weights is not None and len(judged.left) == len(matrix):
             roots = np.sqrt(host(weights))[:, None]
             matrix, judged = matrix * roots, judged._replace(left=judged.left * roots)
-        fitted = FittedArrays(shown)
-        return certificate_of(matrix, judged, title=title, tolerance=self.tolerance, fitted=fitted)
+        return certificate_of(matrix, judged, title=title, fitted=FittedArrays(shown))
 
 
 HANDLE_MISSING = ("error", "complete")

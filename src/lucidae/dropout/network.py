@@ -33,7 +33,6 @@ from lucidae.base import CertifiedMixin, Fitted, FittedState, changed_attributes
 from lucidae.certificates.claims import Certificate, undecided, with_changes
 from lucidae.certificates.sketch import Sketch, column_scales, sketch_pairs
 from lucidae.dropout.claims import (
-    CERTIFIED,
     LARGEST_GAP,
     certificate_of,
     given_rows,
@@ -57,7 +56,7 @@ from lucidae.dropout.solvers import (
     solve_autoencoder,
 )
 from lucidae.dropout.theory import checked_rate, dropout_of
-from lucidae.dropout.verify import FittedArrays, Judged, JudgedRows
+from lucidae.dropout.verify import CERTIFIED, FittedArrays, Judged, JudgedRows
 from lucidae.iteration import History, Status, progress_bars
 from lucidae.moments import SecondMoment
 from lucidae.rows.kinds import aligned_blocks
@@ -289,7 +288,8 @@ class WeightsState(FittedState):
         left, right = (
             host(check_rows(attributes[name], name=name)) for name in ("left_", "right_")
         )
-        judged = Judged(left, right, self.strength, precision=machine_epsilon(self.ref))
+        precision, tolerance = machine_epsilon(self.ref), self.tolerance
+        judged = Judged(left, right, self.strength, precision=precision, tolerance=tolerance)
         shown = {k: host(v) if is_array(v) else v for k, v in attributes.items()}
         return self.judge(data, judged, shown, title)
 
@@ -524,7 +524,7 @@ class NetworkState(WeightsState):
             shown["coef_"], bias = self.function(shown["coef_"], shown["intercept_"])
             shown["intercept_"] = np.broadcast_to(np.ravel(shown["intercept_"]), bias.shape)
         fitted = FittedArrays(shown, (center, offset), bias)
-        return certificate_of(data, judged, title=title, tolerance=self.tolerance, fitted=fitted)
+        return certificate_of(data, judged, title=title, fitted=fitted)
 
 
 class NetworkMixin(CertifiedMixin):

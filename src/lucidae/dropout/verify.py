@@ -60,6 +60,10 @@ from lucidae.certificates.rows import Data, GivenRows, RowMatrix, complement_bou
 
 Matrix = np.ndarray[Any, Any]
 
+CERTIFIED = 1e-6
+"""Weights count as optimal if their loss minus the global minimum is at most this times ‖M‖², the
+part of E‖y‖² that least squares explains."""
+
 LARGEST_ROWS = 16_384
 """Largest number of rows whose Gram matrix is factorised: two gibibytes."""
 
@@ -190,7 +194,7 @@ class FittedArrays(NamedTuple):
 
 
 class Judged(NamedTuple):
-    """Weights that are judged, and the settings of their loss."""
+    """Weights that are judged, the settings of their loss, and the gap that is allowed."""
 
     left: Matrix  # (d, r): U
     right: Matrix  # (m, r): V
@@ -199,11 +203,17 @@ class Judged(NamedTuple):
     tied: bool = False
     precision: float = 0.0  # rounding unit of the dtype of the inputs and of the fitted attributes
     shrink: bool = True  # whether they are those of dropout, not of reduced-rank regression
+    tolerance: float = CERTIFIED  # largest gap that is allowed, relative to ‖M‖²
 
     @property
     def width(self) -> int:
         """The number r of hidden units."""
         return int(self.left.shape[1])
+
+    @property
+    def level(self) -> float:
+        """Size of the distances that the allowed gap implies."""
+        return math.sqrt(self.tolerance)
 
     @property
     def settings(self) -> dict[str, float]:
@@ -704,11 +714,13 @@ class DropoutFigures:
     attribute: str
     evidence: dict[str, Any]
 
-    def vague(self, tolerance: float) -> bool:
+    @property
+    def vague(self) -> bool:
         """Tell whether rounding errors leave open what the claims say."""
         undecided = self.attributes is not None and self.attributes.verdict(ATTRIBUTES) is None
         steepness, limit = self.implied["stationarity"]
-        return self.gap.error > tolerance or undecided or steepness.verdict(limit) is None
+        coarse = self.gap.error > self.judged.tolerance
+        return coarse or undecided or steepness.verdict(limit) is None
 
 
 class Optimum(NamedTuple):
@@ -740,26 +752,22 @@ def _optimum(white: White, strength: float, width: int, tied: bool) -> Optimum:
     return Optimum(values, shrunk, product, level, tail, value)
 
 
-def measure(
-    subject: Subject, judged: Judged, tolerance: float, fitted: FittedArrays | None = None
-) -> DropoutFigures:
+def measure(subject: Subject, judged: Judged, fitted: FittedArrays | None = None) -> DropoutFigures:
     """Return the measured values from which the certificate of dropout weights is made."""
     found = None
     with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
         for white in problems(subject, judged):
-            found = _measured(white, judged, tolerance, fitted)
-            if not found.vague(tolerance):
+            found = _measured(white, judged, fitted)
+            if not found.vague:
                 break
     assert found is not None
     return found
 
 
-def _measured(
-    white: White, judged: Judged, tolerance: float, fitted: FittedArrays | None
-) -> DropoutFigures:
+def _measured(white: White, judged: Judged, fitted: FittedArrays | None) -> DropoutFigures:
     """Return the measured values of weights for white inputs."""
     left, inner, target, width = white.left, white.inner, white.target, judged.width
-    strength, explained, level = judged.strength, white.explained, math.sqrt(tolerance)
+    strength, explained, level = judged.strength, white.explained, judged.level
     known = white.known
     best = _optimum(white, strength, width, white.tied is not None and known)
     # 1) the loss and its minimum, without the loss of least squares, which may be much larger
@@ -840,7 +848,7 @@ def _measured(
     # A gap of ε implies a distance of the product of at most far · √ε, and a variance of the
     # scores and an excess of the path norm of at most unequal · ε.
     unequal = explained * width / (strength * nuclear**2) if strength * nuclear > 0 else 1.0
-    unequal = tolerance * max(unequal, 1.0)
+    unequal = judged.tolerance * max(unequal, 1.0)
     return DropoutFigures(
         judged=judged,
         white=white,
