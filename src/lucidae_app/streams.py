@@ -175,15 +175,13 @@ def streamed_table(
     if second is not None:
         chosen = chosen.with_options(targets=())
     table = _table(file, scheduler, chosen.without_identifiers(file))
-    if table.reading:
-        note(table.reading)
     return table if second is None else _with_second(table, second, chosen.options)
 
 
 def _table(file: Path, scheduler: str | None, options: ReadOptions) -> Table:
     """Return a file as a table whose values are read in blocks, or by Dask if a scheduler is given.
 
-    Features and targets are the columns that `options` name.
+    Features and targets are the columns that `options` name. How the file was read is printed.
     """
     data: Any = blocks_of_file(file, options=options)
     names, targets, features = data.chosen.names, data.chosen.targets, data.chosen.features
@@ -195,7 +193,7 @@ def _table(file: Path, scheduler: str | None, options: ReadOptions) -> Table:
         values = dask_of_file(file, options)
         if targets:
             values, target = _parts(values, features, targets)
-    return Table(
+    table = Table(
         file.name,
         values,
         tuple(names[at] for at in features),
@@ -204,6 +202,9 @@ def _table(file: Path, scheduler: str | None, options: ReadOptions) -> Table:
         target=target,
         target_names=tuple(names[at] for at in targets),
     )
+    if table.reading:
+        note(table.reading)
+    return table
 
 
 def _parts(values: Any, features: list[int], targets: list[int]) -> tuple[Any, Any]:
@@ -262,8 +263,6 @@ def summarised_table(file: Path, chosen: Preparation) -> Table | None:
     options = chosen.without_identifiers(file)
     data: Any = blocks_of_file(file, options=options)
     table = _table(file, None, options)
-    if table.reading:
-        note(table.reading)
     targets, features = data.chosen.targets, data.chosen.features
     sample = _Sample(max(2, SAMPLED_BYTES // (8 * data.n_features)))
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import cache
 from itertools import pairwise
 from pathlib import PurePath
@@ -75,15 +75,10 @@ def one_thread() -> Iterator[None]:
         yield
 
 
-@contextmanager
-def one_scipy_thread(wanted: bool = True) -> Iterator[None]:
-    """Run a ``with`` block in which SciPy's BLAS library, if it is not NumPy's, uses one thread."""
+def one_scipy_thread(wanted: bool = True) -> AbstractContextManager[None]:
+    """Limit SciPy's BLAS library to one thread in a ``with`` block, if it is not NumPy's."""
     controller = _scipy_alone() if wanted else None
-    if controller is None:
-        yield
-        return
-    with _limited(controller):
-        yield
+    return nullcontext() if controller is None else _limited(controller)
 
 
 @contextmanager
