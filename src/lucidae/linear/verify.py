@@ -350,8 +350,7 @@ def _of_residuals(
     images = data.apply(units)
     quotients = np.sum(images * units, axis=1)
     residuals = _lengths(images - quotients[:, None] * units) + rounding
-    sines = _misalignment_bounds(quotients, residuals, np.append(inside, np.zeros(k - rank)), rank,
-                                 drift, outside)  # fmt: skip
+    sines = _misalignment_bounds(quotients, residuals, inside, k, drift, outside)
     away = np.clip(residuals / top, 0.0, 1.0) - 4 * rounding / top
     values = Ball.between(np.minimum(np.maximum(lower, 0.0), upper), upper)
     next_one = Ball.between(max(0.0, found - rounding), max(found, min(bound, data.trace)))
@@ -366,18 +365,18 @@ def _of_residuals(
 
 
 def _misalignment_bounds(
-    quotients: Vector, residuals: Vector, values: Vector, rank: int, drift: float, outside: float
+    quotients: Vector, residuals: Vector, values: Vector, k: int, drift: float, outside: float
 ) -> Vector:
-    """Return, for each principal axis, an upper bound on its squared sine to a decoder column.
+    """Return, for each of k principal axes, a bound on its squared sine to a decoder column.
 
     A column is assigned to the axis of the nearest Ritz value. The sine of their angle is at most
     its residual divided by the distance of its quotient to the intervals that contain the other
     eigenvalues (Davis & Kahan 1970). For an axis without a column the bound is 1.
     """
-    found = np.ones(len(values))
+    found = np.ones(k)
     for quotient, size in zip(quotients, residuals, strict=True):
-        own = int(np.argmin(np.abs(values[:rank] - quotient)))
-        others = np.delete(values[:rank], own)
+        own = int(np.argmin(np.abs(values - quotient)))
+        others = np.delete(values, own)
         away = np.maximum(others - quotient, quotient - others - drift)
         gap = float(min(np.min(away, initial=np.inf), quotient - outside))
         if gap > 0.0:
