@@ -138,12 +138,12 @@ def test_a_regression_is_the_optimum_of_its_rows(name, setting):
         A, _ = scaled_rows(X, Y, weights, settings.get("fit_intercept", True))
         moved = A @ (model.coef_.reshape(best.coef.shape) - best.coef).T
         assert np.linalg.norm(moved) <= 1e3 * accuracy * size
-    # A ridge penalty on inputs in small units leaves nothing that least squares explains.
+    # A ridge penalty on inputs in small units leaves next to nothing that least squares explains.
     lost = name == "small units" and "alpha" in settings
     own, again = model.certificate_, certify(model, X, Y, sample_weight=weights)
     assert [(claim.name, claim.holds) for claim in own] == [(c.name, c.holds) for c in again]
-    assert own["gap"].holds is (None if lost else True)
-    assert own.holds is not False
+    assert own["gap"].holds or lost
+    assert own.holds is None if lost else own.holds is not False
 
 
 def judge(certificate, value, best):

@@ -472,15 +472,16 @@ def column_scales(X: Any, Y: Any, *, centered: bool = True) -> Vector:
         step = max(1, -(-part.shape[0] // SAMPLED))
         if scipy.sparse.issparse(part):
             rows = canonical(part.tocsr()[::step])
-            rows = _shifted(rows, _mean_of_full_columns(rows))
-            sizes = np.sqrt(np.asarray(rows.multiply(rows).mean(axis=0)).ravel())
+            mean = _mean_of_full_columns(rows)
+            away = _shifted(rows, mean)
+            squares = np.asarray(away.multiply(away).mean(axis=0)).ravel()
         else:
             rows = to_numpy(as_double(part[::step, :]))
-            away = rows - rows.mean(axis=0)
-            sizes = np.sqrt(np.mean(away * away, axis=0))
-            largest = np.max(np.abs(rows), axis=0)
-            constant = sizes <= gamma(len(rows)) * largest
-            sizes[constant] = 0.0 if centered else largest[constant]
+            mean = rows.mean(axis=0)
+            squares = np.mean((rows - mean) ** 2, axis=0)
+        sizes, lengths = np.sqrt(squares), np.abs(mean)
+        constant = sizes <= gamma(rows.shape[0]) * lengths
+        sizes[constant] = 0.0 if centered else lengths[constant]
         known = (sizes > 0) & np.isfinite(sizes)
         # Columns that are constant so far have the size of the others.
         found.append(np.where(known, sizes, np.median(sizes[known]) if known.any() else 1.0))

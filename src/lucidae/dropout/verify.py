@@ -242,6 +242,7 @@ class White(NamedTuple):
     unit: float  # unit of the outputs
     floor: float = 0.0
     blur: float = 0.0  # bound on the error of M, in Frobenius norm
+    tilt: float | None = None  # the same in spectral norm, if it is smaller
     wrong: Any = 0.0  # (r,): bounds on the errors of the columns of V'
     # bound on the error of √(f + floor), or that of f + floor itself if `squared`
     doubt: float = 0.0
@@ -328,7 +329,8 @@ def _of_factor(subject: JudgedRows, factor: RowFactor, judged: Judged) -> White:
     )  # fmt: skip
     if autoencoder:
         error = math.sqrt(factor.error) if factor.squared else factor.error
-        found = found._replace(blur=error * spread, wrong=error * lengths)
+        tilt = error * float(units.max(initial=0.0)) / unit
+        found = found._replace(blur=error * spread, tilt=tilt, wrong=error * lengths)
         if factor.squared and len(inputs) == m:
             return found  # of full rank
     # 2) The ridge penalty adds inputs √ρ e₁, √ρ e₂, … with the outputs zero.
@@ -374,7 +376,8 @@ def _of_factor(subject: JudgedRows, factor: RowFactor, judged: Judged) -> White:
         target=target,
         inner=inner,
         floor=floor,
-        blur=max(size, spread) * (sine + error) + math.sqrt(lost),
+        # The entries of P, of unit columns, have rounding errors of that size.
+        blur=max(size, spread) * (sine + error + gamma(sum(inputs.shape))) + math.sqrt(lost),
         wrong=sine * np.linalg.norm(inner, axis=0) + vague * np.linalg.norm(loaded, axis=0),
         lost=lost,
         dropped=dropped,
@@ -783,7 +786,8 @@ def _measured(white: White, judged: Judged, fitted: FittedArrays | None) -> Drop
             "the data."
         )
     gap, rounding = value - best.value, gamma(sum(target.shape) + width)
-    doubt = white.blur + rounding * float(np.linalg.norm(target))
+    tilt = white.blur if white.tilt is None else white.tilt
+    doubt = tilt + rounding * float(np.linalg.norm(target))
     rounding *= size + float(scores.sum())
     off = float(outgoing @ wrong) + math.sqrt(strength) * float(np.linalg.norm(outgoing * wrong))
     loss_error = _square(value, white.blur + off + rounding)
@@ -820,7 +824,7 @@ def _measured(white: White, judged: Judged, fitted: FittedArrays | None) -> Drop
     # The gradients are 2(U(V'ᵀV' + λ diag‖v'ᵢ‖²) − MV') and 2(V'(UᵀU + λ diag‖uᵢ‖²) − MᵀU).
     top = float(best.values.max(initial=0.0))
     bent = balanced * (3.0 * (1.0 + strength) * float(scores.sum()) + top)
-    steep_error = (bent + white.blur + 8.0 * rounding) / size
+    steep_error = (bent + tilt + 8.0 * rounding) / size
     # 4) derivatives
     slope, scale = _slope(white, judged, learned)
     inside = math.sqrt(max(1.0 - white.rest / explained, 0.0))
