@@ -206,7 +206,8 @@ def test_small_components_are_as_exact_as_those_of_a_singular_value_decompositio
     values = dominated(ratio, min(n, m) - 2)
     X, axes = rows_with(values, n, m)
     model = LinearAutoencoder(5).fit(X)
-    tolerance = EPS * np.sqrt(ratio) + LOST
+    # LAPACK has errors of the same size on these rows, whose own rounding moves their axes.
+    tolerance = 2 * EPS * np.sqrt(ratio) + LOST
     assert angle(model.components_[1:], axes[:, 1:5]) <= tolerance
     assert_allclose(model.explained_variance_ * (n - 1) / n, values[:5], rtol=tolerance)
     noise = values[5:].sum() / (m - 5) * n / (n - 1)

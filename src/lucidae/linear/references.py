@@ -180,7 +180,7 @@ class ObjectiveReference(Reference):
         own = values[np.argsort(self.latent_order(len(penalties)))]
         free = penalties == 0.0  # without a penalty a latent is zero only if there is no variance
         zero = np.where(free, own.value <= 0.0, penalties >= own.high)
-        nonzero = np.where(free, own.value > 0.0, penalties < own.low)
+        nonzero = np.where(free, own.low > 0.0, penalties < own.low)
         return np.flatnonzero(zero), np.flatnonzero(~zero & ~nonzero)
 
     def loss_in_unit(self, loss: float, unit: float, m: int) -> float:  # noqa: ARG002
