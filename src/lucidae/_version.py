@@ -1,3 +1,3 @@
 """Version number of the package, which the build reads from this file."""
 
-__version__ = "0.4.0.dev0"
+__version__ = "0.4.0"
