@@ -25,7 +25,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import scipy.sparse
 
-from lucidae.arrays import as_double, like, to_numpy
+from lucidae.arrays import as_double, like, rank_one_, to_numpy
 from lucidae.arrays.threads import blas_threads, in_threads
 from lucidae.certificates.bounds import TINY, Ball, gamma, is_positive_definite, triangle
 from lucidae.certificates.sketch import (
@@ -238,7 +238,7 @@ class GivenRows:
         """Return ‖x − c‖² of each row, shape (n,)."""
         (n, m), X = self.shape, self.X
         if scipy.sparse.issparse(X):
-            squares = row_squares(canonical(X).astype(np.float64)) - 2.0 * (X @ center)
+            squares = row_squares(canonical(X).astype(np.float64, copy=False)) - 2.0 * (X @ center)
             return np.asarray(np.maximum(squares + center @ center, 0.0))
         step = max(1, BLOCK_ENTRIES // m)
         parts = (slice(start, min(start + step, n)) for start in range(0, n, step))
@@ -260,7 +260,7 @@ class GivenRows:
         table *= roots[:, None]
         table *= factors
         if centered:
-            table -= np.outer(roots, roots @ table)
+            table = rank_one_(table, roots, roots @ table, -1.0)
         return RowMatrix(table)
 
 

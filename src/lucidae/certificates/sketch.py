@@ -300,8 +300,8 @@ def _shifted(rows: Any, shift: Any) -> Any:
 def row_squares(rows: Any) -> Vector:
     """Return the sum of the squares of each row, in memory or on a device."""
     if scipy.sparse.issparse(rows):
-        sums = np.add.reduceat(np.append(rows.data**2, 0.0), rows.indptr[:-1])
-        return np.where(np.diff(rows.indptr) > 0, sums, 0.0)
+        arrays = rows.data * rows.data, rows.indices, rows.indptr
+        return np.asarray(type(rows)(arrays, shape=rows.shape) @ np.ones(rows.shape[1]))
     return to_numpy(namespace(rows).vecdot(rows, rows))
 
 

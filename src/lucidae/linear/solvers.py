@@ -149,22 +149,23 @@ def build_model(
     zero = norms * lengths <= ZERO_LATENT
     components = atoms / where_set(norms, zero, 1.0)[:, None]
     components = where_set(components, zero[:, None], 0.0)
-    # 2) Variances along the components, of the codes, and in an orthonormal basis of their span. At
-    # a closed form whose components are eigenvectors, all of them follow from the eigenvalues.
-    left, along, factors = None, None, xp.sum(encoder * components, axis=-1)
+    # 2) Variances along the components, of the codes, and in an orthonormal basis of their span.
+    left, eigenvectors, factors = None, False, xp.sum(encoder * components, axis=-1)
     if spectrum is not None and spectrum.vectors.shape[1] >= k:
-        # Small eigenvalues are accurate only if `beyond` is known. Components were scaled to unit
-        # length, which may have changed their last digit.
-        large = bool(spectrum.values[k - 1] >= WELL_RESOLVED * spectrum.values[0])
+        # Components were scaled to unit length, which may have changed their last digits.
         apart = largest(components - spectrum.vectors[:, :k].mT)
         bent = largest(encoder - factors[:, None] * components)
-        accurate = large or spectrum.beyond is not None
-        if accurate and apart <= 4 * eps and bent <= 8 * eps * largest(encoder):
-            along = spectrum.values[:k]
-            if spectrum.beyond is not None:
-                left = spectrum.noise(k) * (m - k)
-    if along is not None:
-        basis, inside, codes = components, eye_like(k, along) * along, factors * factors * along
+        eigenvectors = apart <= 16 * eps and bent <= 16 * eps * largest(encoder)
+    if spectrum is not None and eigenvectors:
+        basis, along = components, spectrum.values[:k]
+        inside = eye_like(k, along) * along
+        if spectrum.beyond is not None:
+            left = spectrum.noise(k) * (m - k)
+        elif not bool(along[-1] >= WELL_RESOLVED * along[0]):
+            # Small eigenvalues are accurate only if `beyond` is known.
+            inside = covariance.apply(components) @ components.mT
+            along = xp.linalg.diagonal(inside)
+        codes = factors * factors * along
     else:
         chosen = np.flatnonzero(~to_numpy(zero))
         chosen = xp.asarray(chosen if len(chosen) else [0], device=atoms.device)
