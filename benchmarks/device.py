@@ -6,8 +6,8 @@ It prints one Markdown table, and below it the error of every check that failed.
 1 if there is one. Without a GPU the same checks run with torch on the CPU, at tiny sizes. The
 folder ``.carry`` may contain packages that the machine lacks, such as array_api_compat. The full
 run takes at most four minutes: what would begin later is left out, and named. Comparisons with
-NumPy come first, for all libraries. Only torch records simulated epochs as CUDA graphs: the goal
-for their time does not apply to CuPy.
+NumPy come first, for all libraries. Only torch records epochs as CUDA graphs: the goal for their
+time does not apply to CuPy.
 """
 
 from __future__ import annotations
@@ -19,7 +19,6 @@ import traceback
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import replace
 from functools import cache
 from statistics import median
 from typing import Any
@@ -34,10 +33,10 @@ from lucidae import (
     SparseVAE,
     certify,
 )
-from lucidae.arrays import like, to_numpy
+from lucidae.arrays import graphs, like, to_numpy
 from lucidae.arrays.eigen import leading_eigenpairs
 from lucidae.datasets import make_meg_leadfield, make_sparse_regression
-from lucidae.linear import Plan, Run, simulate, simulation
+from lucidae.linear import Plan, Run, simulate, simulation, solvers
 
 LIMIT_S = 200.0
 """Seconds after which no further check begins."""
@@ -197,36 +196,49 @@ def difference(found: Any, expected: Any) -> float:
     return float(np.max(np.abs(found - expected)) / max(np.max(np.abs(expected)), 1e-300))
 
 
-def epoch_ms(library: Library, plan: Plan, method: str, counts: tuple[int, int]) -> float:
-    """Return the milliseconds per simulated epoch, from runs with two numbers of epochs."""
+def epoch_ms(library: Library, X: Any, method: str, k: int, counts: tuple[int, int]) -> float:
+    """Return the milliseconds per epoch, from the times of fits with two numbers of epochs."""
 
-    def run(epochs: int) -> None:
-        few = replace(plan, n_epochs=epochs, record_at=(0, epochs))
-        simulate([Run(method, "nesterov", 1e-4, tied="auto")], few)
+    def fit(epochs: int) -> None:
+        descent(method, k, epochs).fit(X)
 
     few, many = counts
     return (
         1e3
-        * (library.seconds(lambda: run(many)) - library.seconds(lambda: run(few)))
+        * (library.seconds(lambda: fit(many)) - library.seconds(lambda: fit(few)))
         / (many - few)
     )
 
 
+def descent(method: str, k: int, epochs: int, **options: Any) -> LinearAutoencoder:
+    """Return an estimator that makes so many steps of descent."""
+    return LinearAutoencoder(
+        k,
+        method=method,
+        solver="gradient",
+        max_iter=epochs,
+        tol=0.0,
+        l2=penalties(method, k),
+        random_state=0,
+        **options,
+    )
+
+
 def epochs(table: Table, library: Library, dtype: str, quick: bool, tiny: bool) -> None:
-    """Time an epoch of `lucidae.linear.simulate`, with recorded steps and without."""
+    """Time an epoch of the gradient solver, with recorded steps and without."""
     n, m, k = (200, 30, 4) if tiny else (10_000, 784, 20)
-    plan = Plan.of(library.array(rows(n, m), dtype), k, 1, penalties=np.linspace(0.02, 0.1, k))
+    X = library.array(rows(n, m), dtype)
     for method in METHODS if dtype == "float64" else GOAL_MS:
         counts = (400, 2400) if library.records and not quick else (200, 700)
         if tiny:
             counts = (5, 25)
 
         def check(method: str = method, counts: Any = counts) -> Any:
-            found = epoch_ms(library, plan, method, counts)
+            found = epoch_ms(library, X, method, k, counts)
             if not library.records:
                 return f"{found:.4f} ms", "steps are not recorded, no goal", True
-            with setting(simulation, replayable=lambda step, _: step):
-                eager = epoch_ms(library, plan, method, (100, 400))
+            with setting(solvers, replayable=lambda step, _: step):
+                eager = epoch_ms(library, X, method, k, (100, 400))
             goal = GOAL_MS.get(method)
             aim = "" if goal is None else f", goal {goal} ms"
             fine = goal is None or found <= goal
@@ -236,22 +248,37 @@ def epochs(table: Table, library: Library, dtype: str, quick: bool, tiny: bool) 
 
 
 def recording(table: Table, library: Library) -> None:
-    """Compare simulated epochs that are recorded with epochs one by one."""
+    """Compare epochs that are recorded with epochs one by one, in simulations and estimators."""
     if not library.records:
         reason = "CuPy cannot record cuBLAS" if library.name == "cupy" else "there is no GPU"
         table.row(f"recorded steps, {library.name}", lambda: (f"not recorded: {reason}", "", True))
         return
-    plan = Plan.of(library.array(rows(100, 40)), 5, 250, penalties=np.linspace(0.02, 0.1, 5))
-    for method in ("rag", "gha", "plain", "nonuniform_l2", "nested_dropout", "linear_vae"):
-        for optimizer in ("nesterov", "adam") if method not in ("rag", "gha") else ("nesterov",):
+    X = library.array(rows(100, 40))
+    plan = Plan.of(X, 5, 250, penalties=np.linspace(0.02, 0.1, 5))
+    simulated = ("rag", "gha", "plain", "nonuniform_l2", "nested_dropout", "linear_vae")
+    # The steps of brockett have a QR factorisation, which torch cannot record.
+    fitted = ("rag", "gha", "brockett", "plain", "nonuniform_l2", "linear_vae")
+    for method in (*simulated, "brockett"):
+        for optimizer in (
+            ("nesterov", "adam") if method in ("plain", "linear_vae") else ("nesterov",)
+        ):
 
             def check(method: str = method, optimizer: str = optimizer) -> Any:
                 ends = []
-                for chosen in (simulation.replayable, lambda step, _: step):
-                    with setting(simulation, replayable=chosen):
-                        (ended,) = simulate([Run(method, optimizer, 1e-3)], plan)
-                        ends.append(ended.weights.encoder)
-                apart = difference(*ends)
+                for chosen in (graphs.replayable, lambda step, _: step):
+                    with (
+                        setting(simulation, replayable=chosen),
+                        setting(solvers, replayable=chosen),
+                    ):
+                        found = []
+                        if method in simulated:
+                            (ended,) = simulate([Run(method, optimizer, 1e-3)], plan)
+                            found.append(ended.weights.encoder)
+                        if method in fitted:
+                            fit = descent(method, 5, 250, optimizer=optimizer).fit(X)
+                            found.append(fit.encoder_)
+                        ends.append(found)
+                apart = max(difference(one, other) for one, other in zip(*ends, strict=True))
                 return f"difference {apart:.1e}", "steps one by one", apart <= 1e-12
 
             table.row(f"recorded steps, {library.name}, {method}, {optimizer}", check)

@@ -6,10 +6,12 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 from numpy.testing import assert_array_equal
+from sklearn.base import clone
+from sklearn.exceptions import ConvergenceWarning
 
 from lucidae import DropoutAutoencoder, LinearAutoencoder
 from lucidae.arrays.graphs import Replay, copied, keeper, replayable
-from lucidae.linear import Plan, Run, Spectrum, epochs_to_alignment, simulate, simulation
+from lucidae.linear import Plan, Run, Spectrum, epochs_to_alignment, simulate, simulation, solvers
 from tape import Tape
 
 X = np.random.default_rng(2).standard_normal((60, 8)) * np.linspace(3, 0.5, 8)
@@ -18,9 +20,10 @@ K = 3
 
 @pytest.fixture
 def tape(monkeypatch):
-    """Let the steps of all simulations be recorded."""
+    """Let the steps of all simulations and estimators be recorded."""
     tape = Tape()
-    monkeypatch.setattr(simulation, "replayable", lambda step, _: Replay(step, tape.record))
+    for module in (simulation, solvers):
+        monkeypatch.setattr(module, "replayable", lambda step, _: Replay(step, tape.record))
     return tape
 
 
@@ -90,7 +93,31 @@ def test_runs_that_leave_a_recorded_crowd_do_not_disturb_the_others(tape):
     assert np.isfinite(together[[0, 1, 3]]).all()
 
 
+@pytest.mark.parametrize("method", ["rag", "brockett", "nonuniform_l2", "linear_vae"])
+def test_recorded_steps_of_an_estimator_are_the_eager_ones(tape, method, monkeypatch):
+    model = LinearAutoencoder(K, method=method, solver="gradient", tol=0.0, max_iter=50)
+    model.set_params(l2=np.linspace(0.1, 0.3, K) if method == "nonuniform_l2" else "auto")
+    model.set_params(random_state=0)
+    with pytest.warns(ConvergenceWarning):
+        replayed = clone(model).fit(X)
+    assert (tape.recordings, tape.replays) == (1, 50)
+    monkeypatch.undo()
+    with pytest.warns(ConvergenceWarning):
+        eager = clone(model).fit(X)
+    assert_array_equal(replayed.encoder_, eager.encoder_)
+    assert_array_equal(replayed.history_["loss"], eager.history_["loss"])
+
+
 # Recordings themselves.
+
+
+def test_a_step_that_cannot_be_recorded_is_made_all_the_same():
+    def refused(rehearsal, work):
+        raise RuntimeError("operation not permitted when stream is capturing")
+
+    step = Replay(lambda state: (state[0] + 1.0,), refused)
+    state = step(step((np.zeros(2),)))
+    assert_array_equal(state[0], [2.0, 2.0])
 
 
 def test_a_recording_reads_inputs_from_its_own_arrays():

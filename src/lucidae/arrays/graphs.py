@@ -69,7 +69,12 @@ class Replay:
             _overwrite(self.own, state)
             _overwrite(self.given, given)
         if self.replay is None:
-            self.replay = self.record(self._work, self._update)
+            try:
+                self.replay = self.record(self._work, self._update)
+            except (
+                RuntimeError
+            ):  # torch cannot record one of the functions, such as a factorisation
+                self.replay = self._update
         self.replay()
         return self.own
 

@@ -31,6 +31,7 @@ from lucidae.arrays import (
     where_set,
 )
 from lucidae.arrays.eigen import orthonormal_rows
+from lucidae.arrays.graphs import keeper, replayable
 from lucidae.counting import ComponentCount, count_in_spectrum, is_criterion
 from lucidae.iteration import Below, History, Solution, Status, iterate, log_grid
 from lucidae.linear.methods import (
@@ -540,8 +541,9 @@ def descend(
         return relative_norm(find(state.weights, data), state.weights, stiff.scale)
 
     losses = {"loss": lambda weights: method.objective.value(weights, data)}
+    recorded = replayable(step, start) if batch_size is None else step
     solution = iterate(
-        step,
+        recorded,
         optimizer.start(start),
         stop=Below(distance, training.tol),
         limit=training.max_iter,
@@ -552,6 +554,7 @@ def descend(
         },
         record_at=record_at,
         callbacks=training.callbacks,
+        copy=keeper(recorded),
         size=data.n_features,
     )
     return replace(solution, value=solution.value.weights)
