@@ -133,14 +133,19 @@ def judge(
         if 2 * len(bad) < len(filled):
             return Column(kind is bool, bad=bad)
     row, text = next((row, text) for row, text, value in filled if not isinstance(value, float))
-    why = f"{_short(text)} in row {row} is not a number"
-    other = "," if decimal == "." else "."
-    if is_number(text, other):
-        why += (
-            f"; if {other!r} is the decimal sign, give decimal={other!r} (--decimal {other}), and "
-            "if it separates thousands, remove it"
-        )
-    return Column(reason=why)
+    return Column(reason=f"{_short(text)} in row {row} is not a number{_sign_advice([text])}")
+
+
+def _sign_advice(cells: Sequence[str]) -> str:
+    """Return what to do with cells that are numbers with another decimal sign, or grouped."""
+    for sign in ".,":
+        if all(is_number(cell, sign) for cell in cells):
+            return (
+                f"; if {sign!r} is the decimal sign, give decimal={sign!r} (--decimal {sign}), and "
+                "if it separates thousands, remove it"
+            )
+    grouped = all(is_number(cell.replace(",", ""), ".") for cell in cells)
+    return "; if ',' separates thousands, remove it" if grouped else ""
 
 
 def column_numbers(
@@ -187,9 +192,10 @@ def refuse_bad_cells(
     if bad is column.bad and len(bad) > SHOWN:  # further rows were not looked at
         counted += f", in the first {FIRST_ROWS} rows"
     usual = "true and false" if column.is_truth else "numbers"
+    sign = "" if column.is_truth else _sign_advice(cells)
     raise ValueError(
-        f"column {name!r} of {table} contains {usual}, but {places} (counted {counted}). Correct "
-        f"such cells, {advice.format(listed)}, or leave the column out."
+        f"column {name!r} of {table} contains {usual}, but {places} (counted {counted}){sign}. "
+        f"Correct such cells, {advice.format(listed)}, or leave the column out."
     )
 
 

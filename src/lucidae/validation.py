@@ -276,7 +276,8 @@ def check_kind(values: Any, name: str) -> Any:
     ):
         raise ValueError(
             f"{name} is of type {type(values).__name__}, but an array, a data frame or a sparse "
-            f"matrix is expected here: load the rows into memory first."
+            f"matrix is expected here: load the rows into memory first, tables in files by "
+            "lucidae.datasets.read_table(path)."
         )
     elif kind is DataKind.ANNDATA:
         return anndata_rows(values if is_anndata_in_memory(values) else values.to_memory(), name)

@@ -39,6 +39,7 @@ OPTIONS: dict[str, str | Callable[[re.Match[str]], str]] = {
     ),
     r"by lucidae\.datasets\.read_table\(path, header=True\) or header=False, or by": "by",
     "or leave the column out": "or choose other columns with --columns",
+    r"decimal='.' \((--decimal .)\)": r"\1",
     r"\bn_components=(\S+) was given": r"--components \1 was given",
     r"\bnoise_variance=(\S+) was given": r"--noise-variance \1 was given",
     r"\brandom_state=(\S+) was given": r"--seed \1 was given",

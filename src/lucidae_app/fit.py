@@ -41,7 +41,7 @@ from lucidae_app.files import (
     sheet_path,
     write_sheet,
 )
-from lucidae_app.preparation import Preparation, Prepared, on_table
+from lucidae_app.preparation import Preparation, Prepared, on_table, uneven_scales
 from lucidae_app.streams import (
     Scheduler,
     SplitRows,
@@ -368,6 +368,10 @@ def complete(model: Any, job: Job, prepared: Prepared) -> None:
     streamed = not isinstance(table.values, np.ndarray)
     rows = named_rows(table.values, table.columns if table.is_named else None)
     whole = make_pipeline(*prepared.steps(model), model) if prepared.steps(model) else model
+    # Regressions do not depend on the units of the columns, and pixels have one unit.
+    in_units = not (table.target_names or table.image_shape or prepared.preparation.standardize)
+    if in_units and not streamed and (uneven := uneven_scales(np.nanstd(table.values, axis=0))):
+        note(f"{uneven}: --standardize scales them.")
     verbose = model.verbose
     if streamed:
         model.set_params(verbose="auto")  # its progress bar replaces this time

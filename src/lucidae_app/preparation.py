@@ -82,6 +82,9 @@ HANDLINGS = ("error", "em", "drop", "mean")
 IDENTIFIER = re.compile(r"(.*[\W_])?(id|key|index|uuid|guid)|.*[a-z](Id|ID)", re.DOTALL)
 """Names of columns whose different integers are taken as identifiers whatever their range."""
 
+UNEVEN = 100.0
+"""Ratio of standard deviations of columns above which scaling them is advised."""
+
 EXPECTED_TIES = 5.0
 """Expected number of equal pairs above which different integers only number the rows: by chance,
 without any pair, this has the probability exp(−5) = 0.007."""
@@ -241,6 +244,17 @@ class Preparation:
         if gaps.any():
             notes.append(f"{table.name}: {gaps.mean():.1%} of the values {FILLED[self.missing]}.")
         return Prepared(table, self, ~lost if lost.any() else None, tuple(notes))
+
+
+def uneven_scales(deviations: Matrix) -> str:
+    """Return a clause on the standard deviations of columns if they differ widely, else nothing."""
+    varying = deviations[deviations > 0]
+    if not varying.size or varying.max() <= UNEVEN * varying.min():
+        return ""
+    return (
+        f"The standard deviations of the columns range from {varying.min():.3g} to "
+        f"{varying.max():.3g}, so that the largest columns dominate"
+    )
 
 
 FILLED = {

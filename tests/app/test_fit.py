@@ -376,6 +376,24 @@ def test_header_columns_and_decimal_reach_the_reader(run, folder):
     assert "column 1 ('67,5' in row 1 is not a number; if ',' is the decimal sign, give" in err
 
 
+def test_cells_with_another_decimal_sign_are_an_error_with_the_option(run, folder):
+    (folder / "a.csv").write_text("x;y\n0,5;1.25\n2,5;1,5\n3,5;2,5\n")
+    code, _, err = run("fit", "linear", "a.csv", "--decimal", ",")
+    assert code == 2
+    assert "if '.' is the decimal sign, give --decimal ., and if it separates" in err
+
+
+def test_columns_of_different_scales_are_a_note_with_the_option(run, folder):
+    rows = np.random.default_rng(0).standard_normal((30, 3)) * [1, 1000, 2]
+    np.savetxt("a.csv", rows, delimiter=",")
+    words = "so that the largest columns dominate: --standardize scales them."
+    assert words in run("fit", "linear", "a.csv")[2]
+    assert words in run("fit", "dropout", "a.csv")[2]
+    assert words not in run("fit", "linear", "a.csv", "--standardize")[2]
+    assert words not in run("fit", "linear", "a.csv", "--columns", "0,2")[2]
+    assert words not in run("fit", "dropout", "a.csv", "--target", "1")[2]
+
+
 def test_an_input_is_never_replaced(run, folder):
     (folder / "X.npy").rename(folder / "rows-codes.npz.npy")
     np.savez("rows-codes.npz", X=np.load("rows-codes.npz.npy"))

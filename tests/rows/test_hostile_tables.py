@@ -319,6 +319,23 @@ def test_the_decimal_sign_that_was_taken_is_said_where_another_is_possible(tmp_p
     assert_array_equal(read_table(path, decimal=","), [[1234, 5678], [9876, 4321]])
 
 
+def test_cells_with_another_sign_are_named_with_what_to_do(tmp_path):
+    path = tmp_path / "t.csv"
+    path.write_text('a,b\n950,1\n"1,234",2\n12,4\n')
+    with pytest.raises(ValueError, match=r"if ',' is the decimal sign, .* thousands, remove it"):
+        read_table(path)
+    path.write_text("a;b\n0,5;1.25\n2,5;1,5\n3,5;2,5\n")
+    with pytest.raises(ValueError, match=r"if '\.' is the decimal sign, give decimal='\.'"):
+        read_table(path, decimal=",")
+    path.write_text('a,b\n1,"1,234,567"\n3,"7,654,321"\n')
+    with pytest.warns(UserWarning, match="not a number; if ',' separates thousands, remove it"):
+        assert list(read_table(path)) == ["a"]
+    path.write_text("a,b\n1,true\n3,false\n2,7\n2,true\n")
+    with pytest.raises(ValueError, match="true and false, but '7' in row 2") as caught:
+        read_table(path)
+    assert "sign" not in str(caught.value)
+
+
 def test_the_choices_of_the_user(tmp_path):
     path = tmp_path / "t.csv"
     path.write_text("id,x,y,z\n1,-999,2,a\n2,5,-999.0,b\n3,7,-,c\n")

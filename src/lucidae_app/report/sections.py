@@ -20,7 +20,7 @@ from lucidae.dropout import LinearProblem, regularization_path
 from lucidae.rows.files import FILES
 from lucidae.rows.tables import Matrix, ReadOptions, Table, default_names, some
 from lucidae_app.console import timed
-from lucidae_app.preparation import Preparation, Prepared
+from lucidae_app.preparation import Preparation, Prepared, uneven_scales
 from lucidae_app.report import figures
 from lucidae_app.report.page import (
     Advice,
@@ -45,7 +45,6 @@ Progress = Callable[[str, int, int], None]
 """Function that is called before each section with its title, its number and that of all."""
 
 LARGEST_WIDTH = 4000  # columns that the report accepts; the spectrum of more would take minutes
-UNEVEN = 100.0  # ratio of standard deviations above which the report advises to standardise
 NAMED = 4  # components that are described in words, and columns in each description
 INFLUENTIAL = 5  # rows of high leverage that are listed
 DRAWN = 20  # components that are drawn
@@ -273,13 +272,8 @@ def _described(table: Table, exact: Any) -> Grid:
 def _advice(study: Study) -> list[tuple[str, str]]:
     """Return what the reader should know or do, each with a command or an empty text."""
     prepared, table, found = study.prepared, study.table, []
-    varying = study.spread[study.spread > 0]
-    if table.image_shape is None and varying.max() > UNEVEN * varying.min():
-        text = (
-            f"The standard deviations of the columns range from {varying.min():.3g} to "
-            f"{varying.max():.3g}, so that the largest columns dominate. If the units are "
-            "arbitrary, scale the columns:"
-        )
+    if table.image_shape is None and (uneven := uneven_scales(study.spread)):
+        text = f"{uneven}. If the units are arbitrary, scale the columns:"
         found.append((text, f"{study.command('report FILE')} --standardize"))
     elif study.is_doubtful:
         text = (
