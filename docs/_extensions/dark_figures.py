@@ -36,6 +36,8 @@ def darkened(svg):
 
     Examples
     --------
+    >>> darkened('<svg width="1"><path/></svg>')  # text without a colour is black by default
+    '<svg style="color: #e6e9ee; fill: #e6e9ee" width="1"><path/></svg>'
     >>> darkened('<rect fill="#ffffff"/><path stroke="#0072b2"/>')
     '<rect fill="#14181e"/><path stroke="#56b4e9"/>'
     >>> darkened('<rect fill="#ffffff"/><path style="fill: #ffffff; stroke: #ffffff"/>')
@@ -44,9 +46,7 @@ def darkened(svg):
     svg = WHITE.sub(rf"\1{BACKGROUND}", svg)
     for light, dark in COLOURS.items():
         svg = svg.replace(light, dark)
-    if BACKGROUND not in svg:
-        return svg.replace("<svg ", '<svg style="color: #e6e9ee; fill: #e6e9ee" ', 1)
-    return svg
+    return svg.replace("<svg ", '<svg style="color: #e6e9ee; fill: #e6e9ee" ', 1)
 
 
 class BothThemes(SphinxTransform):

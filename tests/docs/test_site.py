@@ -114,6 +114,7 @@ def test_figures_of_the_dark_theme_have_no_colour_of_the_light_one():
     for path in figures:
         text = darkened(path.read_text(encoding="utf-8"))
         assert not [colour for colour in LIGHT.values() if colour in text], path.name
+        assert '<svg style="color: #e6e9ee; fill: #e6e9ee"' in text, path.name  # text is black
         whites = re.findall(r'[^"]*#ffffff[^"]*', text)  # marks on the colours of a map
         assert all("stroke: #ffffff" in style for style in whites), path.name
 
