@@ -463,7 +463,8 @@ class ComponentCountDisplay(Display):
         ax.set_xlim(-0.7, len(values) - 0.3)
         ax.xaxis.get_major_locator().set_params(integer=True)
         ax.set(xlabel="component", ylabel="eigenvalue of the covariance")
-        ax.legend(title="number of components")
+        place = {"loc": "lower center", "bbox_to_anchor": (0.5, 1.0), "ncols": len(self.counts)}
+        ax.legend(title="number of components", frameon=False, columnspacing=1.0, **place)
 
 
 def _all_eigenvalues(estimator: Any) -> tuple[Any, float, int]:
@@ -687,7 +688,8 @@ class RecoveryDisplay(Display):
                           label="truth", **rings)  # fmt: skip
         if self.support is not None:
             ax.plot(self.support, np.zeros(len(self.support)), linestyle="", marker="^", zorder=3,
-                          color="tab:green", clip_on=False, label="significant")  # fmt: skip
+                    color="tab:green", clip_on=False, label="significant",
+                    transform=ax.get_xaxis_transform())  # fmt: skip
         ax.set(xlabel="column", ylabel="norm of its coefficients")
         label_features(ax, self.feature_names)
         ax.legend(loc="lower center", bbox_to_anchor=(0.5, 1.0), ncols=3, frameon=False)

@@ -442,7 +442,8 @@ class EnergySliceDisplay(Display):
         top = float(max(full[0], full[2 * len(full) // 3]) - full.min()) or 1.0
         ax.set_xscale("log")
         ax.set_xlim(axis[1], axis[-1])
-        ax.set_ylim(-0.25 * top, 1.25 * top)
+        below = min(np.nanmin(drawn.get_ydata()) for drawn in self.lines_.values())
+        ax.set_ylim(max(below - 0.05 * top, -0.25 * top), 1.25 * top)
         ax.set(
             xlabel=f"relevance (prior variance) of column {self.energies.column}",
             ylabel="energy above its smallest minimum",
