@@ -302,9 +302,9 @@ def _advice(study: Study) -> list[tuple[str, str]]:
     if constant := [table.columns[at] for at in np.flatnonzero(study.spread == 0)]:
         found.append((f"Constant, hence in no component: {some(constant, 8)}.", ""))
     command = study.command(f"fit linear FILE --components {max(study.n_components, 1)}")
-    found.append(
-        (f"Save components{', filled rows' * study.prepared.has_gaps} and codes:", command)
-    )
+    saved = f"components{', filled rows' * study.prepared.has_gaps} and codes"
+    included = "" if table.target is None else ", the target as one of the columns"
+    found.append((f"Save {saved}{included}:", command))
     if table.target is None:
         last = int(np.flatnonzero(study.spread > 0)[-1])
         column = quote(table.columns[last]) if study.is_file else "price"
