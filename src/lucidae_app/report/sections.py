@@ -303,7 +303,7 @@ def _advice(study: Study) -> list[tuple[str, str]]:
         found.append((f"Constant, hence in no component: {some(constant, 8)}.", ""))
     command = study.command(f"fit linear FILE --components {max(study.n_components, 1)}")
     saved = f"components{', filled rows' * study.prepared.has_gaps} and codes"
-    included = "" if table.target is None else ", the target as one of the columns"
+    included = "" if table.target is None else " (target included)"
     found.append((f"Save {saved}{included}:", command))
     if table.target is None:
         last = int(np.flatnonzero(study.spread > 0)[-1])
