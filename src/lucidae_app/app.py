@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import re
-from ast import literal_eval
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from importlib.metadata import entry_points
 from pathlib import Path
-from shlex import quote
 from typing import Annotated
 
 import typer
@@ -15,38 +13,18 @@ from rich.text import Text
 
 from lucidae._version import __version__
 from lucidae.datasets import load_digits
-from lucidae.linear.estimator import IN_BLOCKS, IN_MEMORY
 from lucidae.rows.tables import Table
 from lucidae_app import MISSING, is_extra
+from lucidae_app.advice import with_options
 from lucidae_app.console import errors, output, print_written
 from lucidae_app.files import Force, check_page
 from lucidae_app.fit import fit
 from lucidae_app.meg import meg
-from lucidae_app.preparation import Preparation, Prepared, joined, on_table, preparation
+from lucidae_app.preparation import Preparation, Prepared, on_table, preparation
 from lucidae_app.streams import summarised_table
 
 app = typer.Typer(add_completion=False, pretty_exceptions_enable=False, rich_markup_mode="rich")
 
-
-GAPS = "Give --missing em, --missing drop or --missing mean."
-OPTIONS: dict[str, str | Callable[[re.Match[str]], str]] = {
-    re.escape(f"Remove or impute such rows first. {IN_BLOCKS}"): GAPS,
-    re.escape("Remove or impute such rows first."): GAPS,
-    re.escape(IN_MEMORY): GAPS,
-    r"by lucidae\.datasets\.read_table\(path, missing_values=\[(.*?)(?:, …)?\]\), or "
-    r"--missing-values on the command line": lambda found: (
-        f"by --missing-values {quote(joined(literal_eval(f'[{found[1]}]')))}"
-    ),
-    r"by lucidae\.datasets\.read_table\(path, header=True\) or header=False, or by": "by",
-    "or leave the column out": "or choose other columns with --columns",
-    r"decimal='.' \((--decimal .)\)": r"\1",
-    r"\bn_components=(\S+) was given": r"--components \1 was given",
-    r"\bnoise_variance=(\S+) was given": r"--noise-variance \1 was given",
-    r"\brandom_state=(\S+) was given": r"--seed \1 was given",
-    r"\b(method|solver|posterior|groups|dropout)='?(.*?)'? was given": r"--\1 \2 was given",
-    r" Other methods must be registered first, by lucidae\.linear\.register_method\.": "",
-}
-"""Advice of the library, as patterns, and the option of the command that stands for it."""
 
 INTERRUPTED = 130  # exit code after Ctrl-C, as shells define it
 
@@ -163,8 +141,6 @@ def _sentence(error: Exception) -> str:
         wording = f"{wording}{end} See {context.command_path} --help."
     if isinstance(error, OSError) and error.strerror and error.filename:
         wording = f"{error.strerror}: {error.filename!r}"  # without the number of the error
-    text = " ".join(str(wording).split()) or type(error).__name__
-    for said, option in OPTIONS.items():
-        text = re.sub(said, option, text)
+    text = with_options(" ".join(str(wording).split()) or type(error).__name__)
     expected = isinstance(error, (ValueError, OSError)) or hasattr(error, "format_message")
     return text if expected else f"{type(error).__name__}: {text} (--debug prints the traceback)"

@@ -14,6 +14,7 @@ from rich.text import Text
 
 from lucidae.certificates.claims import Certificate
 from lucidae.iteration.progress import elapsed, silenced
+from lucidae_app.advice import with_options
 
 output = Console(soft_wrap=True, highlight=False)
 errors = Console(stderr=True, soft_wrap=True, highlight=False)
@@ -35,7 +36,7 @@ def print_line(text: str) -> None:
 
 def note(sentence: str) -> None:
     """Print a sentence that is not an error on standard error, in yellow."""
-    errors.print(Text(sentence, style="yellow"))
+    errors.print(Text(with_options(sentence), style="yellow"))
 
 
 def print_written(path: Path) -> None:

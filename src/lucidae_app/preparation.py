@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import csv
 import inspect
-import io
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -24,6 +23,7 @@ from lucidae import LinearAutoencoder
 from lucidae.impute import LowRankImputer
 from lucidae.rows.files import blocks_of_file, read_table
 from lucidae.rows.tables import INDEX, Matrix, ReadOptions, Table, some
+from lucidae_app.advice import joined
 from lucidae_app.console import note
 
 Header = Annotated[
@@ -313,13 +313,6 @@ class Prepared:
 
 def _rows(marked: Matrix) -> str:
     return f"{int(marked.sum()):,} of {len(marked):,} rows"
-
-
-def joined(cells: Sequence[Any]) -> str:
-    """Return cells as one argument, separated by commas, in quotes where CSV needs them."""
-    stream = io.StringIO()
-    csv.writer(stream, lineterminator="").writerow(cells)
-    return stream.getvalue()
 
 
 def _different_integers(column: Matrix) -> bool:

@@ -383,6 +383,20 @@ def test_cells_with_another_decimal_sign_are_an_error_with_the_option(run, folde
     assert "if '.' is the decimal sign, give --decimal ., and if it separates" in err
 
 
+def test_warnings_of_the_library_name_the_options(run, folder):
+    scales = np.random.default_rng(0).standard_normal((40, 6)) * [600, 500, 4, 3, 2, 0.01]
+    np.save("scales.npy", scales)
+    arguments = ("--components", 5, "--method", "nonuniform_l2", "--solver", "gradient")
+    code, _, err = run("fit", "linear", "scales.npy", *arguments)
+    assert code == 0
+    assert "aise max_iter (in Python)" in err
+    assert "--solver exact gives the optimum" in err
+    assert "scale the columns (--standardize)." in err
+    text = "a;b\nx;1,5\ny;1.5\nz;2.5\n"
+    (folder / "a.csv").write_text(text)
+    assert "sign, give --decimal ,, and" in run("fit", "linear", "a.csv")[2]
+
+
 def test_columns_of_different_scales_are_a_note_with_the_option(run, folder):
     rows = np.random.default_rng(0).standard_normal((30, 3)) * [1, 1000, 2]
     np.savetxt("a.csv", rows, delimiter=",")
