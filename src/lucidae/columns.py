@@ -141,7 +141,7 @@ def _sign_advice(cells: Sequence[str]) -> str:
     for sign in ".,":
         if all(is_number(cell, sign) for cell in cells):
             return (
-                f"; if {sign!r} is the decimal sign, give decimal={sign!r} (--decimal {sign}), and "
+                f"; if {sign!r} is the decimal sign, give decimal={sign!r} (--decimal {sign}); "
                 "if it separates thousands, remove it"
             )
     grouped = all(is_number(cell.replace(",", ""), ".") for cell in cells)

@@ -380,7 +380,7 @@ def test_cells_with_another_decimal_sign_are_an_error_with_the_option(run, folde
     (folder / "a.csv").write_text("x;y\n0,5;1.25\n2,5;1,5\n3,5;2,5\n")
     code, _, err = run("fit", "linear", "a.csv", "--decimal", ",")
     assert code == 2
-    assert "if '.' is the decimal sign, give --decimal ., and if it separates" in err
+    assert "if '.' is the decimal sign, give --decimal .; if it separates" in err
 
 
 def test_warnings_of_the_library_name_the_options(run, folder):
@@ -394,7 +394,7 @@ def test_warnings_of_the_library_name_the_options(run, folder):
     assert "scale the columns (--standardize)." in err
     text = "a;b\nx;1,5\ny;1.5\nz;2.5\n"
     (folder / "a.csv").write_text(text)
-    assert "sign, give --decimal ,, and" in run("fit", "linear", "a.csv")[2]
+    assert "sign, give --decimal ,; if" in run("fit", "linear", "a.csv")[2]
 
 
 def test_columns_of_different_scales_are_a_note_with_the_option(run, folder):
