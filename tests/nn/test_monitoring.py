@@ -299,3 +299,7 @@ def test_the_figure_has_a_panel_for_each_scalar_and_one_for_all_prefixes():
     assert drawn["held"].get_yscale() == "linear"
     assert [line.get_label() for line in drawn["prefix"].lines] == ["2", "16"]
     assert_allclose(drawn["gap"].lines[0].get_xdata(), [0, 1, 2])
+    history = [{"gap": gap, "active": 40 * gap} for gap in (1.0, 0.025, 0.0)]
+    axes = {axes.get_title(): axes for axes in scalars_figure(history).axes}
+    assert axes["gap"].get_yscale() == "log"  # with a gap in place of zero
+    assert axes["active"].get_yscale() == "linear"  # counts

@@ -556,7 +556,8 @@ def scalars_figure(history: Sequence[Mapping[str, float]], title: str = "") -> A
     """Draw scalars against the epoch of their measurement, one panel for each.
 
     Scalars that end in the length of a prefix, such as ``prefix_8``, share one panel. Panels whose
-    values are all positive and vary by more than a factor of 20 have a logarithmic axis.
+    values vary by more than a factor of 20 have a logarithmic axis, on which a zero is a gap,
+    except those of counts and of values below zero.
 
     Parameters
     ----------
@@ -618,8 +619,10 @@ def _draw_panel(
         colour = shades((position + 1) / len(members)) if len(members) > 1 else None
         axes.plot(*zip(*points, strict=True), marker="o", color=colour, label=length or None)
         values += [value for _, value in points]
-    if min(values) > 0 and max(values) > 20 * min(values):
-        axes.set_yscale("log")
+    positive = [value for value in values if value > 0]
+    are_counts = all(float(value).is_integer() for value in values)
+    if positive and min(values) >= 0 and max(values) > 20 * min(positive) and not are_counts:
+        axes.set_yscale("log", nonpositive="mask")
     axes.set(title=title.replace("_", " "), xlabel="epoch")
     axes.xaxis.get_major_locator().set_params(integer=True)
     if len(members) > 1:
