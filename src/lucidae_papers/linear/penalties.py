@@ -31,7 +31,7 @@ from lucidae_papers.results import Curve, Curves, Results
 from lucidae_papers.verdicts import AtLeast, AtMost, Outweighs, Reported, Where
 
 RULES = ("spaced", "paper", "best")
-EARLY, LATE = 100, 1000
+EARLY, LATE = (32, 100, 316), 1000
 """Epochs at which the runs are compared; training ends at `LATE`."""
 
 SEEDS = tuple(range(6))
@@ -98,7 +98,7 @@ class Penalties:
                     learning_rate=rate,
                     n_epochs=LATE,
                     penalties=rule,
-                    marks=(EARLY, LATE),
+                    marks=(),
                     label=f"{name}/{rate:g}",
                     seed=seed,
                 )
@@ -254,8 +254,9 @@ def expect(gap: float, rates: tuple[float, ...]) -> dict[str, Any]:
     """
     return {
         "slow": tuple(
-            AtLeast(f"increase/{rate:g}", 0.05, EARLY, f"{INCREASE}, learning rate {rate:g}")
+            AtLeast(f"increase/{rate:g}", 0.05, epoch, f"{INCREASE}, learning rate {rate:g}")
             for rate in rates
+            for epoch in EARLY
         ),
         "exact": (
             Outweighs(
