@@ -45,7 +45,7 @@ def test_what_is_seen_on_a_small_network(trained):
         "optimum": True,
         "equalized": False,  # at λ = 0.1 this training is too short
         "monotone": False,
-        "faster": True,
+        "faster": False,  # from initial weights as large as the optimum
         "bound": True,
     }
 
@@ -63,7 +63,7 @@ def test_a_wrong_optimum_fails(trained, factor, kept, monkeypatch):
 
 def test_speeds_of_equalization_in_the_wrong_order_fail(trained):
     curves = dict(NETWORKS.curves(trained))
-    first, last = "relative variance/5/0.1", "relative variance/5/1"
+    first, last = "mean/5/0.1", "mean/5/1"
     curves[first], curves[last] = curves[last], curves[first]
     assert CLAIMS["faster"][0].judge(curves, "a paper").holds is False
 
