@@ -415,10 +415,10 @@ def expect_of_convergence(widths: tuple[int, ...], within: float) -> dict[str, A
     for width in widths:
         for lam in STRENGTHS:
             run, words = f"{width}/{lam:g}", f"r = {width}, λ = {lam:g}"
-            excess = "excess of the objective over its optimum, relative to it,"
+            excess = "relative excess of the objective over its optimum"
             last = f"{excess} after the last step, {words}, all initial scales"
-            lowest = f"smallest {excess} {words}, all initial scales"
-            variance = f"{VARIANCE}, after the last step, {words}, all initial scales"
+            lowest = f"{excess}, smallest of all steps, {words}, all initial scales"
+            variance = f"{VARIANCE} after the last step, {words}, all initial scales"
             rise = f"largest rise of the {VARIANCE}, {words}"
             verdicts["optimum"].append(AtMost(f"excess/{run}", within, "everywhere", last))
             verdicts["bound"].append(AtLeast(f"lowest/{run}", -1e-9, "everywhere", lowest))
@@ -430,7 +430,8 @@ def expect_of_convergence(widths: tuple[int, ...], within: float) -> dict[str, A
             Ordered(
                 tuple(f"mean/{width}/{lam:g}" for lam in STRENGTHS),
                 scale,
-                says=f"decrease of the mean of the {VARIANCE}, from each λ to the next, r = {width}",
+                says=f"decrease of the mean of the {VARIANCE}, from each λ to the next, "
+                f"r = {width}",
             )
             for scale in INIT_SCALES
         ]

@@ -94,6 +94,13 @@ class Curve:
         """The quantity for each seed, shape (s, n); one row if it was not measured by seed."""
         return self.y[None] if self.seeds is None else self.seeds
 
+    @property
+    def error(self) -> Any:
+        """The standard error of the mean over the seeds, shape (n,); zero for one seed."""
+        each = self.each
+        spread = each.std(axis=0, ddof=1) if len(each) > 1 else np.zeros(len(self.x))
+        return spread / np.sqrt(len(each))
+
     def of_seed(self, index: int) -> Curve:
         """Return the curve of one seed; the curve itself if it was not measured by seed."""
         return self if self.seeds is None else Curve(self.x, self.seeds[index], self.along)

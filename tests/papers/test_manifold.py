@@ -246,12 +246,13 @@ def test_bounds_allow_for_the_spread_over_the_seeds():
         values |= {f"{name}/{arm}": 1.0 for name in others for arm in ("full", "diagonal")}
         return Measured({}, {name: np.array(value) for name, value in values.items()}, {})
 
-    found = compared(Results((pair(0.7), pair(0.9))))
+    found = compared([2], [Results((pair(0.7), pair(0.9)))])
     error = np.std([0.7, 0.9], ddof=1) / math.sqrt(2)
-    assert_allclose(found["difference_error"], error)
-    assert_allclose(found["lower"], -0.2 + 3 * error)
-    assert_allclose(found["upper"], 0.2 + 3 * error)
-    assert found["mse_ratio"] == 1.0
+    assert_allclose(found["difference"].error, error)
+    assert_allclose(found["difference"].each, [[0.7], [0.9]])
+    assert_allclose(found["lower"].y, -0.2 + 3 * error)
+    assert_allclose(found["upper"].y, 0.2 + 3 * error)
+    assert found["mse_ratio"].y == 1.0
 
 
 def test_the_figures_show_the_curves():

@@ -309,16 +309,15 @@ def _costs(outcome: Outcome, source: str) -> Any:
 
 def _cost(axes: Any, curves: Any, panel: str) -> None:
     """Draw the cost of a diagonal covariance and the Hadamard gaps of one panel."""
-    low, high, cost, error = (
-        curves[f"{name}/{panel}"]
-        for name in ("gap_diagonal", "gap_full", "difference", "difference_error")
+    low, high, cost = (
+        curves[f"{name}/{panel}"] for name in ("gap_diagonal", "gap_full", "difference")
     )
     axes.fill_between(low.x, low.y, high.y, color=LIGHT["muted"], alpha=0.25, linewidth=0)
     for arm, curve in (("diagonal", low), ("full", high)):
         style = look(arm, linestyle="--" if arm == "diagonal" else "-")
         axes.plot(curve.x, curve.y, label=f"Hadamard gap, {arm} decoder", **style)
     shown = {"color": LIGHT["orange"], "linestyle": "", "marker": "s", "capsize": 3}
-    axes.errorbar(cost.x, cost.y, error.y, label="cost of a diagonal covariance", **shown)
+    axes.errorbar(cost.x, cost.y, cost.error, label="cost of a diagonal covariance", **shown)
 
 
 def _errors(outcome: Outcome) -> Any:
@@ -331,9 +330,9 @@ def _errors(outcome: Outcome) -> Any:
     for ratio, noise, _ in setting.panels("random"):
         panel = f"random/{ratio}/{noise}"
         style = {"color": colours[noise], "linestyle": DASHES[ratio], "marker": "o"}
-        curve, error = curves[f"mse_ratio/{panel}"], curves[f"mse_ratio_error/{panel}"]
+        curve = curves[f"mse_ratio/{panel}"]
         left.errorbar(
-            curve.x, curve.y, error.y, capsize=2, label=panel_words(ratio, noise), **style
+            curve.x, curve.y, curve.error, capsize=2, label=panel_words(ratio, noise), **style
         )
     left.axhline(1.0, color=LIGHT["muted"], linewidth=1.0)
     left.set(title="Error: diagonal / full covariance", xlabel="r")

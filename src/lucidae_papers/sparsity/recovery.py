@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any
 
 import numpy as np
@@ -41,25 +41,25 @@ CROWDED = 0.9
 Solved = BatchSolution[Any]
 
 
-def full(Phi: Array, X: Array, noise: Array, **limits: Any) -> Solved:
+def full(Phi: Array, X: Array, noise_variance: Array, **limits: Any) -> Solved:
     """Return the minimisers of the energy of the full-covariance VAE (Wipf 2023, eq. 18).
 
-    `Phi` are the dictionaries of several problems, `X` their responses and `noise` their noise
-    variances. Each problem is solved by majorise–minimise (MM). A problem without noise whose
-    solution is not sparse is solved by expectation–maximisation (EM) too, and the solution of lower
-    energy is returned: EM makes smaller steps and finds lower minima if nearly as many columns have
-    coefficients as the dictionary has rows.
+    `Phi` are the dictionaries of several problems, and `X` their responses. Each problem is solved
+    by majorise–minimise (MM). A problem without noise whose solution is not sparse is solved by
+    expectation–maximisation (EM) too, and the solution of lower energy is returned: EM makes
+    smaller steps and finds lower minima if nearly as many columns have coefficients as the
+    dictionary has rows.
     """
-    found = solve_batch(Phi, X, posterior="full", noise_variance=noise, solver="mm", **limits)
-    again = _not_sparse(Phi, X, noise, found.value)
+    found = solve_batch(
+        Phi, X, posterior="full", noise_variance=noise_variance, solver="mm", **limits
+    )
+    again = _not_sparse(Phi, X, noise_variance, found.value)
     if not again.size:
         return found
     xp = namespace(X)
     index = xp.asarray(again, device=device(X))
-    some = (xp.take(values, index, axis=0) for values in (Phi, X))
-    slow = solve_batch(
-        *some, posterior="full", noise_variance=xp.take(noise, index, axis=0), solver="em", **limits
-    )
+    some = [xp.take(values, index, axis=0) for values in (Phi, X, noise_variance)]
+    slow = solve_batch(*some[:2], posterior="full", noise_variance=some[2], solver="em", **limits)
     return _lower(found, slow, again)
 
 
@@ -103,20 +103,7 @@ def _lower(first: Solved, second: Solved, index: np.ndarray[Any, Any]) -> Solved
     return BatchSolution(value, tuple(status[i] for i in order), steps, distance, tolerance)
 
 
-def diagonal(Phi: Array, X: Array, noise: Array, **limits: Any) -> Solved:
-    """Return the minimisers of the energy of the diagonal-covariance VAE (Wipf 2023, eq. 50)."""
-    return solve_batch(Phi, X, posterior="diagonal", noise_variance=noise, **limits)
-
-
-def autoencoder(Phi: Array, X: Array, noise: Array, **limits: Any) -> Solved:
-    """Return the minimisers of the autoencoder's training loss with a log penalty on row norms.
-
-    This is the deterministic model of Wipf 2023, eq. 48.
-    """
-    return solve_batch(Phi, X, posterior="point", noise_variance=noise, **limits)
-
-
-def group_lasso(Phi: Array, X: Array, noise: Array, **limits: Any) -> Solved:
+def group_lasso(Phi: Array, X: Array, noise_variance: Array, **limits: Any) -> Solved:
     """Return the solutions of the group lasso, by reweighting, all problems at once.
 
     The group lasso minimises ½‖X − ΦU‖² + √γ Σⱼ‖uⱼ‖ over the code U with rows uⱼ, for responses X,
@@ -126,32 +113,21 @@ def group_lasso(Phi: Array, X: Array, noise: Array, **limits: Any) -> Solved:
     """
     xp = namespace(X)
     scale = xp.sqrt(xp.mean(squared_moduli(X), axis=(-2, -1)) / X.shape[-1])
-    penalty = PowerPenalty(0.5)
-    return solve_batch(
-        Phi, X, posterior="point", noise_variance=xp.sqrt(noise) * scale, penalty=penalty, **limits
-    )
-
-
-def constrained_group_lasso(Phi: Array, X: Array, noise: Array, **limits: Any) -> Solved:
-    """Return codes of the smallest sum of row norms that reproduce the responses exactly.
-
-    This is the group lasso subject to X = ΦU for the responses X, the dictionary Φ and the code U.
-    It is solved by reweighting, with a tiny noise variance.
-    """
+    noise = xp.sqrt(noise_variance) * scale
     penalty = PowerPenalty(0.5)
     return solve_batch(Phi, X, posterior="point", noise_variance=noise, penalty=penalty, **limits)
 
 
 METHODS: dict[str, Callable[..., Solved]] = {
     "full": full,
-    "diagonal": diagonal,
-    "autoencoder": autoencoder,
+    "diagonal": partial(solve_batch, posterior="diagonal"),
+    "autoencoder": partial(solve_batch, posterior="point"),
     "group lasso": group_lasso,
-    "constrained group lasso": constrained_group_lasso,
+    # With a tiny noise variance: the smallest sum of row norms that reproduces the responses.
+    "constrained group lasso": partial(solve_batch, posterior="point", penalty=PowerPenalty(0.5)),
 }
-LIMITS = {"full": 600, "diagonal": 300, "autoencoder": 300, "group lasso": 300}
-SOLVERS = {"full": "mm, or em where it ends lower"}
-"""Description of the solver in the stored settings, for a method that uses several."""
+"""The methods: two VAEs (Wipf 2023, eq. 18 and 50), the autoencoder with a logarithmic penalty on
+row norms (eq. 48), and the group lasso with and without noise."""
 
 
 ROW_NORMS = {
@@ -214,10 +190,10 @@ class Recovery:
         names = ("d", "kappa", "n", "tau", "row_scaling", "snr_db", "leadfield", "trials")
         shared = settings_of(self, *names) | {"tau": tau}
         problem = shared | {"r": r, "seed": 100_000 * r}
-        limit = LIMITS.get(method, LIMITS["group lasso"])
+        limit = 600 if method == "full" else 300
         settings = {"method": method, "tol": self.tol, "max_iter": limit, "problem": problem}
-        if method in SOLVERS:
-            settings["solver"] = SOLVERS[method]
+        if method == "full":
+            settings["solver"] = "mm, or em where it ends lower"
         expected = (80 if method == "full" else limit if "lasso" in method else 40) * 1.2e-3
         cost = self.trials * (1e-3 + expected * (self.d / 100) ** 2 * (self.kappa / 200))
         return Cell(measure, settings, cost, f"{shared} {self.active.index(r) // BLOCK}")
@@ -321,24 +297,19 @@ def measure(group: Sequence[Settings], device: str) -> list[Arrays]:
     problems = [problem for _, problem in order]
     stack = _stack(problems, device)
     found: dict[tuple[str, int], Arrays] = {}
-    for method in dict.fromkeys(settings["method"] for settings in group):
-        (limits,) = {
-            (settings["tol"], settings["max_iter"])
-            for settings in group
-            if settings["method"] == method
-        }
-        arrays = _solve(method, limits, stack)
+    methods = {settings["method"]: settings for settings in group}
+    for method, settings in methods.items():
+        arrays = _solve(method, settings["tol"], settings["max_iter"], stack)
         for place, problem in enumerate(problems):
             part = slice(place * problem["trials"], (place + 1) * problem["trials"])
             found[method, problem["r"]] = {name: values[part] for name, values in arrays.items()}
     return [found[settings["method"], settings["problem"]["r"]] for settings in group]
 
 
-def _solve(method: str, limits: tuple[float, int], stack: Stack) -> dict[str, Any]:
+def _solve(method: str, tol: float, limit: int, stack: Stack) -> dict[str, Any]:
     """Solve all problems of a stack by one method; return by which criteria each is recovered."""
-    tol, limit = limits
     solution = METHODS[method](
-        stack.dictionary, stack.responses, stack.noise, tol=tol, max_iter=limit
+        stack.dictionary, stack.responses, noise_variance=stack.noise, tol=tol, max_iter=limit
     )
     coef = solution.value.coef
     return {

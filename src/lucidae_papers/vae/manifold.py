@@ -143,22 +143,10 @@ class Manifold:
                     results.where(source=source, dimension=r, latents=ratio * r, noise=noise)
                     for r in dimensions
                 ]
-                found = [compared(cell) for cell in cells]
-                for name in found[0]:
-                    series = [one[name] for one in found]
-                    curves[f"{name}/{source}/{ratio}/{noise}"] = Curve(dimensions, series, "r =")
-                if source == "random":
-                    ratios = [
-                        [one.arrays["mse/diagonal"] / one.arrays["mse/full"] for one in cell]
-                        for cell in cells
-                    ]
-                    by_seed = Curve.over_seeds(dimensions, np.transpose(ratios), "r =")
-                    curves[f"mse_ratio/{source}/{ratio}/{noise}"] = by_seed
-                used = curves[f"active_directions_full/{source}/{ratio}/{noise}"]
-                excess = Curve(used.x, abs(used.y - used.x), "r =")
-                curves[f"excess/{source}/{ratio}/{noise}"] = excess
-        for name in [name for name in curves if name.startswith("difference/")]:
-            curves |= step(name, curves[name])
+                panel = f"{source}/{ratio}/{noise}"
+                curves |= {
+                    f"{name}/{panel}": curve for name, curve in compared(dimensions, cells).items()
+                }
         return curves | self._courses(results)
 
     def _courses(self, results: Results) -> dict[str, Curve]:
@@ -200,46 +188,42 @@ class Manifold:
         }
 
 
-def compared(cells: Results) -> dict[str, float]:
-    """Return measured values of VAEs with diagonal and with full covariance, means over seeds.
+def compared(dimensions: Sequence[int], cells: Sequence[Results]) -> dict[str, Curve]:
+    """Return measured values of VAEs with diagonal and with full covariance, for each seed.
 
-    Let Δ be the cost of a diagonal covariance (−ELBO with diagonal minus −ELBO with full
-    covariance), and H₁ and H₂ the Hadamard gaps of the decoders that were trained with diagonal and
-    with full covariance. ``lower`` is the mean of Δ − H₁ and ``upper`` that of H₂ − Δ, each plus
-    `ALLOWED` standard errors: negative if H₁ ≤ Δ ≤ H₂ is violated.
+    `cells` are the results for each dimension r of the data. Let Δ be the cost of a diagonal
+    covariance (−ELBO with diagonal minus −ELBO with full covariance), and H₁ and H₂ the Hadamard
+    gaps of the decoders that were trained with diagonal and with full covariance. ``lower`` is the
+    mean of Δ − H₁ and ``upper`` that of H₂ − Δ, each plus `ALLOWED` standard errors: negative if
+    H₁ ≤ Δ ≤ H₂ is violated. ``step``, if there are such dimensions, is the mean of Δ for r ≥ 4
+    minus that for r ≤ 3.
     """
 
     def per_seed(name: str) -> Any:
-        return np.array([float(cell.arrays[name]) for cell in cells])
+        return np.transpose([[float(cell.arrays[name]) for cell in one] for one in cells])
 
-    difference = per_seed("loss/diagonal") - per_seed("loss/full")
+    def over(each: Any) -> Curve:
+        return Curve.over_seeds(dimensions, each, "r =")
+
+    cost = per_seed("loss/diagonal") - per_seed("loss/full")
     diagonal, full = (per_seed(f"gap/{arm}") for arm in ("diagonal", "full"))
     found = {
-        "difference": np.mean(difference),
-        "difference_error": standard_error(difference),
-        "gap_diagonal": np.mean(diagonal),
-        "gap_full": np.mean(full),
-        "lower": np.mean(difference - diagonal) + ALLOWED * standard_error(difference - diagonal),
-        "upper": np.mean(full - difference) + ALLOWED * standard_error(full - difference),
+        "difference": over(cost),
+        "gap_diagonal": over(diagonal),
+        "gap_full": over(full),
+        "mse_ratio": over(per_seed("mse/diagonal") / per_seed("mse/full")),
     }
+    for name, margin in (("lower", over(cost - diagonal)), ("upper", over(full - cost))):
+        found[name] = Curve(margin.x, margin.y + ALLOWED * margin.error, "r =")
     for arm in ARMS:
-        found[f"active_directions_{arm}"] = np.mean(per_seed(f"active_directions/{arm}"))
-    ratios = per_seed("mse/diagonal") / per_seed("mse/full")
-    found |= {"mse_ratio": np.mean(ratios), "mse_ratio_error": standard_error(ratios)}
-    return {name: float(value) for name, value in found.items()}
-
-
-def standard_error(values: Any) -> float:
-    """Return the standard error of the mean of a vector; zero for one value."""
-    return float(np.std(values, ddof=1) / np.sqrt(len(values))) if len(values) > 1 else 0.0
-
-
-def step(name: str, curve: Curve) -> dict[str, Curve]:
-    """Return the mean cost for r ≥ 4 dimensions minus that for r ≤ 3, if there are both."""
-    low, high = curve.y[curve.x <= 3], curve.y[curve.x >= 4]
-    if not (len(low) and len(high)):
-        return {}
-    return {name.replace("difference", "step"): Curve([0.0], [np.mean(high) - np.mean(low)])}
+        found[f"active_directions_{arm}"] = over(per_seed(f"active_directions/{arm}"))
+    used = found["active_directions_full"]
+    found["excess"] = Curve(used.x, abs(used.y - used.x), "r =")
+    few = np.asarray(dimensions) <= 3
+    if few.any() and not few.all():
+        rise = cost[:, ~few].mean(axis=1) - cost[:, few].mean(axis=1)
+        found["step"] = Curve.over_seeds([0.0], rise[:, None])
+    return found
 
 
 COST = "cost of a diagonal covariance"
