@@ -319,10 +319,13 @@ def judge_seeds(verdict: Any, curves: Curves, reference: str) -> Claim:
     ]
     values = [math.nan if claim.value is None else claim.value for claim in every]
     finite = [value for value in values if math.isfinite(value)]
-    if len(set(values)) == 1 or not finite:
+    if len(every) == 1 or not finite:
         return every[0]
     held = sum(claim.holds is True for claim in every)
-    spread = f"{_figure(min(finite))} to {_figure(max(finite))} over {len(every)} seeds"
+    low, high = _figure(min(finite)), _figure(max(finite))
+    spread = f"{low} to {high} over {len(every)} seeds"
+    if len(set(values)) == 1:
+        spread = f"in each of {len(every)} seeds"
     if len(finite) < len(every):
         spread += f", {len(every) - len(finite)} of them not finite"
     if every[0].holds is not None and 0 < held < len(every):

@@ -218,6 +218,9 @@ def test_every_seed_is_judged_and_the_spread_is_shown():
     assert claim.holds is True
     assert claim.value == pytest.approx(0.2)
     assert measured(claim) == "0.2 (0.1 to 0.3 over 3 seeds)"
+    equal = {"all": Curve.over_seeds([1, 2], [[1.0, 0.2], [1.0, 0.2]])}
+    (claim,) = judged([("all", 0.3)], curves=equal).claims
+    assert measured(claim) == "0.2 (in each of 2 seeds)"
     (claim,) = judged([("some", 0.5)]).claims
     assert claim.holds is None
     assert "of which 2 satisfy the bound" in claim.advice
