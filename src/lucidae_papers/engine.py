@@ -190,9 +190,7 @@ def run(
     clock = _Clock(missing, budget, report, guess)
     groups = _groups(missing, is_accelerator(device))
     clock.workers = max(1, min(workers, len(groups)))
-    measure = _in_turn if clock.workers == 1 else _at_once
-    if client is not None:
-        measure = functools.partial(_on_cluster, client)
+    measure = _here if client is None else functools.partial(_on_cluster, client)
     for group, taken in measure(groups, store.folder, device, clock):
         clock.finished(group, taken)
     reused, left = wanted - len(missing), len(missing) - clock.done
@@ -252,19 +250,13 @@ class _Clock:
             self.report(Tick(self.done, self.total, left))
 
 
-def _in_turn(
+def _here(
     groups: Sequence[Group], folder: Path, device: str, clock: _Clock
 ) -> Iterator[tuple[Group, float]]:
-    """Do groups of runs one after the other; yield each group with its time in seconds."""
-    for group in groups:
-        if clock.allows(group):
-            yield group, measure_and_store(group, folder, device)
+    """Do groups of runs in several processes, or in this one if one worker is enough.
 
-
-def _at_once(
-    groups: Sequence[Group], folder: Path, device: str, clock: _Clock
-) -> Iterator[tuple[Group, float]]:
-    """Do groups of runs in several workers; yield each group with its time in seconds."""
+    Yield each group with its time in seconds.
+    """
     tasks = (
         joblib.delayed(_numbered)(number, group, folder, device, parent=os.getpid())
         for number, group in enumerate(groups)
