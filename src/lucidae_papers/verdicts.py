@@ -324,7 +324,7 @@ def judge_seeds(verdict: Any, curves: Curves, reference: str) -> Claim:
     held = sum(claim.holds is True for claim in every)
     low, high = _figure(min(finite)), _figure(max(finite))
     spread = f"{low} to {high} over {len(every)} seeds"
-    if len(set(values)) == 1:
+    if low == high and len(finite) == len(every):
         spread = f"in each of {len(every)} seeds"
     if len(finite) < len(every):
         spread += f", {len(every) - len(finite)} of them not finite"
