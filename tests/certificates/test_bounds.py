@@ -102,11 +102,11 @@ def test_a_bound_on_an_angle_is_attained_up_to_the_uncertainty_of_the_gap():
     assert turn(1.0, 0.5) == 1.0
 
 
-@pytest.mark.parametrize("size", [50, 1000])
-def test_the_triangle_of_blocks_has_the_singular_values_of_all_rows(size):
+@pytest.mark.parametrize("n", [5, 3000])
+def test_the_triangle_has_the_singular_values_of_the_rows(n):
     rng = np.random.default_rng(0)
-    X = rng.standard_normal((3000, 12)) * np.logspace(0, -12, 12)
-    factor, error = triangle(X[i : i + size] for i in range(0, len(X), size))
+    X = rng.standard_normal((n, 12)) * np.logspace(0, -12, 12)
+    factor, error = triangle(X)
     found = enclose_singular_values(factor, error)
     # From rows in another precision: the small ones have digits that XᵀX would not have.
     expected = np.linalg.svd(X, compute_uv=False)

@@ -16,7 +16,6 @@ singular subspaces).
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -219,25 +218,15 @@ def enclose_singular_values(matrix: Vector, error: float = 0.0) -> Enclosure:
     return Enclosure(values, right.T, error + gamma(max(matrix.shape)) * size)
 
 
-def triangle(blocks: Iterable[Vector]) -> tuple[Vector, float]:
-    """Return the triangular factor R of the QR factorisation of all rows, and its error.
+def triangle(rows: Vector) -> tuple[Vector, float]:
+    """Return the triangular factor R of the QR factorisation of the rows A, and its error.
 
-    RᵀR = AᵀA for the stacked blocks A. The factor of each block is stacked on that of the blocks
-    before and factorised again (TSQR). The computed R is exact for a matrix A + E with
-    ‖E‖ ≤ γ‖A‖_F, where γ counts the rows of a block and the number of blocks (Higham 2002,
-    Theorem 19.4), so that E bounds the error of each singular value.
+    RᵀR = AᵀA. The computed R is exact for a matrix A + E with ‖E‖ ≤ γ‖A‖_F, where γ counts the rows
+    and columns (Higham 2002, Theorem 19.4), so that E bounds the error of each singular value.
     """
-    factor: Vector | None = None
-    steps, longest = 0, 0
-    for block in blocks:
-        stacked = block if factor is None else np.vstack([factor, block])
-        (found,) = scipy.linalg.qr(stacked, mode="r", check_finite=False)
-        factor = found[: stacked.shape[1]]
-        steps, longest = steps + 1, max(longest, len(stacked))
-    if factor is None:
-        raise ValueError("triangle was given no blocks, expected at least one.")
-    depth = longest + factor.shape[1] * max(steps, 1)
-    return factor, gamma(depth) * float(np.linalg.norm(factor))
+    n, m = rows.shape
+    (found,) = scipy.linalg.qr(rows, mode="r", check_finite=False)
+    return found[:m], gamma(n + m) * float(np.linalg.norm(found[:m]))
 
 
 def is_positive_definite(matrix: Vector, error: float = 0.0) -> bool | None:

@@ -176,12 +176,12 @@ class CenteredTriangle:
         X = X.toarray() if scipy.sparse.issparse(X) else X
         rows = (to_numpy(as_double(X)) - self.center) / self.unit
         rows = np.column_stack([np.ones(len(rows)), rows])
-        return triangle([np.sqrt(_shares(weights, len(rows)))[:, None] * rows])
+        return triangle(np.sqrt(_shares(weights, len(rows)))[:, None] * rows)
 
     @staticmethod
     def merge(one: tuple[Vector, float], other: tuple[Vector, float]) -> tuple[Vector, float]:
-        """Return the factor of two sets of rows together."""
-        found, error = triangle([one[0], other[0]])
+        """Return the factor of two sets of rows together, that of their stacked factors."""
+        found, error = triangle(np.vstack([one[0], other[0]]))
         return found, error + math.hypot(one[1], other[1])
 
 

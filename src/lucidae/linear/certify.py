@@ -179,33 +179,44 @@ def checked_data(X: Any, sample_weight: Any, *, missing: bool = False) -> tuple[
     return X, check_weights(sample_weight, X)
 
 
-def data_of(
-    X: Any, weights: Any = None, *, verbose: bool | str = "auto", center: Vector | None = None
-) -> Data:
-    """Return checked data in the form that the verifier reads; see `lucidae.linear.verify`.
-
-    A covariance is computed where the verifier tests it by a sketch of the same rows. `center`, if
-    it is known, is a vector close to the mean.
-    """
+def data_of(X: Any, weights: Any = None, *, verbose: bool | str = "auto") -> Data:
+    """Return checked data in the form that the verifier reads."""
     if isinstance(X, SecondMoment):
-        return Data.of_moment(X.mean, X.covariance, X.weight, origin="given")
+        return data_of_rows(None, X)
     if not isinstance(X, AlignedBlocks):
-        return data_of_rows(GivenRows(X, weights), center)
+        return data_of_rows(GivenRows(X, weights))
+    rows = RereadRows(Passes(X, verbose), X.rows.n_features)
     if X.rows.n_features > EXACT_FEATURES:
-        return Data.of_rows(RereadRows(Passes(X, verbose), X.rows.n_features), center)
-    moment, sketch = read_sketched(X, verbose=verbose)
-    rows = RereadRows(Passes(X, verbose), X.rows.n_features) if X.repeatable else None
-    return Data.of_moment(moment.mean, moment.covariance, moment.weight, sketch, rows)
+        return data_of_rows(rows)
+    return data_of_rows(rows if X.repeatable else None, *read_sketched(X, verbose=verbose))
 
 
-def data_of_rows(rows: GivenRows, center: Vector | None = None) -> Data:
-    """Return rows in memory in the form that the verifier reads."""
-    n, m = rows.shape
-    if n * m <= SMALL_ROWS or m > verify.DENSE_FEATURES:
-        data = Data.of_rows(rows, center)
-        return (data.refactored() or data) if n * m <= SMALL_ROWS else data
-    moment, sketch = SecondMoment.of(rows.X, rows.weights), Sketch.of(rows.X, rows.weights)
-    return Data.of_moment(moment.mean, moment.covariance, moment.weight, sketch, rows)
+def data_of_rows(
+    rows: GivenRows | RereadRows | None,
+    moment: SecondMoment | None = None,
+    sketch: Sketch | None = None,
+    origin: str = "given",
+) -> Data:
+    """Return rows, and their second moment if it is known, in the form that the verifier reads.
+
+    Small rows are factorised. Otherwise a second moment is tested by a sketch of the same rows;
+    that of rows in memory is computed if it is small. `origin` says where a moment comes from that
+    nothing tests (`Data.origin`).
+    """
+    if isinstance(rows, GivenRows):
+        n, m = rows.shape
+        if n * m <= SMALL_ROWS:
+            data = Data.of_rows(rows)
+            data = data.refactored() or data
+            return data if moment is None else data.beside_moment(moment.covariance)
+        if moment is None and m <= verify.DENSE_FEATURES:
+            moment = SecondMoment.of(rows.X, rows.weights)
+        if moment is not None and sketch is None:
+            sketch = Sketch.of(rows.X, rows.weights)
+    if moment is None:
+        assert rows is not None, "data without a moment have rows"
+        return Data.of_rows(rows)
+    return Data.of_moment(moment.mean, moment.covariance, moment.weight, sketch, rows, origin)
 
 
 @certifies("components")

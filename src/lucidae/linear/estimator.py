@@ -12,7 +12,7 @@ import scipy.sparse
 from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, TransformerMixin
 from sklearn.utils.validation import check_is_fitted
 
-from lucidae.arrays import Array, as_double, is_numpy, like, namespace, scalar, to_numpy
+from lucidae.arrays import Array, as_double, is_numpy, like, namespace, scalar
 from lucidae.base import (
     CertifiedMixin,
     Fitted,
@@ -703,7 +703,8 @@ class LinearAutoencoder(
     def component_count_(self) -> ComponentCount | None:
         """Result of the criterion that `n_components` names; None if it does not name one."""
         check_is_fitted(self)
-        return self._state.component_count
+        found: ComponentCount | None = self._state.model.count
+        return found
 
     @property
     def _n_features_out(self) -> int:
@@ -723,8 +724,7 @@ class LinearAutoencoder(
         if missing and (self._state.observed is not None or has_missing(rows)):
             found = self._state.certify_observed(rows, weights, type(self).__name__)
             return self._with_changes(found)
-        center = to_numpy(as_double(self._state.model.mean))
-        data = data_of(rows, weights, verbose=self.verbose, center=center)
+        data = data_of(rows, weights, verbose=self.verbose)
         return self._with_changes(self._state.certify(data, type(self).__name__))
 
     def _check_features(self, data: Any) -> None:

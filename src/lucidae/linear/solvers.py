@@ -316,7 +316,9 @@ def _trained_outcome(
     start = random_start(method, k, rows.n_features, options.init_scale, rng, rows.mean)
     if previous is not None:
         start = _warm_start(method, previous.in_units(1.0 / unit), start)
-    noise = 0.0 if size is None else batch_noise(size, rows.rows.shape[0], training)
+    noise = 0.0
+    if size is not None and size < rows.rows.shape[0]:
+        noise = batch_noise(size, training)
     stiff = stiffness(method, covariance, start, noise, training.preconditions and size is None)
     for _ in range(ATTEMPTS):
         solution = descend(method, covariance, start, training, stiff, measures, size, rng)
@@ -434,15 +436,13 @@ def stiffness(
     return Stiffness(factor * curvature, rule.scale(spectrum))
 
 
-def batch_noise(batch_size: int, n_rows: int, training: DescentSettings) -> float:
+def batch_noise(batch_size: int, training: DescentSettings) -> float:
     """Return by how much the largest eigenvalue of a batch's second moment may exceed the true one.
 
-    The true one is that of all `n_rows` rows, and the result is divided by the total variance. A
-    sample of b rows adds about 1/b of the total variance to the largest eigenvalue, and momentum μ
-    adds up the directions of about 1/(1 − μ) batches.
+    The true one is that of all rows, and the result is divided by the total variance. A sample of b
+    rows adds about 1/b of the total variance to the largest eigenvalue, and momentum μ adds up the
+    directions of about 1/(1 − μ) batches.
     """
-    if batch_size >= n_rows:
-        return 0.0
     return 1.0 / (batch_size * (1.0 - training.effective_momentum))
 
 
@@ -701,8 +701,8 @@ class StreamFit:
                 )
         variance = self.variance + source.trace * source.weight + between
         batch = rows_covariance(X, mean, source.shares)
-        training, rows = self.options.training, X.shape[0]
-        noise = batch_noise(rows, rows + 1, training)
+        training = self.options.training
+        noise = batch_noise(X.shape[0], training)
         stiff = stiffness(self.method, batch, self.state.weights, noise)
         # A first batch of one row has no variance, and no curvature can be estimated from it.
         curvature = max(self.curvature, stiff.curvature if batch.trace > 0.0 else 0.0)

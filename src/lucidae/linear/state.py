@@ -21,7 +21,6 @@ from lucidae.base import FittedState, changed_attributes
 from lucidae.certificates.claims import Certificate, undecided
 from lucidae.certificates.rows import SMALL_ROWS, Data, GivenRows, RereadRows
 from lucidae.certificates.sketch import Sketch
-from lucidae.counting import ComponentCount, is_criterion
 from lucidae.iteration.progress import TIMED_FEATURES, elapsed
 from lucidae.linear.certify import data_of_rows
 from lucidae.linear.claims import LinearFigures, certificate
@@ -100,8 +99,8 @@ class LinearState(FittedState):
             if self._rows is not None:
                 return
             again = GivenRows(rows, data.weights)
-            sketch = None if moment is None else Sketch.of(rows, data.weights)
-            self._sketch = sketch if small else None
+            if self._moment is not None:
+                sketch = self._sketch = Sketch.of(rows, data.weights)
         elif isinstance(data, BlockRows):
             again = RereadRows(data.passes, data.n_features)
         # Where rounding errors of the second moment hide components of small variance, the fit used
@@ -109,7 +108,7 @@ class LinearState(FittedState):
         spectrum = self._model.spectrum
         refined = spectrum is not None and spectrum.beyond is not None
         if self._moment is None or (refined and again is not None):
-            self._certificate = self.certify(self._data(moment, sketch, again), title)
+            self._certificate = self.certify(data_of_rows(again, moment, sketch), title)
 
     def after(self, options: Options, X: Any, weights: Array | None) -> LinearState:
         """Return a new state that includes one more batch of rows X (n, m) with their weights.
@@ -263,11 +262,6 @@ class LinearState(FittedState):
         return None if spectrum is None else spectrum.resolved(spectrum.n_features)
 
     @property
-    def component_count(self) -> ComponentCount | None:
-        """Result of the criterion that `n_components` names; None if it names no criterion."""
-        return self.model.count if is_criterion(self.options.n_components) else None
-
-    @property
     def last_weights(self) -> Any:
         """The weights after the last fit or step, for a warm start; None before the first fit."""
         return self.previous if self.stream is None else self.stream.state.weights
@@ -328,13 +322,18 @@ class LinearState(FittedState):
             return self.certify_observed(None, None, title)
         rows = self._rows
         if rows is not None and rows.unchanged:
-            found = self.certify(self._data_of_rows(rows), title)
+            if self._moment is not None and not rows.stored:  # it remains when the rows are gone
+                self._sketch = self.saved_sketch()
+            moment = rows.moment or self._moment
+            data = data_of_rows(GivenRows(*rows.given), moment, self._sketch)
+            found = self.certify(data, title)
             if rows.unchanged:  # while the certificate was computed as well
                 self._rows = rows if rows.stored else None
                 return found
         self._rows = None
         if self.moment is not None and rows is None:
-            return self.certify(self._data(self.moment, self._sketch, None), title)
+            origin = "given" if self._given else "lost"
+            return self.certify(data_of_rows(None, self.moment, self._sketch, origin), title)
         why = CHANGED_ROWS
         if rows is None:
             why = (
@@ -370,30 +369,6 @@ class LinearState(FittedState):
         )
         missing = "" if observed is None else ", handle_missing='em'"
         return certificate(f"{title}(method={self.options.method!r}{missing})", figures)
-
-    def _data(
-        self,
-        moment: SecondMoment | None,
-        sketch: Sketch | None,
-        rows: GivenRows | RereadRows | None,
-    ) -> Data:
-        """Return data in the form that the verifier reads."""
-        if moment is None:
-            assert rows is not None, "data without a moment have rows"
-            return Data.of_rows(rows, to_numpy(as_double(self.model.mean)))
-        known = moment.mean, moment.covariance, moment.weight
-        return Data.of_moment(*known, sketch, rows, "given" if self._given else "lost")
-
-    def _data_of_rows(self, training: TrainingRows) -> Data:
-        """Return training rows, with their second moment, in the form that the verifier reads."""
-        rows = GivenRows(*training.given)
-        moment = training.moment or self._moment
-        if moment is None or training.stored:
-            data = data_of_rows(rows, to_numpy(as_double(self.model.mean)))
-            return data if moment is None else data.beside_moment(moment.covariance)
-        sketch = self.saved_sketch()
-        self._sketch = None if self._moment is None else sketch
-        return self._data(moment, sketch, rows)
 
     def returned(self, values: Array) -> Array:
         """Return a copy of `values` in the library, dtype and on the device of the training data.

@@ -170,18 +170,9 @@ def zero_latents(values: Vector, penalties: Vector) -> Vector:
     return 1 + np.flatnonzero(penalties >= values[rank])
 
 
-def smallest_gap(values: Vector, k: int) -> float:
-    """Return the smallest difference of two neighbours among the first k + 1 eigenvalues.
-
-    If only one is given, it is returned.
-    """
-    values = np.asarray(values, dtype=float)[: k + 1]
-    return float(np.min(-np.diff(values))) if len(values) > 1 else float(values[0])
-
-
 def inner_gap(values: Vector, k: int) -> float:
     """Return the smallest difference among the first k eigenvalues; infinity if k = 1."""
-    return smallest_gap(values[:k], k) if k > 1 else math.inf
+    return float(np.min(-np.diff(values[:k]), initial=math.inf))
 
 
 def outer_gap(values: Vector, k: int) -> float:
