@@ -509,13 +509,12 @@ def _squared_threshold(problem: ScaledSpectrum, noise_variance: float | None) ->
     return hard_threshold(ratio) ** 2 * median**2 / marchenko_pastur_median(ratio)
 
 
-def hard_threshold(ratio: float) -> float:
+def hard_threshold(beta: float) -> float:
     """Return λ*(β), the optimal threshold of singular values (Gavish & Donoho 2014).
 
     Singular values of a p × q matrix with noise of variance σ², p ≤ q, are kept if they exceed
     λ*(β) σ √q, where β = p/q.
     """
-    beta = check_number(ratio, "ratio", low=0.0, high=1.0, open_low=True)
     root = math.sqrt(beta**2 + 14 * beta + 1)
     return math.sqrt(2 * (beta + 1) + 8 * beta / (beta + 1 + root))
 
@@ -661,14 +660,13 @@ class WishartSpectra:
 
 
 @lru_cache(maxsize=256)
-def marchenko_pastur_median(ratio: float) -> float:
+def marchenko_pastur_median(beta: float) -> float:
     r"""Return the median of the Marchenko–Pastur distribution, by numerical integration.
 
     It is the distribution of the eigenvalues of XᵀX/q for a large q × p matrix X of independent
     noise of variance one, with β = p/q. With :math:`x = 1 + β + 2\sqrt β \cos t` its upper tail is
     :math:`\int_0^t (2/π) \sin^2 s / (1 + β + 2\sqrt β \cos s) \, ds`, whose integrand is bounded.
     """
-    beta = check_number(ratio, "ratio", low=0.0, high=1.0, open_low=True)
     root = 2 * math.sqrt(beta)
 
     def density(angle: float) -> float:

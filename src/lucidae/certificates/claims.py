@@ -11,6 +11,7 @@ import inspect
 import math
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from importlib import import_module
 from typing import Any
@@ -527,42 +528,36 @@ def certify(subject: Any, X: Any = None, y: Any = None, **settings: Any) -> Cert
     >>> certificate["subspace"].value < 0.01, certificate["alignment"].holds
     (True, False)
     """
-    if X is None:
-        return _certified(subject, X, y, settings)
-    with elapsed_on(X, "certificate", getattr(subject, "verbose", "auto")):
-        return _certified(subject, X, y, settings)
-
-
-def _certified(subject: Any, X: Any, y: Any, settings: dict[str, Any]) -> Certificate:
-    """Return the certificate of `subject` on the rows X and the targets y, as `certify` does."""
-    name = type(subject).__name__
-    if hasattr(type(subject), "_certify_on"):
-        check_settings(settings, _keywords(subject._certify_on), name)
-        _check_rows_given(X, {"y": y} | settings)
-        if X is None:
-            return subject.certificate_  # type: ignore[no-any-return]
-        certificate: Certificate = subject._certify_on(X, y, **settings)
-        return certificate._named(getattr(subject, "feature_names_in_", None))
-    for family in ("linear", "dropout", "sparsity"):  # importing one registers its certifier
-        import_module(f"lucidae.{family}")
-    if isinstance(subject, tuple | list) and len(subject) == 2 and "family" in settings:
-        return _certify_pair(subject[0], subject[1], X, y, **settings)
-    if hasattr(subject, "components_"):
-        check_settings(settings, _keywords(_CERTIFIERS["components"]), name)
-        return _CERTIFIERS["components"](subject, X, **settings)
-    if hasattr(subject, "shape"):
-        check_settings(settings, _keywords(_CERTIFIERS["sparsity"]), "coefficients")
-        if X is None or y is None:
-            raise ValueError(
-                "certify was called with coefficients but without the dictionary (X) or the "
-                "responses (y): give both."
-            )
-        return _CERTIFIERS["sparsity"](subject, X, y, **settings)
-    raise ValueError(
-        f"certify got an object of type {name}, expected a fitted estimator of lucidae, a fitted "
-        "object with components_, a pair of weights with family='linear' or family='dropout', or "
-        "an array of coefficients."
-    )
+    verbose = getattr(subject, "verbose", "auto")
+    with nullcontext() if X is None else elapsed_on(X, "certificate", verbose):
+        name = type(subject).__name__
+        if hasattr(type(subject), "_certify_on"):
+            check_settings(settings, _keywords(subject._certify_on), name)
+            _check_rows_given(X, {"y": y} | settings)
+            if X is None:
+                return subject.certificate_  # type: ignore[no-any-return]
+            certificate: Certificate = subject._certify_on(X, y, **settings)
+            return certificate._named(getattr(subject, "feature_names_in_", None))
+        for family in ("linear", "dropout", "sparsity"):  # importing one registers its certifier
+            import_module(f"lucidae.{family}")
+        if isinstance(subject, tuple | list) and len(subject) == 2 and "family" in settings:
+            return _certify_pair(subject[0], subject[1], X, y, **settings)
+        if hasattr(subject, "components_"):
+            check_settings(settings, _keywords(_CERTIFIERS["components"]), name)
+            return _CERTIFIERS["components"](subject, X, **settings)
+        if hasattr(subject, "shape"):
+            check_settings(settings, _keywords(_CERTIFIERS["sparsity"]), "coefficients")
+            if X is None or y is None:
+                raise ValueError(
+                    "certify was called with coefficients but without the dictionary (X) or the "
+                    "responses (y): give both."
+                )
+            return _CERTIFIERS["sparsity"](subject, X, y, **settings)
+        raise ValueError(
+            f"certify got an object of type {name}, expected a fitted estimator of lucidae, a "
+            "fitted object with components_, a pair of weights with family='linear' or "
+            "family='dropout', or an array of coefficients."
+        )
 
 
 def check_settings(given: Iterable[str], allowed: Iterable[str], subject: str) -> None:

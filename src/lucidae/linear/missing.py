@@ -107,12 +107,8 @@ class ObservedGaussian:
         Observed entries are not changed. A row without observed entries becomes the mean.
         """
         xp = namespace(X)
-        filled = []
-        for block in self._blocks(X):
-            guess = self.mean + block.latents @ self.loadings.mT
-            rows = X[block.rows, :]
-            filled.append(xp.where(xp.isnan(rows), like(guess, X), rows))
-        return xp.concat(filled)
+        latents = xp.concat([part.latents for part in self._posteriors(X)])
+        return xp.where(xp.isnan(X), like(self.mean + latents @ self.loadings.mT, X), X)
 
     def deviations(self, X: Array) -> Array:
         """Return the standard deviation of each missing entry given the observed ones of its row.
@@ -120,9 +116,9 @@ class ObservedGaussian:
         That of feature j with loadings w is √(γ(1 + wᵀG⁻¹w)); it is 0 for observed entries.
         """
         xp, found = namespace(self.mean), []
-        for block in self._blocks(X):
-            spread = xp.sum((self.loadings @ block.inverse) * self.loadings, axis=-1)
-            found.append((1.0 - block.mask) * xp.sqrt(self.noise * (1.0 + spread)))
+        for part in self._posteriors(X):
+            spread = xp.sum((self.loadings @ part.inverse) * self.loadings, axis=-1)
+            found.append((1.0 - part.of_row) * xp.sqrt(self.noise * (1.0 + spread)))
         return xp.concat(found)
 
     def log_likelihood(self, X: Array) -> Array:
@@ -130,8 +126,13 @@ class ObservedGaussian:
 
         It is 0 for a row without observed entries.
         """
-        xp = namespace(self.mean)
-        return xp.concat([block.log_density for block in self._blocks(X)])
+        xp, found = namespace(self.mean), []
+        for part in self._posteriors(X):
+            squares = part.errors * part.errors / self.noise
+            misfit = xp.sum(squares, axis=1) + xp.sum(part.latents * part.latents, axis=1)
+            empty = xp.max(part.of_row, axis=1) == 0.0
+            found.append(where_set(-(misfit + part.log_det) / 2, empty, 0.0))
+        return xp.concat(found)
 
     def code_covariance(self, X: Array, encoder: Array) -> Array:
         """Return the covariance of the codes W₁(x − μ) given the observed entries of each row x.
@@ -145,10 +146,10 @@ class ObservedGaussian:
         mixed = xp.reshape(encoder.mT[:, :, None] * self.loadings[:, None, :], (-1, k * q))
         own = xp.reshape(encoder.mT[:, :, None] * encoder.mT[:, None, :], (-1, k * k))
         found = []
-        for block in self._blocks(X):
-            hidden = 1.0 - block.mask
+        for part in self._posteriors(X):
+            hidden = 1.0 - part.of_row
             B = xp.reshape(hidden @ mixed, (-1, k, q))
-            spread = B @ block.inverse @ B.mT + xp.reshape(hidden @ own, (-1, k, k))
+            spread = B @ part.inverse @ B.mT + xp.reshape(hidden @ own, (-1, k, k))
             found.append(self.noise * spread)
         return xp.concat(found)
 
@@ -172,24 +173,20 @@ class ObservedGaussian:
         found = padded(Spectrum(lengths * lengths, vectors, self.trace), k)
         return replace(found, values=found.values + self.noise)
 
-    def _blocks(self, X: Array) -> Iterator[_RowBlock]:
-        """Yield blocks of the rows X (n, m), each with the posterior of the latents of its rows."""
+    def _posteriors(self, X: Array) -> Iterator[_PatternPosterior]:
+        """Yield the posteriors of the latents of the rows X (n, m), some at a time.
+
+        Each row counts as a pattern of its own.
+        """
         xp, (m, k) = namespace(self.mean), self.loadings.shape
-        noise = self.noise
-        size = max(1, BLOCK_ENTRIES // max(m * k, k * k))
-        for start in range(0, X.shape[0], size):
-            part = slice(start, min(start + size, X.shape[0]))
-            rows = like(as_double(X[part, :]), self.mean)
-            mask = xp.astype(~xp.isnan(rows), xp.float64)
-            centred = where_set(rows - self.mean, mask == 0.0, 0.0)
-            inverse, log_det = inverses(mask, self.loadings, noise)
-            latents = (inverse @ (centred @ self.loadings)[:, :, None])[:, :, 0]
-            rest = centred - mask * (latents @ self.loadings.mT)
-            misfit = xp.sum(rest * rest, axis=1) / noise + xp.sum(latents * latents, axis=1)
-            count = xp.sum(mask, axis=1)
-            volume = log_det + (count - k) * math.log(noise) + count * math.log(2 * math.pi)
-            density = where_set(-(misfit + volume) / 2, count == 0.0, 0.0)  # without rounding
-            yield _RowBlock(part, mask, latents, inverse, density)
+        rows = like(as_double(X), self.mean)
+        mask = xp.astype(~xp.isnan(rows), xp.float64)
+        centred = where_set(rows - self.mean, mask == 0.0, 0.0)
+        one = 1.0 + 0.0 * centred[:, 0]
+        starts = np.arange(X.shape[0] + 1)
+        each = ObservedRows(mask, one, centred, one, starts, self.mean, 1.0, float(X.shape[0]))
+        beta = xp.concat([self.loadings, 0.0 * self.mean[:, None]], axis=1)
+        return each._posteriors(beta, self.noise, m * k)
 
 
 def has_missing(X: Any) -> bool:
@@ -219,21 +216,6 @@ def gaussian_of(model: Model, *, maximum_likelihood: bool = False) -> ObservedGa
     loadings = axes * xp.sqrt(where_set(lengths, lengths < 0.0, 0.0))
     share = model.degrees / model.weight if maximum_likelihood else 1.0
     return ObservedGaussian(model.mean, math.sqrt(share) * loadings, share * noise, model.weight)
-
-
-class _RowBlock(NamedTuple):
-    """Some rows with missing entries, and the posterior of their latents.
-
-    The fields are a slice of the rows, the mask of their observed entries, the posterior means of
-    the k latents, the inverse of G = WᵀW + γI (k × k) over the observed features of each row, with
-    loadings W and noise variance γ, and the log-density of the observed entries.
-    """
-
-    rows: slice
-    mask: Array
-    latents: Array
-    inverse: Array
-    log_density: Array
 
 
 def inverses(mask: Array, W: Array, noise: float) -> tuple[Array, Array]:
@@ -331,9 +313,7 @@ class ObservedRows:
         ):
             mask, counts = self.mask[patterns, :], self.counts[patterns]
             misfit = scalar(xp.sum(error * error)) + noise * scalar(xp.sum(z * z))
-            observed = xp.sum(mask, axis=1)
-            volume = log_det + (observed - k) * math.log(noise) + observed * math.log(2 * math.pi)
-            value -= (misfit / noise + scalar(counts @ volume)) / 2
+            value -= (misfit / noise + scalar(counts @ log_det)) / 2
             shrunk = noise * xp.linalg.trace(inverse)
             rest += scalar(xp.sum(error * error)) + noise * scalar(counts @ (k - shrunk))
             latents = xp.concat([z, self.intercepts[part][:, None]], axis=1)
@@ -409,8 +389,9 @@ class ObservedRows:
             of_row, per_row = (xp.take(array, owner, axis=0) for array in (mask, inverse))
             centred = self.rows[part, :] - (self.intercepts[part][:, None] * of_row) * mean
             z = (per_row @ (centred @ W)[:, :, None])[:, :, 0]
-            errors = centred - of_row * (z @ W.mT)
-            yield _PatternPosterior(patterns, part, of_row, z, errors, inverse, log_det)
+            errors, observed = centred - of_row * (z @ W.mT), xp.sum(mask, axis=1)
+            volume = log_det + (observed - k) * math.log(noise) + observed * math.log(2 * math.pi)
+            yield _PatternPosterior(patterns, part, of_row, z, errors, inverse, volume)
             first = end
 
 
@@ -423,7 +404,7 @@ class _PatternPosterior(NamedTuple):
     latents: Array  # the posterior means z
     errors: Array  # v − aμ − Wz in the observed features
     inverse: Array  # G⁻¹ of each pattern
-    log_det: Array  # log det G of each pattern
+    log_det: Array  # log det 2πC_oo of each pattern o
 
 
 def _compressed(

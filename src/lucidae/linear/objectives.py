@@ -1034,9 +1034,8 @@ class NestedDropoutRule(Rule):
         latents are kept.
         """
         xp, k, far = namespace(drawn), weights.encoder.shape[-2], weights.atoms
-        mask = xp.astype(
-            drawn[..., None] >= prefix_thresholds(like(self.prior, drawn)), drawn.dtype
-        )
+        keep = keep_probabilities(like(self.prior, drawn))
+        mask = xp.astype(drawn[..., None] >= 1 - keep / keep[0], drawn.dtype)
         # The rows are read twice, not four times: both layers share each product with them.
         both = covariance.codes(xp.concat([weights.encoder, far], axis=-2))
         kept = both[..., :k] * mask
@@ -1059,12 +1058,3 @@ def keep_probabilities(prior: Array) -> Array:
     """
     xp = namespace(prior)
     return xp.flip(xp.cumulative_sum(xp.flip(prior)))
-
-
-def prefix_thresholds(prior: Array) -> Array:
-    """Return, for i = 1 … k, the probability that nested dropout keeps fewer than i latents.
-
-    It keeps the first b of k latents, where b is the prefix length.
-    """
-    keep = keep_probabilities(prior)
-    return 1 - keep / keep[0]

@@ -26,6 +26,7 @@ from lucidae.linear.methods import (
     geometric_prior,
     make_method,
 )
+from lucidae.linear.solvers import moved
 from lucidae.linear.weights import OPTIMIZERS, Adam, axis_distances, finite_or_nan
 from lucidae.metrics import imbalance
 from lucidae.moments import SecondMoment
@@ -340,8 +341,7 @@ class Ensemble:
             else:
                 data = next(self.batches) if self.batches else self.full
                 direction = rule.direction(state.weights, data)
-            moved = optimizer.update(state, direction)
-            state = moved._replace(weights=rule.retract(moved.weights))
+            state = moved(rule, optimizer, state, direction)
         return state
 
     def record(self) -> list[Trajectory]:

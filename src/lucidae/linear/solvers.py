@@ -456,9 +456,9 @@ def random_start(method: Method, k: int, m: int, scale: float, rng: Any, ref: Ar
     return method.start(encoder, atoms)
 
 
-def moved(rule: Rule, optimizer: Optimizer, state: Any, direction: Any, scale: float = 1.0) -> Any:
-    """Return the state of the optimizer after one step, whose size is multiplied by `scale`."""
-    after = optimizer.update(state, direction, scale)
+def moved(rule: Rule, optimizer: Optimizer, state: Any, direction: Any) -> Any:
+    """Return the state of the optimizer after one step."""
+    after = optimizer.update(state, direction)
     return after._replace(weights=rule.retract(after.weights))
 
 
@@ -706,13 +706,14 @@ class StreamFit:
         stiff = stiffness(self.method, batch, self.state.weights, noise)
         # A first batch of one row has no variance, and no curvature can be estimated from it.
         curvature = max(self.curvature, stiff.curvature if batch.trace > 0.0 else 0.0)
-        optimizer = training.build(curvature or 1.0)
-        method = deepcopy(self.method)  # a rule that samples changes its generator at each step
         # The rates sum to infinity and their squares do not, as convergence requires (Robbins &
         # Monro 1951): after `HORIZON` steps they have halved.
+        optimizer = training.build(curvature or 1.0)
         scale = 1.0 / (1.0 + self.state.steps / HORIZON)
+        optimizer = replace(optimizer, rate=scale * optimizer.rate)
+        method = deepcopy(self.method)  # a rule that samples changes its generator at each step
         direction = method.rule.direction(self.state.weights, batch)
-        stepped = moved(method.rule, optimizer, self.state.optimizer, direction, scale)
+        stepped = moved(method.rule, optimizer, self.state.optimizer, direction)
         state = Stream(stepped, self.state.steps + 1)
         inside = _inside(orthonormal_rows(as_double(state.weights.atoms)), batch)
         # A plain average of the first batches, then an exponential one: old weights are forgotten.

@@ -216,8 +216,8 @@ class Optimizer(ABC):
         """Return the optimizer's state before the first step from the given weights."""
 
     @abstractmethod
-    def update(self, state: Any, direction: Any, scale: float = 1.0) -> Any:
-        """Return the state after one step against `direction`; `scale` multiplies the step size."""
+    def update(self, state: Any, direction: Any) -> Any:
+        """Return the state after one step against `direction`."""
 
     @staticmethod
     @abstractmethod
@@ -262,10 +262,9 @@ class GradientDescent(Optimizer):
         """Return the state before the first step: the given weights."""
         return DescentState(weights)
 
-    def update(self, state: DescentState, direction: Any, scale: float = 1.0) -> DescentState:
-        """Return the state after one step against `direction`; `scale` multiplies the step size."""
-        rate = self.rate * scale
-        return DescentState(_plus(state.weights, direction, -rate))
+    def update(self, state: DescentState, direction: Any) -> DescentState:
+        """Return the state after one step against `direction`."""
+        return DescentState(_plus(state.weights, direction, -self.rate))
 
     @staticmethod
     def automatic_rate(curvature: float, momentum: float) -> float:  # noqa: ARG004
@@ -310,10 +309,10 @@ class HeavyBall(MomentumOptimizer):
     w are the weights, v is the velocity, g the gradient, μ the momentum and α the step size.
     """
 
-    def update(self, state: MomentumState, direction: Any, scale: float = 1.0) -> MomentumState:
-        """Return the state after one step against `direction`; `scale` multiplies the step size."""
-        rate, velocity = self.rate * scale, self._velocity(state, direction)
-        return MomentumState(_plus(state.weights, velocity, -rate), velocity)
+    def update(self, state: MomentumState, direction: Any) -> MomentumState:
+        """Return the state after one step against `direction`."""
+        velocity = self._velocity(state, direction)
+        return MomentumState(_plus(state.weights, velocity, -self.rate), velocity)
 
 
 @dataclass(frozen=True, slots=True)
@@ -323,11 +322,11 @@ class Nesterov(MomentumOptimizer):
     w are the weights, v is the velocity, g the gradient, μ the momentum and α the step size.
     """
 
-    def update(self, state: MomentumState, direction: Any, scale: float = 1.0) -> MomentumState:
-        """Return the state after one step against `direction`; `scale` multiplies the step size."""
-        rate, velocity = self.rate * scale, self._velocity(state, direction)
+    def update(self, state: MomentumState, direction: Any) -> MomentumState:
+        """Return the state after one step against `direction`."""
+        velocity = self._velocity(state, direction)
         ahead = _plus(direction, velocity, self.momentum)
-        return MomentumState(_plus(state.weights, ahead, -rate), velocity)
+        return MomentumState(_plus(state.weights, ahead, -self.rate), velocity)
 
 
 @dataclass(frozen=True, slots=True)
@@ -348,14 +347,14 @@ class Adam(Optimizer):
         zero = map_fields(lambda w: 0.0 * w, weights)
         return AdamState(weights, zero, zero, zero[0][..., :1, :1])
 
-    def update(self, state: AdamState, direction: Any, scale: float = 1.0) -> AdamState:
-        """Return the state after one step against `direction`; `scale` multiplies the step size."""
+    def update(self, state: AdamState, direction: Any) -> AdamState:
+        """Return the state after one step against `direction`."""
         steps = state.steps + 1.0
         one, two = self.decay_first, self.decay_second
         first = map_fields(lambda a, g: one * a + (1 - one) * g, state.first, direction)
         second = map_fields(lambda b, g: two * b + (1 - two) * g * g, state.second, direction)
         # Both averages start at 0; dividing by 1 − βᵗ removes the bias.
-        rate = self.rate * scale / (1 - one**steps)
+        rate = self.rate / (1 - one**steps)
         correction = 1 - two**steps
 
         def move(w: Any, a: Any, b: Any) -> Any:
