@@ -229,21 +229,17 @@ def triangle(rows: Vector) -> tuple[Vector, float]:
     return found[:m], gamma(n + m) * float(np.linalg.norm(found[:m]))
 
 
-def is_positive_definite(matrix: Vector, error: float = 0.0) -> bool | None:
-    """Tell whether a symmetric matrix, known up to `error` in norm, is positive definite.
+def is_positive_definite(matrix: Vector, error: float) -> bool:
+    """Tell whether a symmetric matrix, known up to `error` in norm, is surely positive definite.
 
     The factorisation of A − cI by Cholesky succeeds only if λ_min(A) > c − (n + 1)ε·tr A
-    (Higham 2002, Theorem 10.3; Rump 2006); with c = error plus that bound success is a proof. It
-    fails for certain only if A + cI has no factorisation either.
+    (Higham 2002, Theorem 10.3; Rump 2006); with c = error plus that bound success is a proof.
     """
-    n = len(matrix)
-    shift = error + 2.0 * gamma(n + 1) * float(np.sum(np.abs(np.diag(matrix))))
-    for sign, answer in ((-1.0, True), (1.0, None)):
-        shifted = np.array(matrix, dtype=np.result_type(matrix, float))
-        shifted[np.diag_indices(n)] += sign * shift
-        try:
-            scipy.linalg.cholesky(shifted, overwrite_a=True, check_finite=False)
-        except np.linalg.LinAlgError:
-            continue
-        return answer
-    return False
+    n, shifted = len(matrix), np.array(matrix)
+    size = float(np.sum(np.abs(np.diag(matrix))))
+    shifted[np.diag_indices(n)] -= error + 2.0 * gamma(n + 1) * size
+    try:
+        scipy.linalg.cholesky(shifted, overwrite_a=True, check_finite=False)
+    except np.linalg.LinAlgError:
+        return False
+    return True

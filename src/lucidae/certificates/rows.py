@@ -598,4 +598,4 @@ def is_below(matrix: Vector, vectors: Vector, level: float, error: float) -> boo
     inside = vectors.T @ images
     rest = images @ vectors.T + vectors @ images.T - vectors @ inside @ vectors.T - matrix
     rest.flat[:: len(matrix) + 1] += level
-    return bool(is_positive_definite(rest, error))
+    return is_positive_definite(rest, error)

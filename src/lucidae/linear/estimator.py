@@ -718,24 +718,21 @@ class LinearAutoencoder(
     def _certify_on(self, X: Any, y: Any = None, *, sample_weight: Any = None) -> Certificate:  # noqa: ARG002
         missing = self.handle_missing == "em"
         rows, weights = checked_data(X, sample_weight, missing=missing)
-        self._check_features(rows)
-        if isinstance(rows, AlignedBlocks | SecondMoment):
-            missing = False
-        if missing and (self._state.observed is not None or has_missing(rows)):
-            found = self._state.certify_observed(rows, weights, type(self).__name__)
-            return self._with_changes(found)
-        data = data_of(rows, weights, verbose=self.verbose)
-        return self._with_changes(self._state.certify(data, type(self).__name__))
-
-    def _check_features(self, data: Any) -> None:
-        """Raise an error unless checked data have the number of features of the fit."""
-        blocks = data.rows if isinstance(data, AlignedBlocks) else data
+        blocks = rows.rows if isinstance(rows, AlignedBlocks) else rows
         found = blocks.shape[1] if hasattr(blocks, "shape") else blocks.n_features
         if found != self.n_features_in_:
             raise ValueError(
                 f"X has {found} features, but {type(self).__name__} is expecting "
                 f"{self.n_features_in_} features as input."
             )
+        if isinstance(rows, AlignedBlocks | SecondMoment):
+            missing = False
+        if missing and (self._state.observed is not None or has_missing(rows)):
+            return self._with_changes(
+                self._state.certify_observed(rows, weights, type(self).__name__)
+            )
+        data = data_of(rows, weights, verbose=self.verbose)
+        return self._with_changes(self._state.certify(data, type(self).__name__))
 
     def _with_changes(self, found: Certificate) -> Certificate:
         """Return `found` with a failed claim added if a user changed fitted attributes.

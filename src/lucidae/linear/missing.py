@@ -817,7 +817,7 @@ def gaussian(beta: Array, noise: float, rows: ObservedRows) -> ObservedGaussian:
 
 
 def first_parameters(
-    rows: ObservedRows, k: int, previous: ObservedGaussian | None = None
+    rows: ObservedRows, k: int, previous: ObservedGaussian | None
 ) -> tuple[Array, float]:
     """Return the parameters from which the solver starts: loadings with mean, and noise variance.
 

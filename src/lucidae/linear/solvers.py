@@ -506,8 +506,8 @@ def descend(
     training: DescentSettings,
     stiff: Stiffness,
     measures: Measures,
-    batch_size: int | None = None,
-    rng: np.random.Generator | None = None,
+    batch_size: int | None,
+    rng: np.random.Generator,
 ) -> Solution[Any]:
     """Minimise by descent, and return the solution with the trained weights.
 
@@ -521,7 +521,6 @@ def descend(
     reduced: ReducedVariance | None = None
     record_at: Any = log_grid(training.max_iter, stride=every)
     if batch_size is not None:
-        assert rng is not None, "mini-batches are drawn"
         n_rows = data.rows.shape[0]
         batches, reduced = _shuffled(n_rows, batch_size, rng), ReducedVariance(method)
         whole = data.batch(np.arange(n_rows)) if batch_size >= n_rows else None
