@@ -146,29 +146,34 @@ class Complement:
             length = float(np.linalg.norm(starts @ self.block.T, 2))
             self.share = start_share(len(starts)) / length
 
-    @property
-    def exhausted(self) -> bool:
-        """Whether the Krylov space is invariant: products with the second moment add nothing."""
-        return not len(self.block) or len(self.basis) >= self.left
-
-    def add(self, image: Vector) -> None:
-        """Add the rows `block` to the Krylov space; `image` is `block` times the second moment."""
-        image = image - (image @ self.span) @ self.span.T
-        self.basis = np.concatenate([self.basis, self.block])
-        self.images = np.concatenate([self.images, image])
-        self.block = orthonormal(image, (self.span.T, self.basis))
-        self.steps += 1
-
     def extend(self, steps: int) -> bool:
         """Extend the Krylov space until it has `steps` block steps; update `bound` and `found`.
 
-        Return whether it has that many steps. It has fewer if it is invariant, or would become
-        larger than allowed.
+        Return whether it has that many steps. It has fewer if it is invariant, so that products
+        with the second moment add nothing, or would become larger than allowed.
         """
-        while not self.exhausted and self.steps < steps and self._affordable():
-            self.add(self.product(self.block))
+        # 1) Products with the block, of which the part in the decoder's span is left out.
+        while len(self.block) and len(self.basis) < self.left and self.steps < steps:
+            grown = len(self.basis) + len(self.block)
+            if self.steps >= FEWEST_STEPS and grown * self.span.shape[0] > LARGEST_BASIS:
+                break
+            image = self.product(self.block)
+            image = image - (image @ self.span) @ self.span.T
+            self.basis = np.concatenate([self.basis, self.block])
+            self.images = np.concatenate([self.images, image])
+            self.block = orthonormal(image, (self.span.T, self.basis))
+            self.steps += 1
+        # 2) The largest Ritz value, and the bound.
         if self.steps:
-            self._update()
+            inner = self.basis @ self.images.T
+            inner = (inner + inner.T) / 2
+            self.found = float(np.linalg.eigvalsh(inner)[-1])
+            bound = self.found
+            if len(self.basis) < self.left:  # otherwise the space is the whole complement
+                rest = self.images - inner @ self.basis
+                bound = eigenvalue_bound(inner, rest @ rest.T, self.first, self.share)
+            self.bound = min(self.bound, bound + 4 * self.rounding)
+            self.slacks.append((self.steps, max(self.bound - self.found, self.rounding)))
         return self.steps >= steps
 
     def final_slack(self) -> float:
@@ -185,21 +190,6 @@ class Complement:
         if slack * flat[0] ** 2.5 > earlier / 2:
             return float(slack * flat[1] ** 2.5)
         return float(slack * (slack / earlier) ** ((STEPS[-1] - now) / (now - before)))
-
-    def _update(self) -> None:
-        inner = self.basis @ self.images.T
-        inner = (inner + inner.T) / 2
-        self.found = float(np.linalg.eigvalsh(inner)[-1])
-        bound = self.found
-        if len(self.basis) < self.left:  # otherwise the space is the whole complement
-            rest = self.images - inner @ self.basis
-            bound = eigenvalue_bound(inner, rest @ rest.T, self.first, self.share)
-        self.bound = min(self.bound, bound + 4 * self.rounding)
-        self.slacks.append((self.steps, max(self.bound - self.found, self.rounding)))
-
-    def _affordable(self) -> bool:
-        grown = len(self.basis) + len(self.block)
-        return self.steps < FEWEST_STEPS or grown * self.span.shape[0] <= LARGEST_BASIS
 
     def ritz(self, rows: Vector, images: Vector, fresh: Vector) -> Vector:
         """Return lower bounds on the eigenvalues of the second moment, descending (Cauchy).

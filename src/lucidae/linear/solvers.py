@@ -89,10 +89,6 @@ MARGIN = 1.1
 eigenvalues (Ritz values), which are smaller than the true ones."""
 
 
-Measures = Mapping[str, Callable[[Any], Array]]
-"""Functions of weights whose values the history records beside the loss, by name."""
-
-
 def solve(options: Options, rows: RowOperator, previous: Any = None) -> Model:
     """Fit the model by the solver that the estimator's arguments name."""
     wanted, m = options.n_components, rows.n_features
@@ -505,7 +501,7 @@ def descend(
     start: Any,
     training: DescentSettings,
     stiff: Stiffness,
-    measures: Measures,
+    measures: Mapping[str, Callable[[Any], Array]],
     batch_size: int | None,
     rng: np.random.Generator,
 ) -> Solution[Any]:
@@ -514,7 +510,8 @@ def descend(
     A step uses the second moment of all rows, of which only products are computed, or that of a
     mini-batch of so many rows. For m features and k latents, mini-batches need O(mk) memory. Each
     evaluation of the stopping rule is one pass over all rows; the direction found there also
-    corrects the directions of the following batches (`ReducedVariance`).
+    corrects the directions of the following batches (`ReducedVariance`). The history records the
+    loss and `measures`, functions of the weights by name.
     """
     optimizer, rule, every = training.build(stiff.curvature), method.rule, CHECK_EVERY
     toward = rule.preconditioned_direction if training.preconditions else rule.direction
