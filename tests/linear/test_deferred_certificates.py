@@ -30,6 +30,16 @@ def test_a_certificate_that_is_read_later_is_that_of_the_fit(monkeypatch, conver
     assert later.certificate_["subspace"].holds
 
 
+def test_drawn_rows_that_may_not_be_referenced_are_judged_by_all_eigenvalues(monkeypatch):
+    X = np.random.default_rng(0).standard_normal((6000, 30)) * np.geomspace(10, 0.1, 30)
+    model = LinearAutoencoder(2, solver="stochastic", random_state=0)
+    expected = model.fit(X).certificate_
+    monkeypatch.setattr("lucidae.rows.operator.REFERENCED_BYTES", 0)
+    found = model.fit(X).certificate_
+    assert found == expected
+    assert found.evidence["all_eigenvalues_computed"]
+
+
 @pytest.mark.parametrize("convert", [np.array, np.float32, scipy.sparse.csr_array])
 def test_rows_that_were_changed_after_fit_are_not_judged(convert):
     X = convert(WIDE)
