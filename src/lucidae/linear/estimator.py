@@ -34,7 +34,7 @@ from lucidae.linear.certify import (
     read_sketched,
 )
 from lucidae.linear.methods import Options
-from lucidae.linear.missing import comparable, gaussian_of, has_missing, observed_part, unmasked
+from lucidae.linear.missing import gaussian_of, has_missing, observed_part, unmasked
 from lucidae.linear.solvers import resolve_components
 from lucidae.linear.state import LinearState
 from lucidae.moments import SecondMoment
@@ -55,7 +55,7 @@ from lucidae.rows.passes import (
     given_moment,
     store_features,
 )
-from lucidae.validation import check_weights, columns_with_gaps
+from lucidae.validation import check_weights, columns_with_gaps, warn_user
 
 __all__ = ["LinearAutoencoder"]
 
@@ -496,7 +496,13 @@ class LinearAutoencoder(
         state = LinearState(options, reference_array(X), scalar(namespace(X).sum(weights)))
         previous = None
         if self.warm_start and hasattr(self, "_state"):
-            previous = comparable(self._state.parameters, X)
+            previous = self._state.parameters
+            if previous.mean.shape[0] != X.shape[1]:
+                warn_user(
+                    f"warm_start=True was given, but the last fit has {previous.mean.shape[0]} "
+                    f"features and X has {X.shape[1]}: the fit starts anew."
+                )
+                previous = None
         state.solve_observed(X, weights, previous)
         state._certificate = state.certify_observed(*given, type(self).__name__)
         state.check_range()

@@ -543,20 +543,6 @@ def _centred(X: Array, weights: Array) -> tuple[Array, Array]:
     return center, where_set(X - center, missing, 0.0)
 
 
-def comparable(previous: ObservedGaussian, X: Array) -> ObservedGaussian | None:
-    """Return the earlier fit `previous` if a warm start on rows X can begin from it.
-
-    If the numbers of features differ, a warning is given and None is returned.
-    """
-    if previous.mean.shape[0] == X.shape[1]:
-        return previous
-    warn_user(
-        f"warm_start=True was given, but the last fit has {previous.mean.shape[0]} features and X "
-        f"has {X.shape[1]}: the fit starts anew."
-    )
-    return None
-
-
 class _Point(NamedTuple):
     """State of the solver: parameters θ, the loss and its derivatives at θ, and earlier steps.
 
