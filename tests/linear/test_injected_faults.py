@@ -4,12 +4,16 @@
 other rows than the user gave.
 """
 
+import dataclasses
+
 import numpy as np
 import pytest
 import scipy.sparse
 
 from extras import require
 from lucidae import LinearAutoencoder, SecondMoment, certify
+from lucidae.linear import missing
+from lucidae.linear.state import LinearState
 
 
 def table(n, m):
@@ -140,3 +144,43 @@ def test_a_moment_that_was_saved_is_tested_by_the_sketch_that_was_saved(tmp_path
     assert again.certificate_["moment"].holds is False
     again = lucidae.load(tmp_path / "model.npz").partial_fit(X[:50])
     assert again.certificate_["moment"].holds
+
+
+@pytest.mark.parametrize("handle_missing", ["error", "em"])
+def test_the_attributes_that_users_read_are_judged(monkeypatch, handle_missing):
+    """The model was judged, but not what `compute_attributes` makes of it."""
+    X, weights = table(80, 6)
+    if handle_missing == "em":
+        X[::7, 2] = np.nan
+    original = LinearState.compute_attributes
+    names = set(original(LinearAutoencoder(3, handle_missing=handle_missing).fit(X)._state))
+    for name in names - {"n_iter_", "status_", "history_"}:
+
+        def faulty(state, name=name):
+            found = original(state)
+            found[name] = found[name] + 1 if name == "n_components_" else 1.01 * found[name]
+            return found
+
+        with monkeypatch.context() as patch:
+            patch.setattr(LinearState, "compute_attributes", faulty)
+            model = LinearAutoencoder(3, handle_missing=handle_missing)
+            claim = model.fit(X, sample_weight=weights).certificate_["attributes"]
+        assert claim.holds is False, name
+        assert claim.advice.startswith(name)
+
+
+def test_the_number_of_rows_of_a_fit_with_missing_entries_is_judged(monkeypatch):
+    X, _ = table(80, 6)
+    X[::7, 2] = np.nan
+    original = missing.fit_observed
+
+    def faulty(*given):
+        found = original(*given)
+        gaussian = dataclasses.replace(found.gaussian, weight=found.gaussian.weight + 16)
+        return found._replace(gaussian=gaussian)
+
+    monkeypatch.setattr("lucidae.linear.state.fit_observed", faulty)
+    model = LinearAutoencoder(2, handle_missing="em").fit(X)
+    assert model.certificate_["attributes"].holds is False
+    monkeypatch.undo()
+    assert LinearAutoencoder(2, handle_missing="em").fit(X).certificate_.holds

@@ -6,7 +6,7 @@ Components, latents and rows are counted from 0 in all texts and in the evidence
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from functools import cached_property
 from typing import Any, NamedTuple
@@ -87,7 +87,8 @@ class LinearFigures(WeightFigures):
 
     `learning_rate` is that of the descent, None for a closed form, `wanted` the estimator's
     argument `n_components`, and `fit_rounding` the relative error that the covariance of the fit
-    states for its products in single precision. Without a `model`, a pair of weights was given.
+    states for its products in single precision. Without a `model`, a pair of weights was given;
+    `shown` are the fitted attributes that users read.
     """
 
     def __init__(
@@ -103,6 +104,7 @@ class LinearFigures(WeightFigures):
         running: bool = False,
         fit_rounding: float = 0.0,
         observed: ObservedFigures | None = None,
+        shown: Mapping[str, Any] | None = None,
     ) -> None:
         self.method, self.training, self.learning_rate = method, training, learning_rate
         self.wanted, self.fit_rounding, self.observed = wanted, fit_rounding, observed
@@ -116,7 +118,7 @@ class LinearFigures(WeightFigures):
         if model is not None:  # in the library of the training rows
             model = fields_beside(model, np.empty(0))
         with np.errstate(over="ignore", invalid="ignore"):
-            super().__init__(objective, reference, weights, data, model, running)
+            super().__init__(objective, reference, weights, data, model, running, shown or {})
 
     @cached_property
     def limits(self) -> str:

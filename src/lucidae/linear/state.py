@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from lucidae.arrays import Array, as_double, fields_beside, like, namespace, to_numpy
+from lucidae.arrays import Array, as_double, fields_beside, is_array, like, namespace, to_numpy
 from lucidae.arrays.threads import fork_safe
 from lucidae.base import FittedState, changed_attributes
 from lucidae.certificates.claims import Certificate, undecided
@@ -366,6 +366,10 @@ class LinearState(FittedState):
             running=self.stream is not None,
             fit_rounding=self._rounding if stored is None else stored.rounding,
             observed=observed,
+            shown={
+                name: to_numpy(value) if is_array(value) else value
+                for name, value in self.compute_attributes().items()
+            },
         )
         missing = "" if observed is None else ", handle_missing='em'"
         return certificate(f"{title}(method={self.options.method!r}{missing})", figures)

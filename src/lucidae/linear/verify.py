@@ -14,7 +14,7 @@ nothing over- or underflows, and judges the equivalent problem.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, NamedTuple
@@ -30,6 +30,7 @@ from lucidae.certificates.bounds import (
     Ball,
     enclose_eigenvalues,
     enclose_singular_values,
+    epsilon,
     gamma,
     turn,
 )
@@ -483,13 +484,21 @@ class WeightFigures:
     """Measured values of given weights, from which the claims of a certificate follow.
 
     `objective` and `rule` are the reference formulas (`lucidae.linear.references`) of the loss and
-    of the update direction, and `model` has the fitted attributes, as arrays of NumPy. If variances
-    are running averages (`running`), no data reproduce them. A value is None if it is not known, or
-    if theory says nothing about it. A figure of weights that overflow is infinite.
+    of the update direction, `model` is the fitted model, as arrays of NumPy, and `shown` are the
+    attributes that users read. If variances are running averages (`running`), no data reproduce
+    them. A value is None if it is not known, or if theory says nothing about it. A figure of
+    weights that overflow is infinite.
     """
 
     def __init__(
-        self, objective: Any, rule: Any, weights: Any, data: Data, model: Any, running: bool
+        self,
+        objective: Any,
+        rule: Any,
+        weights: Any,
+        data: Data,
+        model: Any,
+        running: bool,
+        shown: Mapping[str, Any],
     ) -> None:
         unit = 1.0
         if data.n_features > DENSE_FEATURES:
@@ -506,7 +515,7 @@ class WeightFigures:
         self._objective = objective.in_units(unit)
         self._rule = self._objective if rule is objective else rule  # others have no unit
         self._terms, self._unit = Terms(weights, scaled), unit
-        self._model, self._running = model, running
+        self._model, self._running, self._shown = model, running, shown
         self.data = scaled.in_units(1.0 / unit)  # in the units of the user
         self.leverage = find_leverage(self.data, weights.atoms)
         known = self._leading
@@ -586,6 +595,8 @@ class WeightFigures:
         found = _compare_with_weights(model, self._terms.weights.in_units(self._unit))
         if not self._running:
             found |= _compare_with_data(model, self.data)
+        for name, value in _compare_with_model(self._shown, model).items():
+            found[name] = max(value, found.get(name, 0.0))
         worst = max(found, key=lambda name: found[name])
         return worst, found[worst]
 
@@ -602,6 +613,9 @@ def _finite(figure: Ball) -> Ball:
 
 
 # Fitted attributes -------------------------------------------------------------------------------
+
+# Number of rounding errors of its dtype that are granted to an attribute beside the model.
+ROUNDINGS = 8
 
 
 def _compare_with_weights(model: Any, weights: Any) -> dict[str, float]:
@@ -664,6 +678,38 @@ def _compare_with_data(model: Any, data: Data) -> dict[str, float]:
         "n_samples_seen_": abs(model.weight - weight) / max(weight, TINY),
         "mean_": mean_difference(model.mean, data),
     }
+
+
+def _compare_with_model(shown: Mapping[str, Any], model: Any) -> dict[str, float]:
+    """Compare the attributes that users read with those that follow from the judged model.
+
+    Differences within a few roundings of the attribute's dtype do not count.
+    """
+    variances = model.variances
+    expected = {
+        "mean_": model.mean,
+        "encoder_": model.encoder,
+        "decoder_": model.atoms.T,
+        "components_": model.components,
+        "explained_variance_": variances,
+        "explained_variance_ratio_": variances / max(model.total_variance, TINY),
+        "singular_values_": np.sqrt(variances * max(model.weight - 1.0, epsilon(float))),
+        "noise_variance_": np.asarray(model.noise_variance),
+        "n_components_": np.asarray(len(model.components)),
+    }
+    found = {}
+    for name in expected.keys() & shown.keys():
+        given, value = np.asarray(shown[name]), expected[name]
+        if given.shape != value.shape or not np.all(np.isfinite(given)):
+            found[name] = math.inf
+            continue
+        size = float(np.max(np.abs(value), initial=0.0))
+        if name == "mean_":  # may be tiny beside the entries
+            size = max(size, math.sqrt(model.total_variance))
+        away = _apart(given, value, max(size, TINY))
+        kind = given.dtype if given.dtype.kind == "f" else float
+        found[name] = max(0.0, away - ROUNDINGS * epsilon(kind))
+    return found
 
 
 def mean_difference(mean: Vector, data: Data, roundings: float = 0.0) -> float:
@@ -750,9 +796,11 @@ def data_of_parameters(model: Any, X: Any, weights: Any) -> Data:
     def product(vectors: Vector) -> Vector:
         return np.asarray((vectors @ model.loadings) @ model.loadings.T + model.noise * vectors)
 
-    filled = None
+    filled, weight = None, model.weight
     if X is not None:
         rows = to_numpy(as_double(X)).copy()
+        mass = np.ones(len(rows)) if weights is None else to_numpy(weights)
+        weight = float(np.sum(mass[~np.all(np.isnan(rows), axis=1)]))
         for part, mask, rest, inverse in _posteriors(model, rows, 0):
             codes = np.einsum("nab,nb->na", inverse, rest @ model.loadings)
             guess = model.mean + codes @ model.loadings.T
@@ -764,7 +812,7 @@ def data_of_parameters(model: Any, X: Any, weights: Any) -> Data:
         variances,
         product,
         gamma(m) * float(np.sum(variances)),
-        model.weight,
+        weight,
         product(np.eye(m)) if m <= DENSE_FEATURES else None,
         filled=filled,
         origin="given",
