@@ -238,7 +238,8 @@ def numeric_frame(X: Any, name: str, fitted: Sequence[str] | None = None) -> tup
     reasons = some([*left_out.values()])
     if len(left_out) == len(frame.names):
         raise ValueError(
-            f"{name} has no numeric column: {reasons}; at least one column must contain numbers."
+            f"{name} has no numeric column: {reasons or 'it has no columns'}; at least one column "
+            "must contain numbers."
         )
     warnings = []
     if left_out and fitted is None:
@@ -336,7 +337,8 @@ def _kind_of(dtype: Any) -> str:
         return "number"
     if named.startswith(("cat", "enum", "dictionary")):
         return "categories"
-    cells = ("bool", "string", "str", "utf8", "large_string", "object", "decimal", "null", "<u")
+    cells = ("bool", "string", "str", "utf8", "large_string", "object", "decimal", "null", "<u",
+             "sparse[bool")  # fmt: skip
     return "cells" if named.startswith(cells) and "struct" not in named else f"of type {dtype}"
 
 

@@ -178,6 +178,11 @@ def explained_refusals(**tables: Any) -> Iterator[None]:
     """Add column names and a remedy to errors about text or NaN that scikit-learn raises."""
     try:
         yield
+    except OverflowError as error:
+        raise ValueError(
+            f"{' or '.join(tables)} contains integers that are too large for float64. Divide them "
+            "by a constant first."
+        ) from error
     except (TypeError, ValueError) as error:
         first = str(error).partition("\n")[0].rstrip(".")
         given = {name: table for name, table in tables.items() if f"Input {name} " in first}
@@ -298,6 +303,10 @@ def check_kind(values: Any, name: str) -> Any:
             advice = _TEXT
         elif getattr(dtype, "kind", "") in ("m", "M"):
             advice = "Convert dates and durations to numbers first."
+        elif isinstance(dtype, np.dtype) and dtype.names is not None:
+            advice = (
+                "Give its fields as columns (numpy.lib.recfunctions.structured_to_unstructured)."
+            )
         else:
             continue
         raise ValueError(
@@ -392,6 +401,10 @@ def unframed(values: Any, name: str, *, accept_complex: bool = False) -> Any:
 def real_array(values: Any, name: str, *, accept_complex: bool = False) -> Array:
     """Return `values` as an array of real (or complex) numbers of any shape, in their library."""
     values = unframed(values, name, accept_complex=accept_complex)
+    if scipy.sparse.issparse(values):
+        raise ValueError(
+            f"{name} is a sparse matrix, expected a dense array: give {name}.toarray()."
+        )
     values = values if isinstance(values, str) else check_kind(values, name)
     try:
         array = as_plain(values) if is_array(values) else np.asarray(values)

@@ -65,6 +65,25 @@ REFUSED = {
         {"a": [1.0]}
     ),
     "X is of type dict, expected an array|": lambda: linear().partial_fit({"a": [1.0]}),
+    "y is of type dict, expected an array": lambda: regressor().fit(FEW, {"a": [1.0]}),
+    "y is of type set, expected an array": lambda: certify(regressor().fit(FEW, Y), FEW, {1}),
+    "sample_weight is of type dict": lambda: linear().fit(FEW, sample_weight={"a": 1.0}),
+    "sample_weight is of type dict|moment": lambda: SecondMoment.of(FEW, {"a": 1.0}),
+    "sample_weight is of type dict|certify": lambda: certify(
+        linear().fit(FEW), FEW, sample_weight={"a": 1.0}
+    ),
+    r"y is a sparse matrix, expected a dense array: give y\.toarray": lambda: regressor().fit(
+        FEW, scipy.sparse.csr_array(Y)
+    ),
+    r"sample_weight is a sparse matrix.*give sample_weight\.toarray": lambda: linear().fit(
+        FEW, sample_weight=scipy.sparse.csr_array(Y)
+    ),
+    r"X contains values of dtype .*structured_to_unstructured": lambda: linear().fit(
+        np.rec.fromarrays(FEW.T)
+    ),
+    "X contains integers that are too large for float64": lambda: linear().fit(
+        [[10**400, 1], [2, 3], [4, 9]]
+    ),
     "X is of type int, expected an array": lambda: linear().fit(5),
     "X is of type NoneType, expected an array": lambda: SparseVAE().fit(None, ONES),
     "X is of type bytes, expected an array": lambda: linear().fit(FEW).transform(b"1"),

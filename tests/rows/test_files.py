@@ -5,6 +5,7 @@ Each file is read by `fit` and as the table of the command and the report, with 
 
 import ast
 import io
+import os
 import signal
 import tracemalloc
 import warnings
@@ -459,6 +460,8 @@ def test_other_bad_files_get_one_sentence(write, tmp_path, monkeypatch):
     assert "is an NPZ archive" in error_of(write("a.npy", whole))
     assert "There is no file" in error_of(tmp_path / "none.csv")
     assert "is a folder: give the path of a file in it" in error_of(tmp_path)
+    os.mkfifo(tmp_path / "pipe.csv")
+    assert "is a pipe or a device, which cannot be read twice" in error_of(tmp_path / "pipe.csv")
     with pytest.raises(ValueError, match=r"'one\.csv' contains 1 row; at least two rows"):
         files.read_table(write("one.csv", "a,b\n1,2\n"))
 

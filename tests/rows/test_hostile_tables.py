@@ -352,3 +352,22 @@ def test_the_choices_of_the_user(tmp_path):
     for wrong in ({"header": 1}, {"decimal": "x"}, {"missing_values": None}, {"columns": [[0]]}):
         with pytest.raises(ValueError, match=f"{next(iter(wrong))}=.* was given, expected"):
             read_table(path, **wrong)
+
+
+def test_sparse_truth_values_are_numbers():
+    encoded = pandas.get_dummies(pandas.Series([*"abca"]), sparse=True)
+    assert_array_equal(LinearAutoencoder(1).fit(encoded).mean_, [0.5, 0.25, 0.25])
+
+
+def test_a_frame_without_columns_says_so():
+    with pytest.raises(ValueError, match="no numeric column: it has no columns"):
+        LinearAutoencoder(1).fit(pandas.DataFrame(index=range(3)))
+
+
+@pytest.mark.parametrize("open_quote", [True, False])
+def test_a_cell_of_many_pages_is_refused_with_advice(tmp_path, open_quote):
+    path = tmp_path / "t.csv"
+    path.write_text(f'a,b\n1,2\n3,"{"4 " * 99_999}{"" if open_quote else chr(34)}\n')
+    for read in (read_table, LinearAutoencoder(1).fit):
+        with pytest.raises(ValueError, match=r"^'t\.csv' .*close its quotation mark"):
+            read(path)

@@ -179,7 +179,7 @@ class DropoutAutoencoder(
             The fitted estimator itself.
         """
         trains, settings = self._trains, sgd_settings(self)
-        if not (in_memory(X, rows_drawn=trains) and in_memory(sample_weight)):
+        if not (in_memory(X, rows_drawn=trains) and in_memory(sample_weight, "sample_weight")):
             return self.fit_batches(X, sample_weight)
         X = validated_rows(self, X, reset=True)
         weights = check_weights(sample_weight, X)

@@ -524,7 +524,7 @@ def certify_weights(
 
 def given_rows(X: Any, Y: Any, sample_weight: Any, *, centered: bool) -> JudgedRows:
     """Return rows, in memory or read in blocks, in the form that the verifier reads."""
-    if not (in_memory(X) and in_memory(Y) and in_memory(sample_weight)):
+    if not (in_memory(X) and in_memory(Y, "y") and in_memory(sample_weight, "sample_weight")):
         blocks = aligned_blocks(X, Y, sample_weight, with_targets=Y is not None)
         small = load_rows(blocks)
         if small is None:

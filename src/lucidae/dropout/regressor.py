@@ -307,7 +307,11 @@ class DropoutRegressor(NetworkMixin, MultiOutputMixin, RegressorMixin, BaseEstim
         """
         trains, settings, rule = self._trains, sgd_settings(self), self._checked_settings()
         drawn = trains or rule is not None
-        if not (in_memory(X, rows_drawn=drawn) and in_memory(y) and in_memory(sample_weight)):
+        if not (
+            in_memory(X, rows_drawn=drawn)
+            and in_memory(y, "y")
+            and in_memory(sample_weight, "sample_weight")
+        ):
             return self.fit_batches(X, y, sample_weight)
         self._store_target_names(y)
         X = validated_rows(self, X, reset=True)

@@ -167,7 +167,7 @@ def checked_data(X: Any, sample_weight: Any, *, missing: bool = False) -> tuple[
     """
     if isinstance(X, SecondMoment):
         return X, None
-    if not (in_memory(X) and in_memory(sample_weight)):
+    if not (in_memory(X) and in_memory(sample_weight, "sample_weight")):
         blocks = X if isinstance(X, AlignedBlocks) else aligned_blocks(X, None, sample_weight)
         small = loaded_rows(blocks, missing=missing)
         if small is None:

@@ -357,7 +357,7 @@ class LinearAutoencoder(
         # Whether the rows of a memory map themselves are needed, not only their second moment.
         wide = isinstance(X, np.memmap) and X.ndim == 2 and X.shape[1] > EXACT_FEATURES
         drawn = options.draws_rows or (wide and not isinstance(options.n_components, int))
-        if not (in_memory(X, rows_drawn=drawn) and in_memory(sample_weight)):
+        if not (in_memory(X, rows_drawn=drawn) and in_memory(sample_weight, "sample_weight")):
             return self.fit_batches(X, sample_weight)
         title = type(self).__name__
         with suggesting_em(self, X), elapsed_on(X, f"fitting {title}", self.verbose):

@@ -98,6 +98,11 @@ def blocks_of_file(
         raise ValueError(f"There is no file {str(file)!r}: check the path.")
     if file.is_dir() and suffix != ".zarr":
         raise ValueError(f"{str(file)!r} is a folder: give the path of a file in it.")
+    if not (file.is_file() or file.is_dir()):
+        raise ValueError(
+            f"{str(file)!r} is a pipe or a device, which cannot be read twice: write its content "
+            "to a file first, and give the path of this file."
+        )
     reader = FILES.get(suffix)
     if reader is None:
         sheet = "Save the sheet as CSV, or give pandas.read_excel(path)."

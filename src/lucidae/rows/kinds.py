@@ -56,8 +56,10 @@ __all__ = [
 Method = TypeVar("Method", bound=Callable[..., Any])
 
 
-def in_memory(X: Any, *, rows_drawn: bool = False) -> bool:
+def in_memory(X: Any, name: str = "X", *, rows_drawn: bool = False) -> bool:
     """Tell whether `X` is an array, a sparse matrix, a data frame, an AnnData or a list of numbers.
+
+    An error calls it `name`.
 
     Everything else is read in blocks: files, memory maps larger than one block, arrays of HDF5 and
     Zarr, AnnData on disk, iterables of batches and Dask collections. If rows are drawn in random
@@ -65,7 +67,7 @@ def in_memory(X: Any, *, rows_drawn: bool = False) -> bool:
     """
     if type(X) is np.ndarray or X is None:
         return True
-    kind = kind_of(X)
+    kind = kind_of(X, name)
     if kind is DataKind.MAP:
         return rows_drawn or X.nbytes <= sizes.BLOCK_BYTES
     return kind is DataKind.ROWS or (kind is DataKind.ANNDATA and is_anndata_in_memory(X))
@@ -190,7 +192,7 @@ def _opened(
 
 def loaded(values: Any, name: str = "y") -> Any:
     """Return targets or weights of any kind as an array in memory; messages call them `name`."""
-    if in_memory(values):
+    if in_memory(values, name):
         return values
     if is_dask(values):
         whole = values.compute()
@@ -342,7 +344,7 @@ def aligned_blocks(
     if isinstance(weights, Real):
         weights = check_number(weights, "sample_weight", low=0.0)
     elif weights is not None:
-        if in_memory(weights):
+        if in_memory(weights, "sample_weight"):
             weights = real_array(weights, "sample_weight")
         weights = _opened(weights, "sample_weight", flat=True)
         if not weights.flat:

@@ -96,7 +96,7 @@ def moment_of_blocks(X: Any, sample_weight: Any, verbose: bool | str) -> SecondM
     """Return the second moment of data that are read in blocks; None for arrays in memory."""
     data = X if isinstance(X, AlignedBlocks) else None
     if data is None:
-        if in_memory(X) and in_memory(sample_weight):
+        if in_memory(X) and in_memory(sample_weight, "sample_weight"):
             return None
         data = aligned_blocks(X, None, sample_weight)
     found: SecondMoment | None = fold(data, _moment_of_rows, SecondMoment.merge, verbose=verbose)

@@ -261,6 +261,11 @@ class TextBlocks(RowBlocks):
         except (ValueError, MemoryError):
             raise
         except Exception as error:  # csv.Error, and what pandas raises for binary data
+            if "field limit" in str(error):
+                raise ValueError(
+                    f"{name} has a cell of more than {csv.field_size_limit():,} characters: close "
+                    "its quotation mark, or leave its column out of the file."
+                ) from None
             raise ValueError(f"{name} cannot be read as CSV: {reason_of(error)}.") from error
 
     def _check_width(self, frame: Any, layout: TextLayout) -> None:
