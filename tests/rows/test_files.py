@@ -13,6 +13,7 @@ import zipfile
 
 import numpy as np
 import pytest
+import scipy.sparse
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
@@ -325,6 +326,15 @@ def test_the_index_of_a_parquet_file_is_left_out_unless_it_is_asked_for(write, n
         assert_array_equal(chosen.values, np.column_stack([NUMBERS[:, 1], [7, 8, 5]]))
 
 
+def test_no_level_of_an_index_is_a_feature(write):
+    levels = pandas.MultiIndex.from_tuples([(0, 1), (0, 2), (1, 1)], names=["site", "visit"])
+    path = write("a.parquet", pandas.DataFrame(NUMBERS, columns=list("ab"), index=levels))
+    table = read_table(path)
+    assert table.columns == ("a", "b")
+    assert [*table.left_out] == ["site", "visit"]
+    assert read_table(path, columns=("visit", "a")).columns == ("visit", "a")
+
+
 # Columns and targets that the user chooses.
 
 
@@ -460,6 +470,9 @@ def test_other_bad_files_get_one_sentence(write, tmp_path, monkeypatch):
     assert "is an NPZ archive" in error_of(write("a.npy", whole))
     assert "There is no file" in error_of(tmp_path / "none.csv")
     assert "is a folder: give the path of a file in it" in error_of(tmp_path)
+    assert "contains no columns" in error_of(write("a.parquet", pandas.DataFrame(index=range(3))))
+    scipy.sparse.save_npz(tmp_path / "s.npz", scipy.sparse.csr_array(NUMBERS))
+    assert "give scipy.sparse.load_npz(path)" in error_of(tmp_path / "s.npz")
     os.mkfifo(tmp_path / "pipe.csv")
     assert "is a pipe or a device, which cannot be read twice" in error_of(tmp_path / "pipe.csv")
     with pytest.raises(ValueError, match=r"'one\.csv' contains 1 row; at least two rows"):

@@ -386,6 +386,11 @@ def _name_to_read(
             if len(array_header(entry)[0]) >= (1 if preferred is TARGET_NAMES else 2):
                 tables.append(name)
     found = [name for name in preferred if name in tables] or tables
+    if {"indptr", "indices", "data"} <= members.keys():
+        raise ChoiceError(
+            f"{file!r} contains a sparse matrix of SciPy: give scipy.sparse.load_npz(path) instead "
+            "of the file."
+        )
     if not found or (len(found) > 1 and found[0] not in preferred):
         raise ChoiceError(
             f"{file!r} contains the arrays {some([*members]) or '(none)'}, of which {len(tables)} "
@@ -580,10 +585,10 @@ def _pyarrow() -> Any:
 
 def _judged_fields(
     opened: Any, missing: MissingValues
-) -> tuple[list[str], list[Column], int | None]:
+) -> tuple[list[str], list[Column], Sequence[int]]:
     """Return the names of the columns of a Parquet file, and what each of them contains.
 
-    The last result is the position of an index that has a name.
+    The last result are the positions of index columns that have a name.
     """
     import pyarrow.types as types
 
@@ -610,7 +615,7 @@ def _judged_fields(
         is_empty = counts == [group.num_rows for group in groups]
         return EMPTY if groups and is_empty else NUMERIC
 
-    return names, [judged(name) for name in names], 0 if named else None
+    return names, [judged(name) for name in names], range(len(named))
 
 
 def _has_cells(kind: Any) -> bool:

@@ -76,17 +76,19 @@ def choose_columns(
     names: Sequence[str],
     judged: Sequence[Column],
     options: ReadOptions,
-    index: int | None = None,
+    index: Sequence[int] = (),
 ) -> ChosenColumns:
     """Return which columns of a file are read.
 
     `judged` say for each of the `names` what the column contains; a bad cell in a column that is
     read is an error.
-    `index` is the position of a column that may be an index of the rows. It is left out unless the
-    user asked for it or it is the only column of numbers.
+    `index` are the positions of columns that may be an index of the rows. They are left out unless
+    the user asked for them or there is no other column of numbers.
     """
+    if not names:
+        raise ValueError(f"{file!r} contains no columns: at least one must contain numbers.")
     reasons = [column.reason for column in judged]
-    usable = [name for at, name in enumerate(names) if at != index and not reasons[at]]
+    usable = [name for at, name in enumerate(names) if at not in index and not reasons[at]]
     targets = column_positions(options.targets, names, file, usable)
     wanted: list[int] = [*range(len(names))]
     if options.columns:
@@ -101,9 +103,10 @@ def choose_columns(
             )
     read = [at for at in wanted if not reasons[at]]
     left_out = {names[at]: reasons[at] for at in wanted if reasons[at]}
-    if index in read and not options.columns and index not in targets and len(read) > 1:
-        read.remove(index)
-        left_out[names[index]] = INDEX
+    for at in () if options.columns else index:
+        if at in read and at not in targets and len(read) > 1:
+            read.remove(at)
+            left_out[names[at]] = INDEX
     if not read:
         raise ValueError(
             f"{file!r} has no numeric column: {names[0]!r} is left out because {reasons[0]}; at "

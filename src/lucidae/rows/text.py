@@ -126,7 +126,7 @@ class TextBlocks(RowBlocks):
         self.all_names = names = unique_names(given)
         self.judged = [self._judge(first[at]) for at in range(len(names))]
         self._judge_later(len(first))
-        index = 0 if layout.header and self._is_index(given[0], first[0]) else None
+        index = [0] if layout.header and self._is_index(given[0], first[0]) else []
         self.chosen = choose_columns(file.name, names, self.judged, options, index)
         clauses = ["the file has no header, and its columns are numbered from 0", layout.doubt]
         if layout.header:
