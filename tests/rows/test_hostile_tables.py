@@ -336,6 +336,21 @@ def test_cells_with_another_sign_are_named_with_what_to_do(tmp_path):
     assert "sign" not in str(caught.value)
 
 
+def test_a_point_behind_many_decimal_commas_is_said(tmp_path):
+    path = tmp_path / "t.csv"
+    path.write_text("a;b\n" + "1,5;2\n" * 2000 + "1.500;2\n" * 2)
+    words = (
+        r"^'t\.csv': ',' was taken for the decimal sign, so that '1\.500' is 1500; if it is 1\.5"
+    )
+    for read in (read_table, LinearAutoencoder(1).fit):
+        with pytest.warns(UserWarning, match=words) as said:
+            read(path)
+        assert len(said) == 1
+    assert read_table(path, decimal=",").to_numpy()[-1].tolist() == [1500, 2]  # without a warning
+    path.write_text("a;b\n" + "1,5;2.345.678\n" * 2000 + "1.500;2\n")
+    read_table(path)  # without a warning: the points are known to separate thousands
+
+
 def test_the_choices_of_the_user(tmp_path):
     path = tmp_path / "t.csv"
     path.write_text("id,x,y,z\n1,-999,2,a\n2,5,-999.0,b\n3,7,-,c\n")
@@ -347,6 +362,8 @@ def test_the_choices_of_the_user(tmp_path):
         read_table(tmp_path / "t.npy", missing_values="-999", columns=(1, 2)),
         [[np.nan, 3], [5, np.nan]],
     )
+    with path.open() as stream, pytest.raises(ValueError, match="path is of type TextIOWrapper"):
+        read_table(stream)
     with pytest.raises(ValueError, match="no numeric column 'w'"):
         read_table(path, columns="w")
     for wrong in ({"header": 1}, {"decimal": "x"}, {"missing_values": None}, {"columns": [[0]]}):

@@ -82,6 +82,8 @@ def read_table(
         import pandas as pd
     except ImportError:
         raise ValueError("read_table needs pandas: pip install pandas") from None
+    if not isinstance(path, str | os.PathLike):
+        raise ValueError(f"path is of type {type(path).__name__}, expected the path of a file.")
     chosen = () if columns is None else tuple(map(str, _listed(columns, "columns")))
     given = tuple(_listed(missing_values, "missing_values"))
     if header is not None:

@@ -40,6 +40,7 @@ from lucidae.columns import (
 from lucidae.io import reason_of
 from lucidae.rows.blocks import RowBlocks, float_reference
 from lucidae.rows.tables import ChosenColumns, ReadOptions, choose_columns, unique_names
+from lucidae.validation import warn_user
 
 __all__ = ["AS_TEXT", "TextBlocks", "parsing"]
 
@@ -100,6 +101,8 @@ class TextLayout:
     first: tuple[str, ...]  # the cells of the first record, stripped of blanks
     skipped: int  # number of blank lines before the first record
     doubt: str = ""  # sentence on the decimal separator, if numbers can be read with another one
+    # whether a number such as 1.234 in a later record leaves it in doubt which separator is meant
+    is_doubtful: bool = False
 
 
 class TextBlocks(RowBlocks):
@@ -132,6 +135,7 @@ class TextBlocks(RowBlocks):
         if layout.header:
             clauses[0] = f"the first line is the header ({some(names, 6)})"
         self.header, self.doubt = "; ".join(filter(None, clauses)), layout.doubt
+        self._is_doubtful = layout.is_doubtful
         super().__init__(
             repr(file.name),
             len(self.chosen.names),
@@ -218,12 +222,23 @@ class TextBlocks(RowBlocks):
             if kind == "b" if column.is_truth else kind in NUMBERS:
                 found[:, place] = frame[at]
                 continue
+            cells = frame[at].tolist()
             found[:, place], bad = column_numbers(
-                frame[at].tolist(), column.is_truth, self.layout.decimal, self.missing
+                cells, column.is_truth, self.layout.decimal, self.missing
             )
+            if self._is_doubtful:
+                self._warn_of_points(cells)
             if bad:
                 refuse_bad_cells(repr(self.file.name), self.all_names[at], bad, column, row)
         return found
+
+    def _warn_of_points(self, cells: Sequence[str]) -> None:
+        """Warn once of the first cell such as 1.234, in which the point may mean decimals."""
+        for cell in cells:
+            if "." in cell and AMBIGUOUS.fullmatch(cell.strip()):
+                self._is_doubtful = False
+                warn_user(f"{self.name}: {_pointed(cell.strip())}.")
+                return
 
     def _frames(self, rows: int) -> Iterator[Any]:
         """Yield parts of the file of `rows` rows each, as text if numbers have a decimal comma."""
@@ -363,9 +378,11 @@ def text_layout(file: Path, header: bool | None, decimal: str | None) -> TextLay
             f"--decimal , was given, but commas separate the columns of {file.name!r}, and a comma "
             "cannot be both: leave out --decimal, or save the file with semicolons between columns."
         )
-    doubt = ""
+    doubt, is_doubtful = "", False
     if decimal is None:
         decimal, doubt = _decimal(records, delimiter)
+        grouped = any(GROUPED.fullmatch(cell) for record in records for cell in record)
+        is_doubtful = decimal == "," and not grouped
     if header is None:
         header = True if is_marked else has_header(records, decimal)
     if header is None:
@@ -374,7 +391,8 @@ def text_layout(file: Path, header: bool | None, decimal: str | None) -> TextLay
             "or data: say which by lucidae.datasets.read_table(path, header=True) or header=False, "
             "or by --header or --no-header on the command line."
         )
-    return TextLayout(delimiter, decimal, header, tuple(records[0]), skipped, doubt)
+    first = tuple(records[0])
+    return TextLayout(delimiter, decimal, header, first, skipped, doubt, is_doubtful)
 
 
 def _records(sample: str, delimiter: str) -> tuple[int, list[list[str]]]:
@@ -469,11 +487,7 @@ def _decimal(records: Records, delimiter: str) -> tuple[str, str]:
     if taken == "," and grouped:  # 1.234,5 or 1.234.567, which leave no doubt
         return taken, ""
     if taken == "," and points:
-        cell, number = points[0], float(points[0].replace(".", ""))
-        return taken, (
-            f"',' was taken for the decimal sign, so that {cell!r} is {number:g}; if it is "
-            f"{float(cell):g}, write all numbers with one decimal sign"
-        )
+        return taken, _pointed(points[0])
     signed = commas if taken == "," else points
     if not signed or not all(map(AMBIGUOUS.fullmatch, signed)):
         return taken, ""
@@ -482,6 +496,15 @@ def _decimal(records: Records, delimiter: str) -> tuple[str, str]:
     return taken, (
         f"{taken!r} was taken for the decimal sign, so that {signed[0]!r} is {number:g}; if it "
         f"separates thousands, {other}"
+    )
+
+
+def _pointed(cell: str) -> str:
+    """Return the sentence on a number such as 1.234 in a file with decimal commas."""
+    number = float(cell.replace(".", ""))
+    return (
+        f"',' was taken for the decimal sign, so that {cell!r} is {number:g}; if it is "
+        f"{float(cell):g}, write all numbers with one decimal sign"
     )
 
 
