@@ -24,7 +24,7 @@ from lucidae.impute import LowRankImputer
 from lucidae.rows.files import blocks_of_file, read_table
 from lucidae.rows.tables import INDEX, Matrix, ReadOptions, Table, some
 from lucidae_app.advice import joined
-from lucidae_app.console import note
+from lucidae_app.console import note, printed_warnings
 
 Header = Annotated[
     bool | None,
@@ -128,7 +128,8 @@ class Preparation:
 
         `responses` is a second table, whose columns are the targets.
         """
-        table = read_table(file, self.options, missing=True)
+        with printed_warnings():
+            table = read_table(file, self.options, missing=True)
         options = self.with_kept(file, (*table.columns, *table.target_names), table.left_out)
         if options != self.options:
             table = read_table(file, options, missing=True)

@@ -623,3 +623,11 @@ def test_all_files_are_written_although_the_reader_of_the_output_has_gone(folder
         process.stdout.close()
     names = {path.name for path in (folder / "out").iterdir()}
     assert names == {f"rows-linear-{what}" for what in ("model.npz", "codes.csv", "components.csv")}
+
+
+def test_a_warning_while_a_table_is_read_is_one_line(run, folder):
+    (folder / "t.csv").write_text("a;b\n" + "1,5;2\n2,5;4\n" * 600 + "1.500;2\n")
+    code, _, err = run("fit", "linear", "t.csv")
+    assert code == 0
+    assert err.splitlines()[0].startswith("'t.csv': ',' was taken for the decimal sign")
+    assert "UserWarning" not in err
