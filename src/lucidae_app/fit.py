@@ -370,8 +370,11 @@ def complete(model: Any, job: Job, prepared: Prepared) -> None:
     whole = make_pipeline(*prepared.steps(model), model) if prepared.steps(model) else model
     # Regressions do not depend on the units of the columns, and pixels have one unit.
     in_units = not (table.target_names or table.image_shape or prepared.preparation.standardize)
-    if in_units and not streamed and (uneven := uneven_scales(np.nanstd(table.values, axis=0))):
-        note(f"{uneven}: --standardize scales them.")
+    if in_units and not streamed:
+        with np.errstate(over="ignore"):  # what overflows is refused by the fit
+            uneven = uneven_scales(np.nanstd(table.values, axis=0))
+        if uneven:
+            note(f"{uneven}: --standardize scales them.")
     verbose = model.verbose
     if streamed:
         model.set_params(verbose="auto")  # its progress bar replaces this time

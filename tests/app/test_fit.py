@@ -631,3 +631,12 @@ def test_a_warning_while_a_table_is_read_is_one_line(run, folder):
     assert code == 0
     assert err.splitlines()[0].startswith("'t.csv': ',' was taken for the decimal sign")
     assert "UserWarning" not in err
+
+
+def test_numbers_whose_squares_overflow_are_refused_by_one_line(run, folder):
+    (folder / "t.csv").write_text("a,b\n1e200,2\n-2e200,1\n3e199,4\n")
+    for command in (("fit", "linear"), ("report",)):
+        code, _, err = run(*command, "t.csv")
+        assert code == 2
+        assert "the squares of X overflow double precision" in err
+        assert "Warning" not in err

@@ -309,8 +309,8 @@ def luminance(colour):
     return float(linear @ [0.2126, 0.7152, 0.0722])
 
 
-def test_dollars_in_names_are_text_in_figures():
-    names = ("price in $", "tax in $", r"\$x$", "$\\alpha$", "e")
+def test_dollars_and_letters_that_no_font_has_are_text_in_figures():
+    names = ("price in $", "tax in $", r"\$x$", "$\\alpha$", "体重")
     svg = style.to_svg(figures.loadings(np.eye(5)[:2], names), "a", "b")
     chart = figures.relevances(np.ones(5), np.array([0]), names, None)
     for text in (svg, style.to_svg(chart, "a", "b")):

@@ -65,7 +65,8 @@ class Study:
             )
         table = scaled(prepared)
         if table.moment is None:
-            spread = np.nanstd(table.values, axis=0)
+            with np.errstate(over="ignore"):  # what overflows is refused by the fit
+                spread = np.nanstd(table.values, axis=0)
         else:
             spread = np.sqrt(np.diag(table.moment.covariance))
         if not np.any(spread > 0):

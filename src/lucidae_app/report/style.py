@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import io
 import re
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from html import escape
@@ -92,7 +93,8 @@ def to_svg(figure: Figure, name: str, description: str) -> str:
     and `description` is the text for screen readers.
     """
     stream = io.StringIO()
-    with mpl.rc_context(RC | {"svg.hashsalt": name}):
+    with mpl.rc_context(RC | {"svg.hashsalt": name}), warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "Glyph .* missing")  # the browser finds another font
         figure.savefig(stream, format="svg", metadata={"Date": None})
     text = stream.getvalue()
     text = text[text.index("<svg") :]
