@@ -51,7 +51,6 @@ from lucidae.sparsity.objectives import (
     as_penalty,
     axes_of,
     evaluate,
-    evaluate_fit,
     flat_start,
     learned_noise,
     make_objective,
@@ -418,9 +417,7 @@ def _update(
 
     def evaluated(at: Problem, relevance: Array) -> State:
         # Recorded steps copy their state: matrices that no update reads stay out of it.
-        if not objective.needs_curvature:
-            return evaluate_fit(at, relevance)
-        return evaluate(at, relevance).compact()
+        return evaluate(at, relevance, curvature=objective.needs_curvature).compact()
 
     def learned(state: State) -> Array:
         return learned_noise(state, objective.degrees_of_freedom(state))

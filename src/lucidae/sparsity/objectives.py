@@ -10,7 +10,7 @@ coefficients, which would give 0/0 if a relevance is zero; none raises the energ
 The state of a problem are the quantities that follow from one factorisation Σ = LLᵀ. The
 *curvature* of a column is z = φᵀΣ⁻¹φ and its *alignment* Q = ‖φᵀΣ⁻¹X‖²/n, the derivatives of
 log|Σ| and, with the opposite sign, of the data term in its relevance. *Whitened* columns are L⁻¹φ,
-and the *loading* is ΦᵀΣ⁻¹Y. Only `evaluate` and `evaluate_fit` factorise Σ.
+and the *loading* is ΦᵀΣ⁻¹Y. Only `factorise` factorises Σ.
 """
 
 from __future__ import annotations
@@ -35,7 +35,6 @@ from lucidae.arrays import (
     namespace,
     real_part,
     scalar,
-    solve_lower,
     squared_moduli,
     squared_norm,
     squared_norms,
@@ -96,11 +95,6 @@ class State(NamedTuple):
         return Problem(*self[:5])
 
     @property
-    def energy_of_fit(self) -> Array:
-        """Data term tr(XXᵀΣ⁻¹)/n, including responses outside the span of the dictionary."""
-        return self.fit + self.outside / self.noise
-
-    @property
     def residual(self) -> Array:
         """Squared residual ‖X − ΦU‖²/n of the posterior mean U.
 
@@ -159,8 +153,8 @@ def prior_in_units(state: State, units: Units) -> tuple[Array, Array | None]:
     return state.groups.spread(real_part(diagonal(covariances))), covariances
 
 
-def factorise(problem: Problem, relevance: Array) -> tuple[Array, Array]:
-    """Return the Cholesky factor of Σ, and its log-determinant.
+def factorise(problem: Problem, relevance: Array) -> Factor:
+    """Return the factorisation of the covariance Σ at given relevances.
 
     If rounding makes Σ indefinite, QR serves a single problem; among several its factor is NaN.
     """
@@ -169,32 +163,31 @@ def factorise(problem: Problem, relevance: Array) -> tuple[Array, Array]:
     if relevance.ndim == 1 and not bool(definite) and bool(xp.all(xp.isfinite(relevance))):
         dictionary = dense_columns(dictionary, np.arange(dictionary.shape[1]))
         factor, _ = root_by_qr(adjoint(dictionary * xp.sqrt(relevance)[None, :]), problem.noise)
-    return factor, 2.0 * xp.sum(xp.log(real_part(diagonal(factor))), axis=-1)
-
-
-def factor_of(problem: Problem, relevance: Array) -> Factor:
-    """Return the factorisation of the covariance at given relevances."""
-    lower, log_determinant = factorise(problem, relevance)
-    inverse = inverse_lower(lower)
+    log_determinant = 2.0 * xp.sum(xp.log(real_part(diagonal(factor))), axis=-1)
+    inverse = inverse_lower(factor)
     return Factor(inverse, inverse @ problem.responses, log_determinant)
 
 
-def evaluate(problem: Problem, relevance: Array, *, columns: bool = False) -> State:
+def evaluate(
+    problem: Problem, relevance: Array, *, columns: bool = False, curvature: bool = True
+) -> State:
     """Return the state at given relevances: one Cholesky factorisation, one product with Φ.
 
     `columns` stores the whitened columns and the loading of a dense dictionary, in place of L⁻¹.
+    Without `curvature`, which not all energies need, the curvatures are NaN.
     """
-    factor = factor_of(problem, relevance)
-    if isinstance(problem.dictionary, SparseDictionary):
-        curvature = norms_after(problem.dictionary, factor.inverse)
+    factor = factorise(problem, relevance)
+    if not curvature or isinstance(problem.dictionary, SparseDictionary):
         precise = adjoint(factor.inverse) @ factor.responses
-        loading = adjoint_times(problem.dictionary, precise)
-        return state_at(problem, relevance, curvature, squared_norms(loading, -1), factor)
+        alignment = squared_norms(adjoint_times(problem.dictionary, precise), -1)
+        unknown = namespace(relevance).full_like(relevance, np.nan)
+        known = norms_after(problem.dictionary, factor.inverse) if curvature else unknown
+        return state_at(problem, relevance, known, alignment, factor)
     whitened = multiply_lower(factor.inverse, problem.dictionary)
     loading = adjoint(whitened) @ factor.responses
-    curvature, alignment = squared_norms(whitened, -2), squared_norms(loading, -1)
     stored = (whitened, loading) if columns else None
-    return state_at(problem, relevance, curvature, alignment, factor, stored)
+    norms, alignment = squared_norms(whitened, -2), squared_norms(loading, -1)
+    return state_at(problem, relevance, norms, alignment, factor, stored)
 
 
 def state_at(
@@ -216,20 +209,6 @@ def whitened_columns(state: State, index: Any) -> tuple[Array, Array]:
         return state.whitened[:, index], state.loading[index]
     whitened = multiply_lower(state.inverse, dense_columns(state.dictionary, index))
     return whitened, adjoint(whitened) @ state.whitened_responses
-
-
-def evaluate_fit(problem: Problem, relevance: Array) -> State:
-    """Return the state with curvatures NaN, for energies that do not need them.
-
-    Two triangular systems are solved for the responses, instead of inverting the Cholesky factor.
-    """
-    xp = namespace(problem.noise)
-    lower, log_determinant = factorise(problem, relevance)
-    responses = solve_lower(lower, problem.responses)
-    loading = adjoint_times(problem.dictionary, solve_lower(lower, responses, transpose=True))
-    factor = Factor(lower, responses, log_determinant)
-    unknown = xp.full_like(relevance, xp.nan)
-    return state_at(problem, relevance, unknown, squared_norms(loading, -1), factor).compact()
 
 
 def flat_start(problem: Problem, groups: Groups | None = None) -> Array:
@@ -577,8 +556,8 @@ class Marginal(Energy):
 
     def value(self, state: State) -> Array:
         """Return the energy at the relevances of `state`, divided by the number of responses."""
-        xp = namespace(state.noise)
-        return state.energy_of_fit + self.volume(state) + state.spare * xp.log(state.noise)
+        beyond = state.outside / state.noise + state.spare * namespace(state.noise).log(state.noise)
+        return state.fit + self.volume(state) + beyond
 
     def gradient(self, state: State) -> Array:
         """Return the derivative of the energy per response in each relevance (of a group)."""

@@ -52,7 +52,7 @@ from lucidae.sparsity.objectives import (
     State,
     complementarity,
     evaluate,
-    factor_of,
+    factorise,
     leave_one_out,
     positive,
     state_at,
@@ -349,7 +349,7 @@ class BlockPoint(Point):
             columns = columns @ square_root(present[active])
             half.append(np.moveaxis(columns, 0, 1).reshape(self.problem.rows, -1))
         scaled = np.hstack(half)
-        return factor_of(self.problem._replace(dictionary=scaled), np.ones(scaled.shape[1]))
+        return factorise(self.problem._replace(dictionary=scaled), np.ones(scaled.shape[1]))
 
     @cached_property
     def energy(self) -> float:
