@@ -86,7 +86,7 @@ METHODS = {
     posterior.Posterior: ("variance",),
     estimator.SparseState: ("_moved", "predicted", "variances"),
     working_set.ColumnPoint: ("swept", "without_vanishing", "states"),
-    objectives.State: ("residual", "power", "energy_of_fit"),
+    objectives.State: ("residual", "power"),
     objectives.Marginal: ("value", "gradient", "violation", "reduced_value", "degrees_of_freedom"),
     objectives.FullCovariance: ("volume", "pressure", "concavity"),
     objectives.DiagonalCovariance: ("_update", "volume", "pressure", "concavity"),
@@ -113,7 +113,7 @@ FUNCTIONS = {
     ),
     noise: ("first_noise", "learn_noise"),
     solve: (
-        "descend", "sweep", "continuation", "finished", "repeat_update", "lifted",
+        "descend", "sweep", "continuation", "from_basin", "repeat_update", "lifted",
     ),
 }  # fmt: skip
 

@@ -8,7 +8,7 @@ from sklearn.model_selection import KFold
 from lucidae import SparseVAE
 from lucidae.datasets import make_sparse_regression
 from lucidae.sparsity import noise_path
-from lucidae.sparsity.noise import PathTrace, default_path
+from lucidae.sparsity.noise import PATH, PathTrace
 
 
 @pytest.fixture(scope="module")
@@ -262,8 +262,6 @@ def test_held_out_errors_are_those_of_accurate_fits():
 
 
 def test_held_out_rows_are_tried_at_two_noise_variances_per_decade():
-    path = np.array(default_path(4.0))
-    assert path[0] == 4.0
-    assert_allclose(path[1:] / path[:-1], 10.0**-0.5)
-    assert path.size in (20, 21)  # ten decades; rounding decides about the last point
-    assert 0.99e-10 < path[-1] / 4.0 < 1e-9
+    assert PATH[0] == 1.0
+    assert_allclose(PATH[1:] / PATH[:-1], 10.0**-0.5)
+    assert_allclose(PATH[-1], 1e-10)

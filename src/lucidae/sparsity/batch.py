@@ -32,14 +32,7 @@ from lucidae.arrays import (
     to_numpy,
 )
 from lucidae.arrays.graphs import keeper, replayable
-from lucidae.iteration import (
-    BatchSolution,
-    Below,
-    Status,
-    iterate_batch,
-    limited_blas,
-    of_each,
-)
+from lucidae.iteration import BatchSolution, Below, Status, iterate_batch, limited_blas, of_each
 from lucidae.iteration.progress import elapsed
 from lucidae.sparsity.noise import check_learnable, checked_levels, first_noise, learn_noise
 from lucidae.sparsity.objectives import (

@@ -34,13 +34,7 @@ from lucidae.sparsity.objectives import (
     evaluate,
     flat_start,
 )
-from lucidae.sparsity.posterior import (
-    CorrelatedPosterior,
-    group_evidence,
-    merged_relevance,
-    narrowed,
-    significance_threshold,
-)
+from lucidae.sparsity.posterior import CorrelatedPosterior, narrowed, shared_support
 from lucidae.sparsity.prior import Groups
 from lucidae.sparsity.problem import (
     Problem,
@@ -543,22 +537,16 @@ def solve_correlated(
 def correlated_support(state: CorrelatedState, significance: float, groups: Groups | None) -> Any:
     """Return a Boolean mask of the statistically significant columns.
 
-    What is lost without a group is summed over the responses in the basis V, and compared with the
-    threshold for independent responses.
+    The responses in the basis V are problems that share their relevances.
     """
-    w, blocks = state.relevance, groups
-    if groups is None:
-        w = merged_relevance(w, state.curvature, [state.problem.dictionary])
-        blocks = Groups.of(1, w.size)
-    assert blocks is not None
-    result, index = np.zeros(blocks.count, dtype=bool), np.flatnonzero(w)
+    found, index = state.relevance > 0, np.flatnonzero(state.relevance)
     if index.size:
-        inside, at = blocks.restricted(index), _with_relevance(state, w)
-        lost = sum(group_evidence(part, inside, 1) for part in _parts(at, index, w))
-        result[np.unique(blocks.labels[index])] = lost > significance_threshold(
-            significance, blocks.count
-        )
-    return blocks.expand(result)
+        inside = None if groups is None else groups.restricted(index)
+        # Every block has the same share of the level, those of relevance zero as well.
+        share = index.size / found.size if inside is None else inside.count / groups.count
+        parts = _parts(state, index, state.relevance)
+        found[index] = shared_support(parts, [1] * len(parts), share * significance, inside)
+    return found
 
 
 def correlated_attributes(

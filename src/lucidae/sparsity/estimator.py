@@ -95,7 +95,6 @@ from lucidae.sparsity.problem import (
     Units,
     dense_if_small,
     refuse_nothing_left,
-    refuse_zero,
     validated_data,
     validated_pair,
 )
@@ -369,8 +368,6 @@ class SparseVAE(CertifiedMixin, MultiOutputMixin, RegressorMixin, BaseEstimator)
         """
         # 1) Check data and parameters. NumPy solves the problem wherever the arrays are.
         X, y = validated_pair(self, X, y)
-        if not zeros and not bool(namespace(y).any(y != 0)):
-            refuse_zero()
         objective = self._checked_objective(X.shape[1])
         data = SparseData.of(X, y, sample_weight, noise_cov)
         self._check_combination(data, objective, checked_noise(self.noise_variance))
@@ -765,9 +762,7 @@ class SparseVAE(CertifiedMixin, MultiOutputMixin, RegressorMixin, BaseEstimator)
             dictionary, responses = rows.weighted
             factor = ActiveFactor.of(dictionary, as_double(relevance), noise, axes)
             posterior, estimate = factor.posterior(), factor.mean(responses)
-            significant = significant_columns(
-                state, rows.real_responses, self.significance, posed.objective, 1 + rows.is_complex
-            )
+            significant = significant_columns(state, rows, self.significance, posed.objective)
             results = {
                 "relevance_": relevance,
                 "noise_variance_": noise,

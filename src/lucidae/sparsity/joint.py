@@ -33,13 +33,7 @@ from lucidae.iteration.progress import elapsed
 from lucidae.sparsity.claims import joint_certificate
 from lucidae.sparsity.noise import checked_levels, first_noise, learn_levels
 from lucidae.sparsity.objectives import UPDATES, FullCovariance, flat_start
-from lucidae.sparsity.posterior import (
-    ActiveFactor,
-    group_evidence,
-    merged_relevance,
-    significance_threshold,
-)
-from lucidae.sparsity.prior import Groups
+from lucidae.sparsity.posterior import ActiveFactor, shared_support
 from lucidae.sparsity.problem import (
     Problem,
     Rows,
@@ -48,17 +42,9 @@ from lucidae.sparsity.problem import (
     refuse_extremes,
     refuse_zero_problem,
 )
-from lucidae.sparsity.solve import (
-    BASIN,
-    BASIN_LIMIT,
-    FEW_RESPONSES,
-    SolverSettings,
-    descend,
-    finished,
-    repeat_update,
-)
+from lucidae.sparsity.solve import BASIN_LIMIT, FEW_RESPONSES, SolverSettings, descend, from_basin
 from lucidae.sparsity.verify import EnergyKind, Fit, Sample, measure
-from lucidae.sparsity.working_set import ColumnPoint, average
+from lucidae.sparsity.working_set import ColumnPoint
 from lucidae.validation import (
     check_choice,
     check_integer,
@@ -370,9 +356,7 @@ def _solved(
     # A column that is zero in one part may be active in another.
     flat = sum((flat_start(problem) for problem in problems), 0.0 * flat_start(problems[0]))
     begin = ColumnPoint(problems, flat / len(problems), FULL, shares)
-    tolerance, limit = max(BASIN, settings.tolerance), BASIN_LIMIT[settings.method]
-    rough = replace(settings, tolerance=tolerance, limit=min(settings.limit, limit))
-    return finished(repeat_update(begin, settings.method, rough), settings)
+    return from_basin(begin, settings.method, settings, BASIN_LIMIT[settings.method])
 
 
 def _certified(
@@ -406,18 +390,6 @@ def _in_units(
     ]
     pairs = zip(joint.states, units, strict=True)
     energy = sum(scalar(unit.energy(FULL.value(state))) for state, unit in pairs)
-    support = _support(joint, parts, significance)
+    counts = [part.real_responses for part in parts]
+    support = np.flatnonzero(shared_support(joint.states, counts, significance, None))
     return SparseJoint(coef, relevance, np.asarray(noise), energy, support)
-
-
-def _support(joint: Any, parts: Sequence[Rows], significance: float) -> Any:
-    """Return the indices of the columns without which a significant log-likelihood is lost."""
-    dictionaries = [state.dictionary for state in joint.states]
-    mean = average(joint.shares, [state.curvature for state in joint.states])
-    w = merged_relevance(joint.parameters, mean, dictionaries)
-    columns: Any = Groups.of(1, w.size)
-    lost = sum(
-        group_evidence(state._replace(relevance=w), columns, part.real_responses)
-        for state, part in zip(joint.states, parts, strict=True)
-    )
-    return np.flatnonzero(lost > significance_threshold(significance, w.size))

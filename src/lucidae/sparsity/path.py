@@ -29,10 +29,7 @@ from lucidae.sparsity.noise import (
 )
 from lucidae.sparsity.objectives import GroupCovariance, State, prior_in_units
 from lucidae.sparsity.posterior import significant_columns
-from lucidae.sparsity.problem import (
-    refuse_nothing_left,
-    validated_pair,
-)
+from lucidae.sparsity.problem import refuse_nothing_left, validated_pair
 from lucidae.sparsity.solve import SolverSettings, is_small, solve
 from lucidae.validation import check_choice, check_integer, check_number
 
@@ -88,10 +85,8 @@ class PathInput:
         """Return the values of one solution by name, such as its energy and its support."""
         posed = self.posed
         total = scalar(squared_norm(posed.problem.responses) + posed.problem.outside)
-        significant = significant_columns(
-            state, posed.rows.real_responses, self.template.significance, posed.objective,
-            1 + posed.rows.is_complex,
-        )  # fmt: skip
+        level = self.template.significance
+        significant = significant_columns(state, posed.rows, level, posed.objective)
         return {
             "noise_variances": noise,
             "energies": posed.energy(state),

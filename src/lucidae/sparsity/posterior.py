@@ -41,12 +41,7 @@ from lucidae.sparsity.objectives import (
     whitened_columns,
 )
 from lucidae.sparsity.prior import Groups
-from lucidae.sparsity.problem import (
-    Dictionary,
-    column_squares,
-    dense_columns,
-    group_grams,  # (Groups, )
-)
+from lucidae.sparsity.problem import Dictionary, Rows, column_squares, dense_columns, group_grams
 
 
 @dataclass(frozen=True, eq=False)
@@ -358,13 +353,8 @@ def merged_relevance(relevance: Array, curvature: Array, dictionaries: Sequence[
     return w
 
 
-def significant_columns(
-    state: State, n_responses: int, significance: float, objective: Energy, parts: int = 1
-) -> Any:
-    """Return a Boolean mask of the statistically significant columns; groups are tested together.
-
-    `parts` is 2 for complex data.
-    """
+def significant_columns(state: State, rows: Rows, significance: float, objective: Energy) -> Any:
+    """Return a Boolean mask of the significant columns; groups are tested together."""
     # Twice the log-likelihood ratio of one parameter is χ²₁ under the null hypothesis (Wilks); the
     # level α/κ per column bounds the probability of any spurious column by α (Bonferroni).
     groups = objective.groups
@@ -372,15 +362,15 @@ def significant_columns(
         threshold = significance_threshold(significance, state.dictionary.shape[-1])
         merged = merged_relevance(state.relevance, state.curvature, [state.dictionary])
         state = state._replace(relevance=like(merged, state.relevance))
-        return (merged > 0) & (to_numpy(evidence_ratios(state, n_responses)) > threshold)
+        return (merged > 0) & (to_numpy(evidence_ratios(state, rows.real_responses)) > threshold)
     thresholds: Any = significance_threshold(significance, groups.count)
     if isinstance(objective, GroupCovariance):
         found = {
-            size: covariance_threshold(significance, groups.count, size, parts)
+            size: covariance_threshold(significance, groups.count, size, 1 + rows.is_complex)
             for size in np.unique(groups.sizes).tolist()
         }
         thresholds = np.array([found[size] for size in groups.sizes.tolist()])
-    return groups.expand(group_evidence(state, groups, n_responses) > thresholds)
+    return groups.expand(group_evidence(state, groups, rows.real_responses) > thresholds)
 
 
 def group_evidence(state: State, groups: Groups, n_responses: int) -> Any:
@@ -401,6 +391,27 @@ def group_evidence(state: State, groups: Groups, n_responses: int) -> Any:
         left = np.eye(members.shape[1]) - group_grams(whitened, members)
         evidence[active[numbers]] = removal_costs(left, group_grams(loading, members))
     return n_responses * evidence
+
+
+def shared_support(
+    states: Sequence[State], counts: Sequence[int], significance: float, groups: Groups | None
+) -> Any:
+    """Return a mask of the significant columns of problems that share their relevances.
+
+    `counts` are the numbers of responses of the problems, complex ones twice. What is lost without
+    a block is summed over the problems.
+    """
+    w, blocks = states[0].relevance, groups
+    if blocks is None:
+        shares = np.asarray(counts) / sum(counts)
+        z = sum(share * state.curvature for share, state in zip(shares, states, strict=True))
+        w = merged_relevance(w, z, [state.dictionary for state in states])
+        blocks = Groups.of(1, w.size)
+    lost = sum(
+        group_evidence(state._replace(relevance=w), blocks, count)
+        for state, count in zip(states, counts, strict=True)
+    )
+    return blocks.expand(lost > significance_threshold(significance, blocks.count))
 
 
 def removal_costs(left: Any, moment: Any) -> Any:

@@ -438,6 +438,10 @@ class Mean(NamedTuple):
     rounded: Any
     rest: Any
 
+    def plus(self, other: Mean) -> Mean:
+        """Return the sum of two means, accurate if `other` is the smaller one."""
+        return Mean(self.rounded, self.rest + other.rounded + other.rest)
+
     def removed_from(self, rows: Any, ones: Any = 1.0) -> Any:
         """Return rows minus the mean, accurately even if the rows are far from zero."""
         moved = rows - ones * self.rounded
@@ -496,9 +500,8 @@ class Rows:
         """Means of the dictionary and of the responses in the units of the data."""
         if self.origin is None:
             return self.offsets
-        pairs = zip(self.origin, self.offsets, strict=True)
-        first, second = (Mean(a.rounded, a.rest + b.rounded + b.rest) for a, b in pairs)
-        return first, second
+        mean, level = self.offsets
+        return self.origin[0].plus(mean), self.origin[1].plus(level)
 
     def _offset(self, values: Any) -> Mean:
         """Return the weighted mean of the rows of `values`; zeros without an intercept."""
@@ -518,9 +521,8 @@ class Rows:
 
         Columns that vary by rounding errors only become exactly zero.
         """
-        pairs = zip((self.dictionary, self.responses), self.offsets, strict=True)
-        dictionary, responses = (self._without_mean(*pair) for pair in pairs)
-        return dictionary, responses
+        mean, level = self.offsets
+        return self._without_mean(self.dictionary, mean), self._without_mean(self.responses, level)
 
     def _without_mean(self, values: Any, offset: Mean) -> Any:
         """Return `values` minus their mean `offset`; constant columns become exactly zero."""
@@ -551,10 +553,6 @@ class Rows:
         total = float(squared_moduli(responses).sum())
         return total / (self.total_weight * float(responses.shape[1]))
 
-    def columns(self, index: Any) -> Any:
-        """Return the columns `index` as a dense array, neither centred nor weighted."""
-        return self.dictionary[:, index]
-
     def take(self, index: Any) -> Rows:
         """Return the rows with the integer indices `index`."""
         ones = self.ones if isinstance(self.ones, float) else self.ones[index]
@@ -570,8 +568,9 @@ class Rows:
     def squared_error(self, index: Any, coefficients: Any, reference: Rows) -> float:
         """Return the weighted sum of squared errors of predicting these rows."""
         center, level = reference.offsets
-        part = Mean(center.rounded[index], center.rest[index])
-        moved = part.removed_from(self.columns(index), self.ones)
+        part, columns = Mean(center.rounded[index], center.rest[index]), self.dictionary[:, index]
+        columns = columns.toarray() if scipy.sparse.issparse(columns) else columns
+        moved = part.removed_from(columns, self.ones)
         left = level.removed_from(self.responses, self.ones) - moved @ coefficients
         return float(self.weights @ squared_moduli(left).sum(axis=1))
 
@@ -648,10 +647,6 @@ class SparseRows(Rows):
         columns = scipy.sparse.csc_array(matrix)
         dictionary = SparseDictionary(columns, roots, center, np.ones(center.size))
         return dictionary, self._without_mean(self.responses, level) * roots[:, None]
-
-    def columns(self, index: Any) -> Any:
-        """Return the columns `index` as a dense array, neither centred nor weighted."""
-        return self.dictionary[:, index].toarray()
 
     def row_keys(self) -> list[bytes]:
         """Return byte strings of indices and values that sort the rows of the dictionary."""
@@ -739,14 +734,6 @@ def validated_pair(estimator: Any, X: Any, y: Any) -> tuple[Array, Array]:
     return X, y
 
 
-def refuse_zero() -> None:
-    """Raise the error for responses that are zero, or become zero when they are centred."""
-    raise ValueError(
-        "y is zero (or constant, with fit_intercept=True), so that there is nothing to explain and "
-        "no noise to learn. Give responses that vary."
-    )
-
-
 def refuse_zero_problem(number: int) -> None:
     """Raise the error for responses that are zero in the problem `number` of several problems."""
     raise ValueError(
@@ -770,7 +757,10 @@ def refuse_nothing_left(rows: Any, given: Any) -> None:
             "there is nothing to explain: give a noise_cov of higher rank, or responses that vary "
             "on its range."
         )
-    refuse_zero()
+    raise ValueError(
+        "y is zero (or constant, with fit_intercept=True), so that there is nothing to explain and "
+        "no noise to learn. Give responses that vary."
+    )
 
 
 def validated_data(

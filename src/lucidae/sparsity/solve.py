@@ -31,7 +31,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from importlib.util import find_spec
 from typing import Any
 
@@ -118,13 +117,6 @@ class SolverSettings:
     callbacks: Sequence[Callback] = ()
 
 
-def solve(
-    problem: Problem, objective: Energy, settings: SolverSettings, start: Any = None
-) -> Solution[State]:
-    """Minimise an energy with respect to the relevances, at the problem's noise variance."""
-    return SOLVERS[check_suited(settings.method, objective)](problem, objective, start, settings)
-
-
 def iterated(
     step: Callable[[Any], Any], first: Any, settings: SolverSettings, size: int,
     check_every: int = 1,
@@ -195,55 +187,19 @@ def continuation(first: Any, settings: SolverSettings) -> Any:
     return point.moved(point.parameters, target)
 
 
-def _solve_by_coordinates(
-    problem: Problem, objective: Energy, start: Any, settings: SolverSettings
-) -> Solution[State]:
-    """Minimise the energy by sweeps over working sets, from a start or a continuation in γ."""
-    found = _swept(problem, objective, start, settings)
-    return replace(found, value=found.value.state)
-
-
-def _swept(
-    problem: Problem, objective: Energy, start: Any, settings: SolverSettings
+def from_basin(
+    first: Any, rule: str, settings: SolverSettings, updates: int, check_every: int = 1
 ) -> Solution[Any]:
-    """Return the point at which sweeps end, from a start or a continuation in γ."""
-    first = first_point(problem, objective, start)
-    return descend(continuation(first, settings) if start is None else first, settings)
-
-
-def finished(basin: Solution[Any], settings: SolverSettings) -> Solution[Any]:
-    """Return the minimum near the point where updates ended, by sweeps from there."""
+    """Return the minimum near the point where updates by `rule` end, by sweeps from there."""
+    tolerance, limit = max(BASIN, settings.tolerance), min(settings.limit, updates)
+    rough = replace(settings, tolerance=tolerance, limit=limit)
+    basin = repeat_update(first, rule, rough, check_every)
     left = settings.limit - basin.n_iter
     if basin.status is Status.DIVERGED or basin.distance <= settings.tolerance:
         return basin
     if left <= 0:  # the basin was reached, its minimum was not
         return replace(basin, status=Status.ITERATION_LIMIT, tolerance=settings.tolerance)
     return joined(basin, descend(basin.value.without_vanishing(), replace(settings, limit=left)))
-
-
-def coarse_fit(point: Any, newton_steps: int = NEWTON_STEPS) -> Any:
-    """Return the point after a sweep of low accuracy (or three from nothing).
-
-    After one, the errors of held-out rows of groups with covariances were up to 2.5 times those of
-    an accurate fit. From the fit before, one sweep ended at the same smallest error, up to 0.1 %.
-    """
-    several = isinstance(point.objective, GroupCovariance) and not point.parameters.any()
-    for _ in range(3 if several else 1):
-        if point.violation <= COARSE:
-            break
-        point = sweep(point, COARSE, newton_steps=newton_steps)
-    return point
-
-
-def fitted_parameters(
-    problem: Problem, objective: Energy, settings: SolverSettings, start: Any
-) -> tuple[Solution[Any], Any]:
-    """Minimise an energy and return what was fitted, without the state of all columns."""
-    if not isinstance(objective, GroupCovariance) or (start is None and is_small(problem)):
-        solution = solve(problem, objective, settings, start)
-        return solution, objective.parameters(solution.value)
-    found = _swept(problem, objective, start, settings)
-    return found, found.value.basis.outside(found.value.parameters)
 
 
 def advice_on(solution: Solution[State]) -> str:
@@ -262,7 +218,7 @@ def advice_on(solution: Solution[State]) -> str:
 
 def check_suited(method: Any, objective: Energy) -> str:
     """Return the name `method` if that solver can minimise the energy; otherwise raise an error."""
-    name = check_choice(method, "solver", SOLVERS)
+    name = check_choice(method, "solver", ("auto", *NEEDED))
     exact = name == "coordinate" and objective.exact_coordinates
     if name == "auto" or exact or name in objective.rules:
         return name
@@ -304,59 +260,59 @@ def lifted(problem: Problem, objective: Energy, start: Array | None = None) -> A
     return first_point(problem, objective, flat)
 
 
-def _solve_by_updates(
-    rule: str, problem: Problem, objective: Energy, start: Any, settings: SolverSettings,
+def minimised(
+    problem: Problem, objective: Energy, settings: SolverSettings, start: Any, method: str,
     updates: int | None = None,
-) -> Solution[State]:  # fmt: skip
-    """Repeat an update of the parameters; then sweep from there if the energy allows it."""
-    full, first = isinstance(objective, GroupCovariance), settings
-    swept = full or objective.marginal is not None
-    if swept:
-        allowed = basin_limit(objective, rule) if updates is None else updates
-        tolerance = max(BASIN, settings.tolerance)
-        first = replace(settings, tolerance=tolerance, limit=min(settings.limit, allowed))
-    begin = lifted(problem, objective, start)
-    found = repeat_update(begin, rule, first, CHECK_UPDATES if full else 1)
-    found = finished(found, settings) if swept else found
-    return replace(found, value=found.value.state)
+) -> Solution[Any]:  # fmt: skip
+    """Return the point at which one method ends: sweeps, or updates and then sweeps."""
+    if method == "coordinate":
+        first = first_point(problem, objective, start)
+        return descend(continuation(first, settings) if start is None else first, settings)
+    full, begin = isinstance(objective, GroupCovariance), lifted(problem, objective, start)
+    if not full and objective.marginal is None:  # no energy for sweeps
+        return repeat_update(begin, method, settings)
+    allowed = basin_limit(objective, method) if updates is None else updates
+    return from_basin(begin, method, settings, allowed, CHECK_UPDATES if full else 1)
 
 
-def _solve_auto(
-    problem: Problem, objective: Energy, start: Any, settings: SolverSettings
+def solve(
+    problem: Problem, objective: Energy, settings: SolverSettings, start: Any = None
 ) -> Solution[State]:
-    """Minimise the energy by the method that suits the problem.
+    """Minimise an energy with respect to the relevances, at the problem's noise variance.
 
-    If the energy probably has many minima, further methods run, and the lowest result is returned.
+    If the energy probably has many minima, "auto" runs several methods, and the lowest result is
+    returned.
     """
-    if not objective.exact_coordinates:
-        return _solve_by_updates("mm", problem, objective, start, settings)
     # 1) The method that suits the problem, and others to compare it with.
+    methods: tuple[str, ...] = (check_suited(settings.method, objective),)
     noise_free = scalar(problem.noise) < NOISE_FREE
     full, n_responses = isinstance(objective, GroupCovariance), problem.responses.shape[-1]
-    methods: tuple[str, ...] = ("mackay", "em")
-    if start is not None or not is_small(problem):
-        methods = ("coordinate",)
-    elif full:
-        methods = ("coordinate", "mm")
-    elif n_responses <= FEW_RESPONSES:
-        methods = ("em",)
-    elif noise_free or problem.columns > WIDE * problem.rows:
-        methods = ("coordinate", "mm", "em")
-    allowed = BASIN_LIMIT if noise_free else BASIN_LIMIT | {"em": em_steps(problem)}
+    allowed: dict[str, int] = {}
+    if methods == ("auto",) and not objective.exact_coordinates:
+        methods = ("mm",)
+    elif methods == ("auto",):
+        allowed = BASIN_LIMIT if noise_free else BASIN_LIMIT | {"em": em_steps(problem)}
+        methods = ("mackay", "em")
+        if start is not None or not is_small(problem):
+            methods = ("coordinate",)
+        elif full:
+            methods = ("coordinate", "mm")
+        elif n_responses <= FEW_RESPONSES:
+            methods = ("em",)
+        elif noise_free or problem.columns > WIDE * problem.rows:
+            methods = ("coordinate", "mm", "em")
 
     # 2) Where the energy probably has one minimum, the result of the first one is taken.
     few, limit = full and n_responses <= FEW_FOR_GROUPS, CROWDED_GROUPS if full else CROWDED
     ended: list[Solution[State]] = []
     for method in methods:
-        if method == "coordinate":
-            found = _solve_by_coordinates(problem, objective, start, settings)
-        else:
-            steps = allowed[method]
-            found = _solve_by_updates(method, problem, objective, None, settings, steps)
-        ended.append(found)
+        found = minimised(problem, objective, settings, start, method, allowed.get(method))
+        ended.append(replace(found, value=found.value.state))
+        if len(methods) == 1:
+            return ended[0]
         crowded = scalar(objective.degrees_of_freedom(ended[0].value)) / problem.rows
         if not (few or crowded > limit):
-            return found
+            return ended[0]
     # 3) Otherwise the first of those results that have the lowest energy.
     values = [scalar(objective.value(each.value)) for each in ended]
     highest = min(values) + EQUAL * max(abs(min(values)), 1.0)
@@ -364,13 +320,17 @@ def _solve_auto(
     return next(each for each, value in pairs if not value > highest)
 
 
-SOLVERS: dict[str, Callable[[Problem, Energy, Any, SolverSettings], Solution[State]]] = {
-    "auto": _solve_auto,
-    "mm": partial(_solve_by_updates, "mm"),
-    "em": partial(_solve_by_updates, "em"),
-    "mackay": partial(_solve_by_updates, "mackay"),
-    "coordinate": _solve_by_coordinates,
-}
+def fitted_parameters(
+    problem: Problem, objective: Energy, settings: SolverSettings, start: Any
+) -> tuple[Solution[Any], Any]:
+    """Minimise an energy and return what was fitted, without the state of all columns."""
+    if not isinstance(objective, GroupCovariance) or (start is None and is_small(problem)):
+        solution = solve(problem, objective, settings, start)
+        return solution, objective.parameters(solution.value)
+    found = minimised(problem, objective, settings, start, "coordinate")
+    return found, found.value.basis.outside(found.value.parameters)
+
+
 NEEDED = {
     "mm": "an MM update",
     "em": "the expectation–maximisation (EM) update of posterior='full'",

@@ -199,16 +199,12 @@ class ColumnPoint(Point):
     @cached_property
     def energy(self) -> float:
         """The energy per response, averaged over the problems."""
-        return scalar(self._average(self.objective.value))
+        return scalar(average(self.shares, [self.objective.value(at) for at in self.states]))
 
     @cached_property
     def violation(self) -> float:
         """Distance to the optimality (KKT) conditions."""
         return scalar(violation(self.states, self.objective, self.shares))
-
-    def _average(self, quantity: Callable[[State], Any]) -> Any:
-        """Return the average of a quantity of the states over the problems."""
-        return average(self.shares, [quantity(state) for state in self.states])
 
     def swept(self, tolerance: float, alone: bool, newton_steps: int) -> ColumnPoint:
         """Return the point after exact moves and Newton steps on a working set of columns."""
@@ -221,9 +217,10 @@ class ColumnPoint(Point):
             gains = coordinate_gains(w, curvature, self.state.alignment)
             index = candidates(w > 0, gains, CANDIDATES)
         else:
-            pressure = self._average(energy.pressure)
+            pressure = average(self.shares, [energy.pressure(at) for at in self.states])
             pressure = positive(pressure if groups is None else groups.share(pressure))
-            excess = np.maximum(-self._average(energy.gradient) / pressure, 0.0)
+            slope = average(self.shares, [energy.gradient(at) for at in self.states])
+            excess = np.maximum(-slope / pressure, 0.0)
             index = candidates(w > 0, excess, CANDIDATES)
             if groups is not None:
                 index = groups.columns(np.unique(groups.labels[index]))
@@ -251,8 +248,8 @@ class ColumnPoint(Point):
     def updated(self, rule: str) -> ColumnPoint:
         """Return the point after an update of the relevances; that of several problems has sums."""
         state = self.state._replace(
-            curvature=self._average(lambda state: state.curvature),
-            alignment=self._average(lambda state: state.alignment),
+            curvature=average(self.shares, [at.curvature for at in self.states]),
+            alignment=average(self.shares, [at.alignment for at in self.states]),
         )
         return self.moved(self.objective.update(rule)(state))
 
@@ -264,13 +261,16 @@ class ColumnPoint(Point):
         """
         w, noise = self.parameters, min(scalar(problem.noise) for problem in self.problems)
         marginal: Any = self.objective.marginal
-        vanishing = (w < 1e-6 * noise) & (self._average(marginal.gradient) > 0)
+        slope = average(self.shares, [marginal.gradient(at) for at in self.states])
+        vanishing = (w < 1e-6 * noise) & (slope > 0)
         remaining = np.where(vanishing, 0.0, w)
         if self.objective.exact_coordinates and self.objective.groups is None:
             # The slope of the energy at zero, Σ s − q², is not negative if zero is the minimiser.
             # Each minimiser holds the others fixed; setting many to zero at once may raise the
             # energy.
-            zero = self._average(lambda state: np.subtract(*leave_one_out(state))) >= 0
+            zero = (
+                average(self.shares, [np.subtract(*leave_one_out(at)) for at in self.states]) >= 0
+            )
             reached = self.moved(np.where(zero, 0.0, remaining))
             if reached.energy <= self.energy:
                 return reached
@@ -566,7 +566,6 @@ DROPPED = 1e-10
 class GroupBasis(NamedTuple):
     """An orthonormal basis Φ_gB of the span of the m columns Φ_g of each group."""
 
-    groups: Groups  # the groups of columns
     # (g, m, m): the matrices B of the g groups and their pseudo-inverses, padded with zeros
     into: Matrices
     back: Matrices
@@ -610,18 +609,15 @@ def orthonormal(problem: Problem, groups: Groups) -> tuple[Problem, GroupBasis]:
         )
         found[:, members] = np.moveaxis(stack @ turns, 0, 1)
         used[members] = kept
-    turned = problem._replace(dictionary=found)
-    return _in_span(turned, np.flatnonzero(used)), GroupBasis(groups, into, back)
-
-
-def _in_span(problem: Problem, index: Matrices) -> Problem:
-    """Return the problem in the span of columns `index`; a constant would hide gains."""
+    turned, basis = problem._replace(dictionary=found), GroupBasis(into, back)
+    index = np.flatnonzero(used)
     if not 0 < index.size < problem.rows:
-        return problem
-    small = problem.restricted(index)
+        return turned, basis
+    # The energy outside the span of the columns is a constant, which would hide gains.
+    small = turned.restricted(index)
     wide = np.zeros((index.size, problem.columns), small.dictionary.dtype)
     wide[:, index] = small.dictionary
-    return small._replace(dictionary=wide)
+    return small._replace(dictionary=wide), basis
 
 
 # Newton steps.
