@@ -86,7 +86,7 @@ METHODS = {
     posterior.Posterior: ("variance",),
     estimator.SparseState: ("_moved", "predicted", "variances"),
     working_set.ColumnPoint: ("swept", "without_vanishing", "states"),
-    objectives.State: ("residual", "power"),
+    objectives.State: ("residual", "power", "energy_of_fit"),
     objectives.Marginal: ("value", "gradient", "violation", "reduced_value", "degrees_of_freedom"),
     objectives.FullCovariance: ("volume", "pressure", "concavity"),
     objectives.DiagonalCovariance: ("_update", "volume", "pressure", "concavity"),

@@ -541,9 +541,11 @@ def correlated_support(state: CorrelatedState, significance: float, groups: Grou
     """
     found, index = state.relevance > 0, np.flatnonzero(state.relevance)
     if index.size:
-        inside = None if groups is None else groups.restricted(index)
         # Every block has the same share of the level, those of relevance zero as well.
-        share = index.size / found.size if inside is None else inside.count / groups.count
+        inside, share = None, index.size / found.size
+        if groups is not None:
+            inside = groups.restricted(index)
+            share = inside.count / groups.count
         parts = _parts(state, index, state.relevance)
         found[index] = shared_support(parts, [1] * len(parts), share * significance, inside)
     return found

@@ -275,7 +275,7 @@ class HeldOut:
 
     def minimum(self) -> float:
         """Return the smallest mean squared error, up to sampling errors an upper bound of γ."""
-        return max(float(self.mean.min()), PATH[-1] * self.scale)
+        return max(float(self.mean.min()), float(PATH[-1]) * self.scale)
 
     def with_misfit(self, n_rows: int, n_columns: int) -> float:
         """Return 1 + 3(1 − d/2κ) times the smallest error, at most the mean square response.

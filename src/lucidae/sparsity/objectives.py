@@ -95,6 +95,11 @@ class State(NamedTuple):
         return Problem(*self[:5])
 
     @property
+    def energy_of_fit(self) -> Array:
+        """Data term tr(XXᵀΣ⁻¹)/n, including responses outside the span of the dictionary."""
+        return self.fit + self.outside / self.noise
+
+    @property
     def residual(self) -> Array:
         """Squared residual ‖X − ΦU‖²/n of the posterior mean U.
 
@@ -556,8 +561,8 @@ class Marginal(Energy):
 
     def value(self, state: State) -> Array:
         """Return the energy at the relevances of `state`, divided by the number of responses."""
-        beyond = state.outside / state.noise + state.spare * namespace(state.noise).log(state.noise)
-        return state.fit + self.volume(state) + beyond
+        xp = namespace(state.noise)
+        return state.energy_of_fit + self.volume(state) + state.spare * xp.log(state.noise)
 
     def gradient(self, state: State) -> Array:
         """Return the derivative of the energy per response in each relevance (of a group)."""
