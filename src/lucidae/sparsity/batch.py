@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import namedtuple
 from dataclasses import replace
+from itertools import pairwise
 from typing import Any, NamedTuple, cast
 
 import numpy as np
@@ -242,10 +243,10 @@ def solve_batch(
     with elapsed(f"solving {y.shape[0]} sparse problems", check_verbose(verbose)):
         if count == 1:
             return _solve_stack(X, y, noise, objective, settings)
-        parts = np.array_split(np.arange(y.shape[0]), count)
+        ends = np.linspace(0, y.shape[0], count + 1).astype(int).tolist()
         given = [
-            (_some(X, part), _some(y, part), _some(noise, part), objective, settings)
-            for part in parts
+            (X[a:b], y[a:b], None if noise is None else noise[a:b], objective, settings)
+            for a, b in pairwise(ends)
         ]
         return _concatenated(of_each(_solve_stack, given, n_jobs=count))
 
@@ -281,14 +282,6 @@ def _checked_stack(X: Any, y: Any) -> tuple[Array, Array]:
     if empty.size:
         refuse_zero_problem(int(empty[0]))
     return X, y
-
-
-def _some(values: Any, index: Any) -> Any:
-    """Return the entries of `values` that belong to the problems with the indices `index`."""
-    if values is None:
-        return None
-    xp = namespace(values)
-    return xp.take(values, xp.asarray(index, device=device(values)), axis=0)
 
 
 def _solve_stack(

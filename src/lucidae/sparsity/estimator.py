@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any, Self
 
 import numpy as np
@@ -35,7 +34,7 @@ from lucidae.base import (
     validated_rows,
 )
 from lucidae.certificates.claims import Certificate, with_changes
-from lucidae.iteration import Callback, Solution, Status, limited_blas, progress_bars
+from lucidae.iteration import Solution, Status, limited_blas, progress_bars
 from lucidae.iteration.progress import timed_fit
 from lucidae.sparsity.claims import AGAIN
 from lucidae.sparsity.covariances import (
@@ -60,14 +59,11 @@ from lucidae.sparsity.noise import (
     check_learnable_rows,
     checked_noise,
     coarse_trace,
-    column_powers,
-    explained_share,
     first_noise,
     held_out_errors,
     learn_noise,
     learn_row_noise,
     noise_rule,
-    row_pairs,
     warn_if_collapsed,
 )
 from lucidae.sparsity.objectives import (
@@ -385,11 +381,7 @@ class SparseVAE(CertifiedMixin, MultiOutputMixin, RegressorMixin, BaseEstimator)
             # 3) The noise variance, and a path above it that shows how stable the columns are.
             error = None
             if rule in HELD_OUT:
-                held_out = held_out_errors(
-                    row_pairs(self.cv, self.random_state, posed.rows, posed.split),
-                    posed.rows.mean_square(), objective,
-                    self._callbacks("path of noise variances"), self.n_jobs,
-                )  # fmt: skip
+                held_out = held_out_errors(self, posed, "path of noise variances")
                 noise = error = held_out.minimum()
                 if rule == "cv_1se":
                     noise = held_out.one_standard_error()
@@ -400,7 +392,7 @@ class SparseVAE(CertifiedMixin, MultiOutputMixin, RegressorMixin, BaseEstimator)
                 noise = FALLBACK * posed.rows.mean_square() if isinstance(rule, str) else rule
             # 4) The relevances of lowest energy, with the noise variance if it is learned.
             solution: Any
-            bar = self._callbacks("minimising the energy")
+            bar = progress_bars("SparseVAE, minimising the energy", self.verbose)
             settings = SolverSettings(self.solver, self.tol, self.max_iter, bar)
             begin = self._last_fit(posed) if start is None else start
             if rule == "learn_diagonal":
@@ -424,9 +416,8 @@ class SparseVAE(CertifiedMixin, MultiOutputMixin, RegressorMixin, BaseEstimator)
             if error is not None:  # predictions have the noise that held-out rows have shown
                 state.noise_level *= error / state.results["noise_variance_"]
             if trace is not None:
-                found = solution.value
-                powers, share = column_powers(found, objective), explained_share(found)
-                state.stability = trace.stability(state.results["noise_variance_"], powers, share)
+                level = state.results["noise_variance_"]
+                state.stability = trace.stability(level, solution.value, objective)
             state.noise_rule = rule if isinstance(rule, str) else "given"
             state.parameters = {name: getattr(self, name) for name in CERTIFIED_PARAMETERS}
             state.parameters |= {
@@ -700,10 +691,6 @@ class SparseVAE(CertifiedMixin, MultiOutputMixin, RegressorMixin, BaseEstimator)
         if by_row:
             weighted = data.weights is not None
             check_learnable_rows(objective, data.y.shape[1], weighted, has_cov)
-
-    def _callbacks(self, description: str) -> Sequence[Callback]:
-        """Return a progress bar in a tuple, or an empty tuple, as `verbose` says."""
-        return progress_bars(f"SparseVAE, {description}", self.verbose)
 
     def _last_fit(self, posed: PreparedProblem) -> Array | None:
         """Return the relevances (or group covariances) of the last fit, normalised, to start at.

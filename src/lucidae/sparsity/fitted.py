@@ -192,7 +192,12 @@ class SparseState(FittedState):
 
     def compute_attributes(self) -> dict[str, Any]:
         """Return copies of the fitted attributes by name, into which a user may write."""
-        return {name: _copied(value) for name, value in self.results.items()}
+        return {
+            name: namespace(value).asarray(value, copy=True)
+            if is_array(value) and value.ndim > 0
+            else value
+            for name, value in self.results.items()
+        }
 
     def changed_attributes(self, assigned: Mapping[str, Any]) -> dict[str, float]:
         """Return the attributes that a user assigned or changed in place, with their difference."""
@@ -298,12 +303,6 @@ def _violation(
     posed = PreparedProblem.of(data, objective, bool(settings["fit_intercept"]))
     weights = posed.units.normalised_relevance(like(relevance, posed.problem.noise))
     return scalar(objective.violation(evaluate(posed.at(noise), weights)))
-
-
-def _copied(value: Any) -> Any:
-    """Return a copy of an array, and any other value as it is."""
-    mutable = is_array(value) and value.ndim > 0
-    return namespace(value).asarray(value, copy=True) if mutable else value
 
 
 def checked_attributes(fitted: Mapping[str, Any], n_columns: int, n_outputs: int) -> dict[str, Any]:

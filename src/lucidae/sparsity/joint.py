@@ -209,8 +209,14 @@ def solve_joint(
         settings = SolverSettings(rule, tol, max_iter)
 
         def solved(levels: Sequence[float], start: Any | None) -> Solution[Any]:
+            # Updates and then sweeps of Newton steps, or sweeps alone from the last solution.
             at = [p.with_noise(level) for p, level in zip(problems, levels, strict=True)]
-            return _solved(shares, at, start, settings)
+            if start is not None:
+                return descend(ColumnPoint(at, start.parameters, FULL, shares), settings)
+            # A column that is zero in one part may be active in another.
+            flat = np.mean([flat_start(problem) for problem in at], axis=0)
+            begin = ColumnPoint(at, flat, FULL, shares)
+            return from_basin(begin, rule, settings, BASIN_LIMIT[rule])
 
         if noise is None:
             first = [scalar(first_noise(problem)) for problem in problems]
@@ -345,18 +351,6 @@ def _normalised(parts: Sequence[Rows]) -> tuple[list[Problem], list[Units]]:
         problems.append(compressed(unit, scaled, float(part.count)))
         units.append(Units(norms, scale, float(part.count), n))
     return problems, units
-
-
-def _solved(
-    shares: tuple[float, ...], problems: list[Problem], start: Any | None, settings: SolverSettings
-) -> Solution[Any]:
-    """Minimise the joint energy at given noise variances: updates, then sweeps of Newton steps."""
-    if start is not None:
-        return descend(ColumnPoint(problems, start.parameters, FULL, shares), settings)
-    # A column that is zero in one part may be active in another.
-    flat = sum((flat_start(problem) for problem in problems), 0.0 * flat_start(problems[0]))
-    begin = ColumnPoint(problems, flat / len(problems), FULL, shares)
-    return from_basin(begin, settings.method, settings, BASIN_LIMIT[settings.method])
 
 
 def _certified(

@@ -14,7 +14,7 @@ relevances alternate with updates of Λ.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from numbers import Real
 from typing import Any, NamedTuple
@@ -24,7 +24,8 @@ from sklearn.exceptions import ConvergenceWarning
 from sklearn.model_selection import KFold
 
 from lucidae.arrays import Array, namespace, scalar, squared_norm, squared_norms
-from lucidae.iteration import Below, Callback, Solution, Status, iterate, limited_blas, of_each
+from lucidae.iteration import Below, Solution, Status, iterate, limited_blas, of_each
+from lucidae.iteration.progress import progress_bars
 from lucidae.sparsity.covariances import whitened_rows
 from lucidae.sparsity.objectives import (
     SMALLEST_LEARNED,
@@ -315,18 +316,14 @@ class Walk(NamedTuple):
 
 
 def held_out_errors(
-    pairs: list[tuple[Rows, Rows]],
-    scale: float,
-    objective: Energy,
-    callbacks: Sequence[Callback] = (),
-    n_jobs: int | None = None,
-    noise: Any = None,
-    patience: int | None = None,
+    model: Any, posed: Any, task: str, noise: Any = None, patience: int | None = None
 ) -> HeldOut:
     """Return the errors of predicting held-out rows along a path of noise variances.
 
-    `pairs` are the training and test rows of the folds, `scale` is the mean square response.
+    The folds are those of the `SparseVAE` `model` for the `PreparedProblem` `posed`.
     """
+    objective, scale = posed.objective, posed.rows.mean_square()
+    pairs = row_pairs(model.cv, model.random_state, posed.rows, posed.split)
     weights = np.array([test.total_weight for _, test in pairs])
     shares = weights / weights.sum()
     if scale == 0.0:
@@ -342,7 +339,8 @@ def held_out_errors(
     def step(walk: Walk) -> Walk:
         quick = screened and walk.waited > 0
         jobs = [(fold, float(path[walk.tried]), objective, quick) for fold in parts]
-        found, starts, dense = zip(*of_each(RowFold.fitted, jobs, n_jobs=n_jobs), strict=True)
+        fits = of_each(RowFold.fitted, jobs, n_jobs=model.n_jobs)
+        found, starts, dense = zip(*fits, strict=True)
         for fold, start in zip(parts, starts, strict=True):
             fold.start = start
         errors.append(np.array(found) / counts)
@@ -357,7 +355,7 @@ def held_out_errors(
         Walk(0, np.inf, 0),
         stop=Below(lambda walk: allowed - walk.waited, 0.0),
         limit=len(path),
-        callbacks=callbacks,
+        callbacks=progress_bars(f"SparseVAE, {task}", model.verbose),
     )
     return HeldOut(path[: len(errors)], np.array(errors), shares, scale)
 
@@ -369,8 +367,9 @@ class PathTrace(NamedTuple):
     powers: Any
     explained: Any
 
-    def stability(self, noise: float, powers: Any, explained: float) -> dict[str, Any]:
-        """Return how much columns in use change along the path around a chosen noise variance."""
+    def stability(self, noise: float, state: State, objective: Energy) -> dict[str, Any]:
+        """Return how much columns in use change along the path around a chosen fit."""
+        powers, explained = column_powers(state, objective), explained_share(state)
         compared = (self.noise >= 0.25 * noise) & (self.explained >= EXPLAINED * explained)
         rows = np.flatnonzero(compared & self.powers.any(axis=1))
         ratio, strongest = self.noise[rows] / noise, self.powers[rows].argmax(axis=1)

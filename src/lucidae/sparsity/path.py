@@ -25,7 +25,6 @@ from lucidae.sparsity.noise import (
     explained_share,
     held_out_errors,
     in_use,
-    row_pairs,
 )
 from lucidae.sparsity.objectives import GroupCovariance, State, prior_in_units
 from lucidae.sparsity.posterior import significant_columns
@@ -450,11 +449,8 @@ def noise_path(
                     "Held-out errors need at least 2 distinct rows, but there is only "
                     f"{rows.count}. Give more rows, or cv=False."
                 )
-            held_out = held_out_errors(
-                row_pairs(model.cv, model.random_state, rows, posed.split), scale, objective,
-                model._callbacks("held-out errors"), model.n_jobs, grid,
-                PATIENCE if noise_variances is None else len(grid) + 1,
-            )  # fmt: skip
+            patience = PATIENCE if noise_variances is None else len(grid) + 1
+            held_out = held_out_errors(model, posed, "held-out errors", grid, patience)
             grid = held_out.noise
         stop = FITTED if noise_variances is None and held_out is None else np.inf
         given = PathInput(X, y, sample_weight, noise_cov, model, posed)

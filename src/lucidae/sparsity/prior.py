@@ -225,7 +225,13 @@ class Groups:
         """Return the partition by integer labels, or into groups of so many columns."""
         whole = isinstance(labels, int | np.integer)
         if whole and not isinstance(labels, bool | np.timedelta64):
-            labels = _consecutive(int(labels), n_columns)
+            if labels < 1 or n_columns % labels:
+                raise ValueError(
+                    f"groups={labels} was given for {n_columns} columns, expected a positive "
+                    "number of columns per group that divides the number of columns, or one label "
+                    "per column."
+                )
+            labels = np.arange(n_columns) // labels
         given = np.asarray(labels)
         if given.ndim == 0:
             raise ValueError(
@@ -309,16 +315,6 @@ class Groups:
     def restricted(self, columns: np.ndarray[Any, Any]) -> Groups:
         """Return the partition of the selected columns; `columns` are their indices, in order."""
         return Groups.of(self.labels[columns], len(columns))
-
-
-def _consecutive(size: int, n_columns: int) -> np.ndarray[Any, Any]:
-    """Return labels by which each `size` consecutive columns form a group."""
-    if size < 1 or n_columns % size:
-        raise ValueError(
-            f"groups={size} was given for {n_columns} columns, expected a positive number of "
-            "columns per group that divides the number of columns, or one label per column."
-        )
-    return np.arange(n_columns) // size
 
 
 def group_distances(covariance: Matrices, metric: Matrices, explained: Matrices) -> Matrices:

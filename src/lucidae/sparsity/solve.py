@@ -397,7 +397,14 @@ def group_lasso(
     strength = check_number(noise_variance, "noise_variance", low=0.0, open_low=True) ** 0.5
     alpha = strength / X.shape[0]  # their data term is ‖·‖²/(2d)
     several = y.shape[1] > 1
-    if _takes_skglm(check_choice(solver, "solver", LASSO_SOLVERS), several, X.size):
+    check_choice(solver, "solver", LASSO_SOLVERS)
+    usable = find_spec("skglm") is not None and several
+    if solver == "skglm" and not usable:
+        raise ValueError(
+            "solver='skglm' needs the package skglm (pip install skglm) and more than one "
+            "response. Use solver='sklearn'."
+        )
+    if solver == "skglm" or (solver == "auto" and usable and X.size >= LARGE):
         from skglm import MultiTaskLasso as FastLasso
 
         model = FastLasso(alpha, tol=alpha * tol**0.5, max_iter=max_iter, fit_intercept=False)
@@ -406,17 +413,6 @@ def group_lasso(
         model = chosen(alpha=alpha, tol=tol, max_iter=max_iter, fit_intercept=False)
     model.fit(X, y if several else y[:, 0])
     return np.asarray(model.coef_).reshape(y.shape[1], X.shape[1]).T
-
-
-def _takes_skglm(solver: str, several: bool, entries: int) -> bool:
-    """Return whether skglm solves the problem; raise an error if it was asked for and cannot."""
-    installed = find_spec("skglm") is not None
-    if solver == "skglm" and not (installed and several):
-        raise ValueError(
-            "solver='skglm' needs the package skglm (pip install skglm) and more than one "
-            "response. Use solver='sklearn'."
-        )
-    return solver == "skglm" or (solver == "auto" and installed and several and entries >= LARGE)
 
 
 def noise_free_group_lasso(

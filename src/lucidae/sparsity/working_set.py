@@ -268,9 +268,8 @@ class ColumnPoint(Point):
             # The slope of the energy at zero, Σ s − q², is not negative if zero is the minimiser.
             # Each minimiser holds the others fixed; setting many to zero at once may raise the
             # energy.
-            zero = (
-                average(self.shares, [np.subtract(*leave_one_out(at)) for at in self.states]) >= 0
-            )
+            at_zero = [np.subtract(*leave_one_out(at)) for at in self.states]
+            zero = average(self.shares, at_zero) >= 0
             reached = self.moved(np.where(zero, 0.0, remaining))
             if reached.energy <= self.energy:
                 return reached
