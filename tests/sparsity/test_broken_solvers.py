@@ -99,9 +99,8 @@ FUNCTIONS = {
     ),
     prior: ("best_change", "gain_of", "coordinate_gains"),
     working_set: (
-        "candidates", "descend_coordinates", "is_accepted", "violation", "newton_direction",
-        "newton_step", "_raised",
-        "polish_relevances",
+        "candidates", "descend_coordinates", "remaining_relevances", "is_accepted", "violation",
+        "newton_direction", "newton_step", "_raised", "polish_relevances",
     ),
     problem: (
         "normalise", "compressed", "covariance", "distinct_rows", "_sortable",

@@ -134,7 +134,8 @@ def test_data_are_refused_by_fits_and_paths_in_the_same_sentence(given, y, words
 
 @pytest.mark.parametrize("noise", ["auto", "learn", "learn_diagonal", "cv", "cv_1se", 0.1])
 def test_responses_without_variation_are_refused_with_every_noise_variance(noise):
-    for y, intercept in ((np.zeros(30), False), (np.zeros((30, 2)), False), (Y * 0 + 1.0, True)):
+    one = np.zeros((30, 2 if noise == "learn_diagonal" else 1))  # which needs two outputs
+    for y, intercept in ((one, False), (np.zeros((30, 2)), False), (Y * 0 + 1.0, True)):
         model = SparseVAE(noise_variance=noise, fit_intercept=intercept)
         with pytest.raises(ValueError, match=ZERO if not intercept else f"{ZERO}|no noise"):
             model.fit(X, y)

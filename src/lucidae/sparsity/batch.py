@@ -48,11 +48,10 @@ from lucidae.sparsity.objectives import (
     flat_start,
     learned_noise,
     make_objective,
-    positive,
     prior_in_units,
 )
 from lucidae.sparsity.posterior import ActiveFactor, check_kept, narrowed
-from lucidae.sparsity.prior import Groups, best_change
+from lucidae.sparsity.prior import Groups
 from lucidae.sparsity.problem import (
     Problem,
     covariance,
@@ -72,7 +71,7 @@ from lucidae.sparsity.solve import (
     em_steps,
     solve,
 )
-from lucidae.sparsity.working_set import FIRST_DAMPING, newton_step
+from lucidae.sparsity.working_set import FIRST_DAMPING, newton_step, remaining_relevances
 from lucidae.validation import (
     check_choice,
     check_integer,
@@ -437,19 +436,10 @@ def _polish(
 
     Leaving out columns at zero would need further kernel launches, which cost more than arithmetic.
     """
-    # Relevances that tend to zero are set to zero: those far below γ if the energy falls as they
-    # shrink and, with exact coordinates, those whose minimiser is zero, if that does not raise it.
     state = basin.value
-    xp, w = namespace(state.relevance), state.relevance
-    vanishing = (w < 1e-6 * state.noise[..., None]) & (marginal.gradient(state) > 0)
-    remaining = xp.where(vanishing, 0.0 * w, w)
-    if marginal.exact_coordinates and marginal.groups is None:
-        zero = best_change(w, positive(state.curvature), state.alignment) <= -w
-        trial = xp.where(zero, 0.0 * w, remaining)
-        lower = marginal.value(evaluate(state.problem, trial)) <= marginal.value(state)
-        remaining = xp.where(lower[..., None], trial, remaining)
+    remaining = remaining_relevances([state], marginal)
     state = evaluate(state.problem, remaining, columns=True)
-    damping = xp.full_like(state.noise, FIRST_DAMPING)
+    damping = namespace(state.noise).full_like(state.noise, FIRST_DAMPING)
     start = NewtonPoint(*state, damping)
     stride = (ON_HOST if on_host(start.noise) else ON_DEVICE)[1]
     stop = Below(

@@ -254,26 +254,37 @@ class ColumnPoint(Point):
         return self.moved(self.objective.update(rule)(state))
 
     def without_vanishing(self) -> ColumnPoint:
-        """Return the point with relevances that tend to zero set to zero, if the energy allows it.
+        """Return the point with relevances that tend to zero set to zero."""
+        return self.moved(remaining_relevances(self.states, self.objective.marginal, self.shares))
 
-        These are relevances far below γ if the energy falls as they shrink and, for single columns
-        with exact moves, those whose minimiser is zero.
-        """
-        w, noise = self.parameters, min(scalar(problem.noise) for problem in self.problems)
-        marginal: Any = self.objective.marginal
-        slope = average(self.shares, [marginal.gradient(at) for at in self.states])
-        vanishing = (w < 1e-6 * noise) & (slope > 0)
-        remaining = np.where(vanishing, 0.0, w)
-        if self.objective.exact_coordinates and self.objective.groups is None:
-            # The slope of the energy at zero, Σ s − q², is not negative if zero is the minimiser.
-            # Each minimiser holds the others fixed; setting many to zero at once may raise the
-            # energy.
-            at_zero = [np.subtract(*leave_one_out(at)) for at in self.states]
-            zero = average(self.shares, at_zero) >= 0
-            reached = self.moved(np.where(zero, 0.0, remaining))
-            if reached.energy <= self.energy:
-                return reached
-        return self.moved(remaining)
+
+def remaining_relevances(
+    states: Sequence[State], marginal: Any, shares: Sequence[float] = (1.0,)
+) -> Array:
+    """Return the relevances of problems, or stacks of them, with those set to zero that tend to it.
+
+    These are relevances far below γ if the energy falls as they shrink and, for single columns with
+    exact moves, those whose minimiser is zero, if that does not raise the energy.
+    """
+    w, noise = states[0].relevance, states[0].noise
+    xp = namespace(w)
+    for state in states[1:]:
+        noise = xp.minimum(noise, state.noise)
+    slope = average(shares, [marginal.gradient(state) for state in states])
+    vanishing = (w < 1e-6 * noise[..., None]) & (slope > 0)
+    remaining = xp.where(vanishing, 0.0 * w, w)
+    if not marginal.exact_coordinates or marginal.groups is not None:
+        return remaining
+    # The slope of the energy at zero, Σ s − q², is not negative if zero is the minimiser. Each
+    # minimiser holds the others fixed; setting many to zero at once may raise the energy.
+    left_out = [leave_one_out(state) for state in states]
+    zero = average(shares, [sparsity - quality for sparsity, quality in left_out]) >= 0
+    trial = xp.where(zero, 0.0 * w, remaining)
+    reached = [evaluate(Problem(*state[:5]), trial) for state in states]
+    before, after = (
+        average(shares, [marginal.value(state) for state in each]) for each in (states, reached)
+    )
+    return xp.where((after <= before)[..., None], trial, remaining)
 
 
 def candidates(active: Any, gains: Any, most: int) -> np.ndarray[Any, Any]:
