@@ -16,6 +16,8 @@ raises the energy.
 
 from __future__ import annotations
 
+from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -24,7 +26,7 @@ import scipy.optimize
 import scipy.sparse
 
 from lucidae.arrays import Array, apparent_epsilon, as_double, is_array, scalar, to_numpy
-from lucidae.iteration import Below, Solution, iterate
+from lucidae.iteration import Solution
 from lucidae.sparsity.objectives import (
     SMALLEST_LEARNED,
     Energy,
@@ -46,7 +48,7 @@ from lucidae.sparsity.problem import (
     refuse_extremes,
     rounding_distance,
 )
-from lucidae.sparsity.solve import SolverSettings
+from lucidae.sparsity.solve import SolverSettings, iterated
 from lucidae.sparsity.working_set import POLISHED, polish_relevances
 from lucidae.validation import has_complex, real_array
 
@@ -328,22 +330,15 @@ def checked_spectrum(
     return ResponseSpectrum.of((matrix + matrix.T) / 2.0)
 
 
-class CorrelatedState(NamedTuple):
+@dataclass(frozen=True, eq=False)
+class CorrelatedState:
     """Relevances and a covariance of the responses, with the quantities computed from them."""
 
     problem: Problem  # the normalised problem with all n responses
-    # (κ,): the relevances
-    relevance: Any
-    # eigenvalues λ and eigenvectors V of the covariance of the responses
-    spectrum: ResponseSpectrum
-    # (d,): eigenvalues D and eigenvectors Q of ΦWΦᵀ, for the dictionary Φ and the relevances W
-    powers: Any
-    basis: Any
-    rotated: Any  # (d, n): QᵀYV for the responses Y of the problem
-    # (κ,): for each column φ, the means over t of λₜφᵀΣₜ⁻¹φ and of λₜ(φᵀΣₜ⁻¹x̃ₜ)², where x̃ₜ is
-    # column t of the rotated responses XV and Σₜ = λₜΦWΦᵀ + γI its covariance
-    curvature: Any
-    alignment: Any
+    groups: Groups | None
+    learns_noise: bool  # whether γ is learned
+    relevance: Any  # (κ,): the relevances
+    spectrum: ResponseSpectrum  # of the covariance of the responses
     # change of artanh ρ in the last update of the correlation ρ of successive responses; 0 if it is
     # not learned
     moved: float = 0.0
@@ -353,80 +348,87 @@ class CorrelatedState(NamedTuple):
         """The noise variance γ."""
         return float(self.problem.noise)
 
-    @property
+    @cached_property
+    def axes(self) -> tuple[Any, Any]:
+        """Eigenvalues D (d,) and eigenvectors Q of ΦWΦᵀ, for the dictionary Φ and relevances W."""
+        prior = covariance(self.problem.dictionary, self.relevance, np.zeros(()))
+        powers, basis = np.linalg.eigh(prior)
+        return np.maximum(powers, 0.0), basis
+
+    @cached_property
+    def rotated(self) -> Any:
+        """QᵀYV for the responses Y of the problem, (d, n)."""
+        return self.axes[1].T @ self.problem.responses @ self.spectrum.vectors
+
+    @cached_property
     def inverses(self) -> Any:
         """1/(λₜDᵢ + γ): eigenvalues of the inverse covariances of all responses, (d, n)."""
-        return 1.0 / (np.outer(self.powers, self.spectrum.values) + self.noise)
+        return 1.0 / (np.outer(self.axes[0], self.spectrum.values) + self.noise)
 
-    @property
+    @cached_property
     def energy(self) -> float:
         """The energy per response, which is minimised."""
-        return _energy(self.problem, self.powers, self.spectrum.values, self.rotated)
+        return energy_at(self.problem, self.axes[0], self.spectrum.values, self.rotated)
+
+    @cached_property
+    def curvature(self) -> Any:
+        """The mean over t of λₜφᵀΣₜ⁻¹φ for each column φ, where Σₜ = λₜΦWΦᵀ + γI."""
+        # Σₜ λₜφᵀΣₜ⁻¹φ = Σᵢ (Qᵀφ)ᵢ² Σₜ λₜ/(λₜDᵢ + γ) is a weighted norm of Qᵀφ.
+        weights = np.sqrt((self.inverses * self.spectrum.values).mean(axis=1))
+        return norms_after(self.problem.dictionary, weights[:, None] * self.axes[1].T)
+
+    @cached_property
+    def alignment(self) -> Any:
+        """The mean over t of λₜ(φᵀΣₜ⁻¹x̃ₜ)² for each column φ and the columns x̃ₜ of XV."""
+        latent = np.sqrt(self.spectrum.values) * self.inverses * self.rotated
+        loading = adjoint_times(self.problem.dictionary, self.axes[1] @ latent)
+        return (loading**2).sum(axis=1)
 
     @property
+    def totals(self) -> tuple[Any, Any]:
+        """Alignment and curvature of each column, or of its group."""
+        Q, z = self.alignment, self.curvature
+        return (Q, z) if self.groups is None else (self.groups.share(Q), self.groups.share(z))
+
+    @cached_property
     def learned_noise(self) -> float:
         """The noise variance after one step of expectation–maximisation (EM)."""
-        inverses, count = self.inverses, self.spectrum.values.size
-        residual = ((self.noise * inverses * self.rotated) ** 2).sum() + float(self.problem.outside)
+        residual = ((self.noise * self.inverses * self.rotated) ** 2).sum()
+        residual += float(self.problem.outside)
         # The posterior variance of the mean response is γ times this number.
-        used = (inverses * np.outer(self.powers, self.spectrum.values)).sum() / count
+        used = (self.inverses * np.outer(self.axes[0], self.spectrum.values)).sum()
         dimension = float(self.problem.spare) + self.problem.rows
-        noise = (residual + self.noise * used) / max(dimension, 1e-300)
-        return max(float(noise), SMALLEST_LEARNED)
+        noise = residual + self.noise * used / self.spectrum.values.size
+        return max(float(noise) / max(dimension, 1e-300), SMALLEST_LEARNED)
 
-    def totals(self, groups: Groups | None) -> tuple[Any, Any]:
-        """Return alignment and curvature of each column, or of its group."""
-        values = self.alignment, self.curvature
-        return values if groups is None else tuple(map(groups.share, values))
-
-    def distance(self, groups: Groups | None) -> float:
-        """Return the distance of relevances to the optimality (KKT) conditions."""
-        return float(complementarity(self.relevance, self.alignment, self.curvature, groups))
+    @cached_property
+    def violation(self) -> float:
+        """Distance to the KKT conditions, and to a fixed point of ρ and γ if they are learned."""
+        parts = self.relevance, self.alignment, self.curvature, self.groups
+        change = abs(self.learned_noise / self.noise - 1.0) if self.learns_noise else 0.0
+        return max(float(complementarity(*parts)), self.moved, change)
 
 
-def _energy(problem: Problem, powers: Any, values: Any, rotated: Any) -> float:
+def energy_at(problem: Problem, powers: Any, values: Any, rotated: Any) -> float:
     """Return the energy per response at given eigenvalues."""
     variances, noise = np.outer(powers, values) + float(problem.noise), float(problem.noise)
     inside = np.log(variances).sum() / values.size + (rotated**2 / variances).sum()
     return float(inside + float(problem.outside) / noise + float(problem.spare) * np.log(noise))
 
 
-def evaluate_correlated(
-    problem: Problem, relevance: Any, spectrum: ResponseSpectrum, moved: float = 0.0
-) -> CorrelatedState:
-    """Return the state of a problem at given relevances and covariance of the responses."""
-    powers, basis = np.linalg.eigh(covariance(problem.dictionary, relevance, np.zeros(())))
-    powers = np.maximum(powers, 0.0)
-    rotated, values = basis.T @ problem.responses @ spectrum.vectors, spectrum.values
-    inverses = 1.0 / (np.outer(powers, values) + float(problem.noise))
-    # Σₜ λₜφᵀΣₜ⁻¹φ = Σᵢ (Qᵀφ)ᵢ² Σₜ λₜ/(λₜDᵢ + γ) is a weighted norm of Qᵀφ.
-    weights = np.sqrt((inverses * values).mean(axis=1))
-    curvature = norms_after(problem.dictionary, weights[:, None] * basis.T)
-    loading = adjoint_times(problem.dictionary, basis @ (np.sqrt(values) * inverses * rotated))
-    alignment = (loading**2).sum(axis=1)
-    return CorrelatedState(
-        problem, relevance, spectrum, powers, basis, rotated, curvature, alignment, moved
-    )
-
-
-def _with_relevance(state: CorrelatedState, relevance: Any) -> CorrelatedState:
-    """Return the state at other relevances."""
-    return evaluate_correlated(state.problem, relevance, state.spectrum, state.moved)
-
-
-def mackay_step(state: CorrelatedState, groups: Groups | None) -> CorrelatedState:
+def mackay_step(state: CorrelatedState) -> CorrelatedState:
     """Return the state after MacKay's update of the relevances, which does not raise the energy.
 
     w²Q/v + zv bounds the energy in the new relevance v, and has the same value at w and at wQ/z.
     """
-    Q, z = state.totals(groups)
+    Q, z = state.totals
     relevance = state.relevance * (Q / np.where(z > 0, z, 1.0))
     vanishing = (relevance < NEGLIGIBLE * state.noise) & (z >= Q)
-    after = _with_relevance(state, np.where(vanishing, 0.0, relevance))
-    return after if after.energy <= state.energy else _with_relevance(state, relevance)
+    after = replace(state, relevance=np.where(vanishing, 0.0, relevance))
+    return after if after.energy <= state.energy else replace(state, relevance=relevance)
 
 
-def _parts(state: CorrelatedState, index: Any, relevance: Any) -> list[State]:
+def _parts(state: CorrelatedState, index: Any) -> list[State]:
     """Return the states of some columns for each response in the basis V, as problems of their own.
 
     Σₜ = λₜ(ΦWΦᵀ + (γ/λₜ)I), so that x̃ₜ/√λₜ has the noise variance γ/λₜ and the relevances w: these
@@ -439,26 +441,25 @@ def _parts(state: CorrelatedState, index: Any, relevance: Any) -> list[State]:
                 np.asarray(state.noise / value), zero, zero)
         for t, value in enumerate(state.spectrum.values) if value > VANISHING
     ]  # fmt: skip
-    return [evaluate(problem, relevance[index], columns=True) for problem in problems]
+    return [evaluate(problem, state.relevance[index], columns=True) for problem in problems]
 
 
-def newton_sweep(
-    state: CorrelatedState, groups: Groups | None, tolerance: float
-) -> CorrelatedState:
+def newton_sweep(state: CorrelatedState, tolerance: float) -> CorrelatedState:
     """Return the state after damped Newton steps, or MacKay's update if these take too long."""
-    w, (Q, z) = state.relevance, state.totals(groups)
+    w, groups, (Q, z) = state.relevance, state.groups, state.totals
     index = np.flatnonzero((w > 0) | (z < Q))
-    count = state.spectrum.values.size
-    if not index.size or count * w.size + count * state.powers.size * index.size**2 > NEWTON_WORK:
-        return mackay_step(state, groups)
+    count, rows = state.spectrum.values.size, state.problem.rows
+    if not index.size or count * w.size + count * rows * index.size**2 > NEWTON_WORK:
+        return mackay_step(state)
     marginal = FullCovariance(None if groups is None else groups.restricted(index))
-    parts, trial = _parts(state, index, w), w.copy()
+    parts, trial = _parts(state, index), w.copy()
     shares = (1.0 / count,) * len(parts)
-    enough = max(tolerance / 4.0, POLISHED * state.distance(groups))
+    distance = float(complementarity(w, state.alignment, state.curvature, groups))
+    enough = max(tolerance / 4.0, POLISHED * distance)
     ended = polish_relevances(parts, marginal, shares, tolerance=enough)
     trial[index] = ended[0].relevance
-    after = _with_relevance(state, trial)
-    return after if after.energy <= state.energy else mackay_step(state, groups)
+    after = replace(state, relevance=trial)
+    return after if after.energy <= state.energy else mackay_step(state)
 
 
 def correlation_step(state: CorrelatedState) -> CorrelatedState:
@@ -468,7 +469,8 @@ def correlation_step(state: CorrelatedState) -> CorrelatedState:
     if ρ is near 1. Only eigenvalues and rotated responses change.
     """
     count, rho = state.spectrum.values.size, state.spectrum.correlation
-    responses, old = state.basis.T @ state.problem.responses, float(np.arctanh(rho))
+    (powers, basis), old = state.axes, float(np.arctanh(rho))
+    responses = basis.T @ state.problem.responses
 
     def scale(angle: float) -> float:
         return float((1.0 - rho**2) * np.cosh(angle) ** 2)
@@ -477,8 +479,8 @@ def correlation_step(state: CorrelatedState) -> CorrelatedState:
         return ResponseSpectrum.autoregressive(float(np.tanh(angle)), count)
 
     def energy(angle: float) -> float:
-        spectrum, powers = at(angle), scale(angle) * state.powers
-        return _energy(state.problem, powers, spectrum.values, responses @ spectrum.vectors)
+        spectrum, scaled = at(angle), scale(angle) * powers
+        return energy_at(state.problem, scaled, spectrum.values, responses @ spectrum.vectors)
 
     bound = float(np.arctanh(LARGEST_CORRELATION))
     near = max(10.0 * state.moved, 1e-3) if state.moved > 0.0 else bound
@@ -487,10 +489,10 @@ def correlation_step(state: CorrelatedState) -> CorrelatedState:
         energy, bounds=ends, method="bounded", options={"xatol": 1e-9}
     )
     if not found.fun < state.energy:
-        return state._replace(moved=0.0)
+        return replace(state, moved=0.0)
     angle = float(found.x)
     relevance, moved = scale(angle) * state.relevance, abs(angle - old)
-    return evaluate_correlated(state.problem, relevance, at(angle), moved)
+    return replace(state, relevance=relevance, spectrum=at(angle), moved=moved)
 
 
 def solve_correlated(
@@ -498,75 +500,58 @@ def solve_correlated(
     settings: SolverSettings, start: Any = None,
 ) -> Solution[CorrelatedState]:  # fmt: skip
     """Minimise the energy over the relevances, and over ρ and γ if they are learned."""
-    groups = objective.groups
-
-    def others(state: CorrelatedState) -> CorrelatedState:
-        if not np.isnan(state.spectrum.correlation):
-            state = correlation_step(state)
-        if learn_noise:
-            moved = state.problem.with_noise(state.learned_noise)
-            state = evaluate_correlated(moved, state.relevance, state.spectrum, state.moved)
-        return state
-
-    def distance(state: CorrelatedState) -> float:
-        change = abs(state.learned_noise / state.noise - 1.0) if learn_noise else 0.0
-        return max(state.distance(groups), state.moved, change)
-
     reachable, count = max(settings.tolerance, rounding_distance(problem)), 0
 
     def step(state: CorrelatedState) -> CorrelatedState:
         nonlocal count
         count += 1
-        if count <= BASIN_STEPS and distance(state) > BASIN:
-            return others(mackay_step(state, groups))
-        return others(newton_sweep(state, groups, reachable))
+        rough = count <= BASIN_STEPS and state.violation > BASIN
+        state = mackay_step(state) if rough else newton_sweep(state, reachable)
+        if not np.isnan(spectrum.correlation):
+            state = correlation_step(state)
+        if learn_noise:
+            state = replace(state, problem=state.problem.with_noise(state.learned_noise))
+        return state
 
-    relevance = to_numpy(flat_start(problem, groups))
+    relevance = to_numpy(flat_start(problem, objective.groups))
     relevance = relevance if start is None else np.maximum(start, 1e-2 * relevance)
-    return iterate(
-        step,
-        evaluate_correlated(problem, relevance, spectrum),
-        stop=Below(distance, reachable),
-        limit=settings.limit,
-        record={"energy": lambda state: state.energy},
-        callbacks=settings.callbacks,
-        size=problem.rows,
-    )
+    first = CorrelatedState(problem, objective.groups, learn_noise, relevance, spectrum)
+    return iterated(step, first, replace(settings, tolerance=reachable), problem.rows)
 
 
-def correlated_support(state: CorrelatedState, significance: float, groups: Groups | None) -> Any:
+def correlated_support(state: CorrelatedState, significance: float) -> Any:
     """Return a Boolean mask of the statistically significant columns.
 
     The responses in the basis V are problems that share their relevances.
     """
-    found, index = state.relevance > 0, np.flatnonzero(state.relevance)
+    found, index, groups = state.relevance > 0, np.flatnonzero(state.relevance), state.groups
     if index.size:
         # Every block has the same share of the level, those of relevance zero as well.
         inside, share = None, index.size / found.size
         if groups is not None:
             inside = groups.restricted(index)
             share = inside.count / groups.count
-        parts = _parts(state, index, state.relevance)
+        parts = _parts(state, index)
         found[index] = shared_support(parts, [1] * len(parts), share * significance, inside)
     return found
 
 
 def correlated_attributes(
-    found: CorrelatedState, units: Units, groups: Groups | None, rows: Rows, X: Array,
-    significance: float,
-) -> tuple[dict[str, Any], CorrelatedPosterior, Any]:  # fmt: skip
+    found: CorrelatedState, units: Units, rows: Rows, X: Array, significance: float
+) -> tuple[dict[str, Any], CorrelatedPosterior, Any]:
     """Return fitted attributes, posterior and mean, at relevances rounded as X is."""
     relevance = narrowed(units.relevance(found.relevance), X, "relevance_")
     kept = as_double(relevance)
-    state = evaluate_correlated(found.problem, units.normalised_relevance(kept), found.spectrum)
-    noise = scalar(units.noise(state.problem.noise))
-    values, vectors = state.spectrum.values, state.spectrum.vectors
-    posterior, mean = CorrelatedPosterior.fitted(*rows.weighted, kept, noise, values, vectors)
+    state = replace(found, relevance=units.normalised_relevance(kept))
+    noise, spectrum = scalar(units.noise(state.problem.noise)), state.spectrum
+    posterior, mean = CorrelatedPosterior.fitted(
+        *rows.weighted, kept, noise, spectrum.values, spectrum.vectors
+    )
     results = {
         "relevance_": relevance,
         "noise_variance_": noise,
-        "support_": np.flatnonzero(correlated_support(state, significance, groups)),
+        "support_": np.flatnonzero(correlated_support(state, significance)),
         "energy_": scalar(units.energy(np.asarray(state.energy))),
-        "response_covariance_": state.spectrum.covariance,
+        "response_covariance_": spectrum.covariance,
     }
     return results, posterior, mean

@@ -736,11 +736,11 @@ class SparseVAE(CertifiedMixin, MultiOutputMixin, RegressorMixin, BaseEstimator)
         single: bool,
     ) -> SparseState:
         """Return the fitted state, with arrays in the dtype of the array `ref`."""
-        rows, units, groups = posed.rows, posed.units, posed.objective.groups
+        rows, units = posed.rows, posed.units
         posterior: Any
         if self.response_covariance is not None:
             results, posterior, estimate = correlated_attributes(
-                solution.value, units, groups, rows, ref, self.significance
+                solution.value, units, rows, ref, self.significance
             )
         else:
             # Everything is computed from the relevances as they are stored.

@@ -230,15 +230,11 @@ class CorrelatedPosterior:
 
     def covariance(self, indices: Any) -> Any:
         """Return the posterior covariance matrices of the coefficients of the columns `indices`."""
-        place = np.full(self.n_columns, -1)
-        place[self.active] = np.arange(self.active.size)
-        found = place[np.asarray(indices)]
-        roots = np.where(found >= 0, np.append(self.roots, 0.0)[found], 0.0)
-        chosen = self.directions[:, found]
-        explained = np.einsum("ri,rs,rj->sij", chosen, self._explained, chosen)
-        same = np.asarray(indices)[:, None] == np.asarray(indices)
-        prior = (self.vectors**2 @ self.values)[:, None, None] * same
-        return (prior - explained) * roots[:, None] * roots
+        roots = (np.asarray(indices)[:, None] == self.active) * self.roots
+        along = roots @ self.directions.T
+        explained = np.einsum("ir,rs,jr->sij", along, self._explained, along)
+        prior = (self.vectors**2 @ self.values)[:, None, None] * (roots @ roots.T)
+        return prior - explained
 
 
 KEPT_DIGITS = 1e-5
