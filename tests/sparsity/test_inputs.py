@@ -107,7 +107,7 @@ DATA = [
     (X, DATES, "datetime64"), (X, np.ma.masked_array(Y, Y > 1), "masked"),
     (X[:0], Y[:0], "0 sample"), (X[:0] + 0j, Y[:0], "is empty"), (X[:, :0], Y, "0 feature"),
     (X[0], Y, "1D array"), (X[:, 0] + 0j, Y, "must have two dimensions"),
-    (X, Y[:5], "inconsistent"), (X[:5] + 0j, Y, "X has 5 rows and y has 30"),
+    (X, Y[:5], "X has 30 rows and y has 5"), (X[:5] + 0j, Y, "X has 5 rows and y has 30"),
     (X * 1e80, Y, "largest absolute value"), (X, Y * 1e-80, "largest absolute value"),
     (X, 1e80j * Y, "too large or too small for float64"),
     (sp.csr_array(np.where(X > 2, np.nan, X) * np.nan), Y, "NaN"),

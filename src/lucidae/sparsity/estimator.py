@@ -38,7 +38,6 @@ from lucidae.iteration import Solution, Status, limited_blas, progress_bars
 from lucidae.iteration.progress import timed_fit
 from lucidae.sparsity.claims import AGAIN
 from lucidae.sparsity.covariances import (
-    checked_noise_cov,
     checked_spectrum,
     correlated_attributes,
     given_covariance,
@@ -91,7 +90,6 @@ from lucidae.sparsity.problem import (
     Units,
     dense_if_small,
     refuse_nothing_left,
-    validated_data,
     validated_pair,
 )
 from lucidae.sparsity.solve import SolverSettings, advice_on, check_suited, solve
@@ -503,10 +501,10 @@ class SparseVAE(CertifiedMixin, MultiOutputMixin, RegressorMixin, BaseEstimator)
         check_is_fitted(self)
         if not is_complex(np.asarray(to_numpy(self.coef_))):
             return float(super().score(X, real_array(y, "y"), sample_weight))
-        _, targets, weights = validated_data(self, X, y, sample_weight)
-        predicted = to_numpy(self.predict(X)).reshape(targets.shape)
-        weights = np.ones(targets.shape[0]) if weights is None else to_numpy(weights)
-        return determination(to_numpy(targets), predicted, weights)
+        data = SparseData.of(*validated_pair(self, X, y, reset=False), sample_weight, None)
+        predicted = to_numpy(self.predict(X)).reshape(data.y.shape)
+        weights = np.ones(len(data.y)) if data.weights is None else data.weights
+        return determination(data.y, predicted, weights)
 
     def posterior_covariance(self, indices: Any) -> Any:
         """Return the posterior covariance of the coefficients of some columns.
@@ -632,11 +630,10 @@ class SparseVAE(CertifiedMixin, MultiOutputMixin, RegressorMixin, BaseEstimator)
 
     def _other_data(self, X: Any, y: Any, sample_weight: Any, noise_cov: Any) -> SparseData:
         """Return checked data that are not those of the fit, with the noise that it learned."""
-        dictionary, targets, weights = validated_data(self, X, y, sample_weight)
-        cov = checked_noise_cov(noise_cov, dictionary, targets, weights)
-        if cov is None:
-            cov = self._state.learned_noise(dictionary.shape[0])
-        return SparseData(dictionary, targets, weights, cov)
+        data = SparseData.of(*validated_pair(self, X, y, reset=False), sample_weight, noise_cov)
+        if data.noise_cov is not None:
+            return data
+        return data._replace(noise_cov=self._state.learned_noise(len(data.y)))
 
     def _settings(self) -> dict[str, Any]:
         """Return the parameters on which the certificate depends: those of the fit."""

@@ -27,7 +27,6 @@ from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 import scipy.sparse
-from sklearn.utils.validation import check_X_y
 
 from lucidae.arrays import (
     Array,
@@ -51,19 +50,16 @@ from lucidae.arrays import (
     squared_norms,
     to_numpy,
 )
-from lucidae.base import check_columns, validated_rows
+from lucidae.base import validated_rows
 from lucidae.sparsity.prior import Groups, Matrices
 from lucidae.validation import (
     check_kind,
     check_row_count,
     check_rows,
     check_weights,
-    explained_refusals,
     has_complex,
-    in_given_precision,
     is_dask,
     numeric_columns,
-    real_array,
     unframed,
 )
 
@@ -690,12 +686,13 @@ LARGEST_WEIGHT = 1e150
 """Largest sum of weights, of which the energy is a multiple that must be finite."""
 
 
-def validated_pair(estimator: Any, X: Any, y: Any) -> tuple[Array, Array]:
-    """Return the dictionary X and the responses y that were passed to `fit`, checked.
+def validated_pair(estimator: Any, X: Any, y: Any, *, reset: bool = True) -> tuple[Array, Array]:
+    """Return the dictionary X and the responses y of an estimator, checked.
 
-    scikit-learn refuses complex numbers, so that they are checked without it. A sparse X becomes a
-    CSR array, or a dense array if it is small.
+    A sparse X becomes a CSR array, or a dense array if it is small.
     """
+    if y is None:
+        raise ValueError("SparseVAE requires y to be passed, but the target y is None.")
     for values, name in ((X, "X"), (y, "y")):
         if is_dask(values):
             raise ValueError(
@@ -705,30 +702,19 @@ def validated_pair(estimator: Any, X: Any, y: Any) -> tuple[Array, Array]:
     if scipy.sparse.issparse(y):
         raise ValueError("y is a sparse matrix, expected a dense array: give y.toarray().")
     X = check_kind(numeric_columns(X, "X"), "X")
-    given, y = y, check_kind(unframed(y, "y", accept_complex=True), "y")
+    y = check_kind(unframed(y, "y", accept_complex=True), "y")
     if scipy.sparse.issparse(X) and (X.dtype.kind == "c" or has_complex(y)):
         raise ValueError(
             "a sparse X was given with complex numbers in X or y, expected real numbers: give "
             "X.toarray() if it fits into memory."
         )
-    if has_complex(X) or has_complex(y) or (is_array(X) and not is_numpy(X)):
-        X = validated_rows(estimator, X, reset=True, accept_sparse=False, accept_complex=True)
-        y = y if is_array(y) else np.asarray(y)
-        flat = y.ndim == 1
-        targets = check_rows(y[:, None] if flat else y, name="y", accept_complex=True)
-        targets = as_double(targets) if is_numpy(targets) else targets
-        check_row_count(X, targets)
-        y = targets[:, 0] if flat else targets
-    else:
-        with explained_refusals(X=X, y=given):
-            rows, y = check_X_y(
-                X, y, estimator=estimator, dtype=(np.float64, np.float32), multi_output=True,
-                y_numeric=True, accept_sparse="csr",
-            )  # fmt: skip
-        check_columns(estimator, X, reset=True)
-        X = dense_if_small(in_given_precision(rows, X))
-        y = np.asarray(y, dtype=np.float64)
-        check_rows(y[:, None] if y.ndim == 1 else y, name="y")  # None became NaN
+    X = dense_if_small(validated_rows(estimator, X, reset=reset, accept_complex=True))
+    y = y if is_array(y) else np.asarray(y)
+    flat = y.ndim == 1
+    targets = check_rows(y[:, None] if flat else y, name="y", accept_complex=True)
+    targets = as_double(targets) if is_numpy(targets) else targets
+    check_row_count(X, targets)
+    y = targets[:, 0] if flat else targets
     refuse_extremes(X, "X")
     refuse_extremes(y if y.ndim == 2 else y[:, None], "y")
     return X, y
@@ -761,26 +747,6 @@ def refuse_nothing_left(rows: Any, given: Any) -> None:
         "y is zero (or constant, with fit_intercept=True), so that there is nothing to explain and "
         "no noise to learn. Give responses that vary."
     )
-
-
-def validated_data(
-    estimator: Any, X: Any, y: Any, sample_weight: Any
-) -> tuple[Array, Array, Array | None]:
-    """Return the checked dictionary, responses and weights of rows to certify, as float64."""
-    rows = dense_if_small(validated_rows(estimator, X, reset=False, accept_complex=True))
-    X = rows.astype(np.float64) if scipy.sparse.issparse(rows) else as_double(to_numpy(rows))
-    given = to_numpy(real_array(y, "y", accept_complex=True))
-    targets = check_rows(
-        given[:, None] if given.ndim == 1 else given, name="y", accept_complex=True
-    )
-    targets = as_double(targets)
-    check_row_count(X, targets)
-    refuse_extremes(X, "X")
-    refuse_extremes(targets, "y")
-    weights = validated_weights(
-        to_numpy(sample_weight) if is_array(sample_weight) else sample_weight, X, targets
-    )
-    return X, targets, weights
 
 
 def validated_weights(sample_weight: Any, X: Array, y: Array) -> Array | None:
