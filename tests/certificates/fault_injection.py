@@ -64,7 +64,7 @@ READING = {
     "rows_of",
     "to_numpy",
     "check_columns",
-    "validated_pair",
+    "validated_data",
     "validated_rows",
     "validated_weights",
 }

@@ -27,7 +27,7 @@ READ = ("verify", "claims", "theory", "snapshot")
 """Modules of the verifier, and the one that reads files."""
 
 CHECKS = (
-    "checked_noise_cov", "check_covariance", "validated_pair",
+    "checked_noise_cov", "check_covariance",
     "validated_data", "validated_weights", "_column_peaks", "dense_if_small", "checked_attributes",
     "_as_number", "_as_indices",
 )  # fmt: skip

@@ -90,7 +90,6 @@ from lucidae.sparsity.problem import (
     Units,
     dense_if_small,
     refuse_nothing_left,
-    validated_pair,
 )
 from lucidae.sparsity.solve import SolverSettings, advice_on, check_suited, solve
 from lucidae.sparsity.verify import HELD_OUT
@@ -361,17 +360,12 @@ class SparseVAE(CertifiedMixin, MultiOutputMixin, RegressorMixin, BaseEstimator)
         Responses that are all zero are refused, unless `zeros`.
         """
         # 1) Check data and parameters. NumPy solves the problem wherever the arrays are.
-        X, y = validated_pair(self, X, y)
-        objective = self._checked_objective(X.shape[1])
-        data = SparseData.of(X, y, sample_weight, noise_cov)
-        self._check_combination(data, objective, checked_noise(self.noise_variance))
-        with limited_blas(X.shape[0]):
-            # 2) The canonical problem, and how its noise variance is found.
+        data, posed = self._posed(X, y, sample_weight, noise_cov, zeros)
+        objective, n_columns = posed.objective, posed.problem.columns
+        with limited_blas(len(data.y)):
+            # 2) How the noise variance is found.
             wanted, spectrum = self.response_covariance, None
-            posed = PreparedProblem.of(data, objective, bool(self.fit_intercept), wanted is None)
-            if not zeros:
-                refuse_nothing_left(posed.rows, posed.given)
-            rule = noise_rule(self.noise_variance, objective, posed.rows.count, X.shape[1])
+            rule = noise_rule(self.noise_variance, objective, posed.rows.count, n_columns)
             if wanted is not None:
                 spectrum = checked_spectrum(
                     wanted, posed.rows, objective, self.posterior, self.solver
@@ -384,7 +378,7 @@ class SparseVAE(CertifiedMixin, MultiOutputMixin, RegressorMixin, BaseEstimator)
                 if rule == "cv_1se":
                     noise = held_out.one_standard_error()
                 elif rule == "auto":
-                    noise = held_out.with_misfit(posed.rows.count, X.shape[1])
+                    noise = held_out.with_misfit(posed.rows.count, n_columns)
                 trace = coarse_trace(posed.at(noise), objective, noise) if wanted is None else None
             else:
                 noise = FALLBACK * posed.rows.mean_square() if isinstance(rule, str) else rule
@@ -410,7 +404,7 @@ class SparseVAE(CertifiedMixin, MultiOutputMixin, RegressorMixin, BaseEstimator)
             else:
                 solution = solve(posed.at(noise), objective, settings, begin)
             # 5) The posterior of the coefficients and the fitted attributes.
-            state = self._fitted_state(solution, posed, data, reference_array(data.X), y.ndim == 1)
+            state = self._fitted_state(solution, posed, data, np.ndim(y) == 1)
             if error is not None:  # predictions have the noise that held-out rows have shown
                 state.noise_level *= error / state.results["noise_variance_"]
             if trace is not None:
@@ -419,9 +413,7 @@ class SparseVAE(CertifiedMixin, MultiOutputMixin, RegressorMixin, BaseEstimator)
             state.noise_rule = rule if isinstance(rule, str) else "given"
             state.parameters = {name: getattr(self, name) for name in CERTIFIED_PARAMETERS}
             state.parameters |= {
-                "groups": None
-                if self.groups is None
-                else Groups.of(self.groups, X.shape[1]).labels,
+                "groups": None if self.groups is None else Groups.of(self.groups, n_columns).labels,
                 "response_covariance": wanted
                 if isinstance(wanted, str)
                 else given_covariance(wanted),
@@ -501,7 +493,7 @@ class SparseVAE(CertifiedMixin, MultiOutputMixin, RegressorMixin, BaseEstimator)
         check_is_fitted(self)
         if not is_complex(np.asarray(to_numpy(self.coef_))):
             return float(super().score(X, real_array(y, "y"), sample_weight))
-        data = SparseData.of(*validated_pair(self, X, y, reset=False), sample_weight, None)
+        data = SparseData.of(self, X, y, sample_weight, None, reset=False)
         predicted = to_numpy(self.predict(X)).reshape(data.y.shape)
         weights = np.ones(len(data.y)) if data.weights is None else data.weights
         return determination(data.y, predicted, weights)
@@ -630,7 +622,7 @@ class SparseVAE(CertifiedMixin, MultiOutputMixin, RegressorMixin, BaseEstimator)
 
     def _other_data(self, X: Any, y: Any, sample_weight: Any, noise_cov: Any) -> SparseData:
         """Return checked data that are not those of the fit, with the noise that it learned."""
-        data = SparseData.of(*validated_pair(self, X, y, reset=False), sample_weight, noise_cov)
+        data = SparseData.of(self, X, y, sample_weight, noise_cov, reset=False)
         if data.noise_cov is not None:
             return data
         return data._replace(noise_cov=self._state.learned_noise(len(data.y)))
@@ -666,8 +658,16 @@ class SparseVAE(CertifiedMixin, MultiOutputMixin, RegressorMixin, BaseEstimator)
         check_suited(self.solver, objective)
         return objective
 
-    def _check_combination(self, data: SparseData, objective: Energy, rule: str | float) -> None:
-        """Raise a ValueError if arguments were given that do not work together."""
+    def _posed(
+        self, X: Any, y: Any, sample_weight: Any, noise_cov: Any, zeros: bool = False
+    ) -> tuple[SparseData, PreparedProblem]:
+        """Check data and parameters; return the data and their canonical problem.
+
+        Responses that are all zero are refused, unless `zeros`.
+        """
+        data = SparseData.of(self, X, y, sample_weight, noise_cov)
+        objective = self._checked_objective(data.X.shape[1])
+        rule = checked_noise(self.noise_variance)
         has_cov, correlated = data.noise_cov is not None, self.response_covariance is not None
         by_row, full = rule == "learn_diagonal", isinstance(objective, GroupCovariance)
         for name, used in (
@@ -688,6 +688,11 @@ class SparseVAE(CertifiedMixin, MultiOutputMixin, RegressorMixin, BaseEstimator)
         if by_row:
             weighted = data.weights is not None
             check_learnable_rows(objective, data.y.shape[1], weighted, has_cov)
+        with limited_blas(len(data.y)):
+            posed = PreparedProblem.of(data, objective, bool(self.fit_intercept), not correlated)
+        if not zeros:
+            refuse_nothing_left(posed.rows, posed.given)
+        return data, posed
 
     def _last_fit(self, posed: PreparedProblem) -> Array | None:
         """Return the relevances (or group covariances) of the last fit, normalised, to start at.
@@ -725,15 +730,10 @@ class SparseVAE(CertifiedMixin, MultiOutputMixin, RegressorMixin, BaseEstimator)
         return None
 
     def _fitted_state(
-        self,
-        solution: Solution[Any],
-        posed: PreparedProblem,
-        data: SparseData,
-        ref: Array,
-        single: bool,
+        self, solution: Solution[Any], posed: PreparedProblem, data: SparseData, single: bool
     ) -> SparseState:
-        """Return the fitted state, with arrays in the dtype of the array `ref`."""
-        rows, units = posed.rows, posed.units
+        """Return the fitted state, with arrays in the dtype of the dictionary."""
+        rows, units, ref = posed.rows, posed.units, reference_array(data.X)
         posterior: Any
         if self.response_covariance is not None:
             results, posterior, estimate = correlated_attributes(

@@ -11,7 +11,6 @@ import scipy.sparse
 
 from lucidae.arrays import (
     Array,
-    as_double,
     device,
     is_array,
     like,
@@ -36,7 +35,7 @@ from lucidae.sparsity.objectives import (
 )
 from lucidae.sparsity.posterior import Posterior, level_at_center
 from lucidae.sparsity.prior import Groups
-from lucidae.sparsity.problem import Problem, Rows, Units, distinct_rows, rows_of, validated_weights
+from lucidae.sparsity.problem import Problem, Rows, Units, distinct_rows, rows_of, validated_data
 from lucidae.sparsity.verify import HELD_OUT, EnergyKind, Fit, Sample, measure
 from lucidae.validation import real_array
 
@@ -73,13 +72,12 @@ class SparseData(NamedTuple):
     noise_cov: Any  # covariance of their noise, or its diagonal, given or learned; or None
 
     @classmethod
-    def of(cls, X: Any, y: Any, sample_weight: Any, noise_cov: Any) -> SparseData:
-        """Return validated X and y with checked weights and noise covariance, as NumPy arrays."""
-        y = y if y.ndim == 2 else y[:, None]
-        weights = validated_weights(sample_weight, X, y)
-        cov = checked_noise_cov(noise_cov, X, y, weights)
-        X = to_numpy(X) if is_array(X) else X
-        return cls(X, as_double(to_numpy(y)), None if weights is None else to_numpy(weights), cov)
+    def of(
+        cls, estimator: Any, X: Any, y: Any, sample_weight: Any, noise_cov: Any, reset: bool = True
+    ) -> SparseData:
+        """Return checked data as NumPy arrays; `reset` says that they are those of a fit."""
+        X, y, weights = validated_data(estimator, X, y, sample_weight, reset)
+        return cls(X, y, weights, checked_noise_cov(noise_cov, X, y, weights))
 
 
 class PreparedProblem(NamedTuple):

@@ -17,7 +17,7 @@ from lucidae.cards import card, table
 from lucidae.iteration import limited_blas
 from lucidae.iteration.progress import elapsed
 from lucidae.sparsity.estimator import SparseVAE
-from lucidae.sparsity.fitted import PreparedProblem, SparseData
+from lucidae.sparsity.fitted import PreparedProblem
 from lucidae.sparsity.noise import (
     PathTrace,
     column_powers,
@@ -28,7 +28,6 @@ from lucidae.sparsity.noise import (
 )
 from lucidae.sparsity.objectives import GroupCovariance, State, prior_in_units
 from lucidae.sparsity.posterior import significant_columns
-from lucidae.sparsity.problem import refuse_nothing_left, validated_pair
 from lucidae.sparsity.solve import SolverSettings, is_small, solve
 from lucidae.validation import check_choice, check_integer, check_number
 
@@ -431,16 +430,11 @@ def noise_path(
             "variance that you choose."
         )
     model = SparseVAE(cv=None if cv is False else cv, **settings)
-    dictionary, targets = validated_pair(model, X, y)
-    objective = model._checked_objective(dictionary.shape[1])
-    data = SparseData.of(dictionary, targets, sample_weight, noise_cov)
-    model._check_combination(data, objective, 1.0)
-    with elapsed("noise_path", model.verbose), limited_blas(dictionary.shape[0]):
-        posed = PreparedProblem.of(data, objective, bool(model.fit_intercept))
-        rows, problem = posed.rows, posed.problem
-        refuse_nothing_left(rows, posed.given)
+    data, posed = model._posed(X, y, sample_weight, noise_cov)
+    rows, problem = posed.rows, posed.problem
+    with elapsed("noise_path", model.verbose), limited_blas(len(data.y)):
         scale = rows.mean_square()
-        highest = scalar(posed.units.noise(problem.noise)) * entry_noise(problem, objective)
+        highest = scalar(posed.units.noise(problem.noise)) * entry_noise(problem, posed.objective)
         grid = _grid(noise_variances, max(highest, scale), LAST * scale)
         held_out = None
         if cv is not False:

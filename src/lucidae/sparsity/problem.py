@@ -40,7 +40,6 @@ from lucidae.arrays import (
     eye_like,
     is_array,
     is_complex,
-    is_numpy,
     like,
     machine_epsilon,
     namespace,
@@ -59,7 +58,6 @@ from lucidae.validation import (
     check_weights,
     has_complex,
     is_dask,
-    numeric_columns,
     unframed,
 )
 
@@ -686,8 +684,10 @@ LARGEST_WEIGHT = 1e150
 """Largest sum of weights, of which the energy is a multiple that must be finite."""
 
 
-def validated_pair(estimator: Any, X: Any, y: Any, *, reset: bool = True) -> tuple[Array, Array]:
-    """Return the dictionary X and the responses y of an estimator, checked.
+def validated_data(
+    estimator: Any, X: Any, y: Any, sample_weight: Any, reset: bool
+) -> tuple[Any, Any, Any]:
+    """Return checked dictionary, responses (d, n) and weights, or None, as NumPy arrays.
 
     A sparse X becomes a CSR array, or a dense array if it is small.
     """
@@ -701,7 +701,6 @@ def validated_pair(estimator: Any, X: Any, y: Any, *, reset: bool = True) -> tup
             )
     if scipy.sparse.issparse(y):
         raise ValueError("y is a sparse matrix, expected a dense array: give y.toarray().")
-    X = check_kind(numeric_columns(X, "X"), "X")
     y = check_kind(unframed(y, "y", accept_complex=True), "y")
     if scipy.sparse.issparse(X) and (X.dtype.kind == "c" or has_complex(y)):
         raise ValueError(
@@ -710,14 +709,13 @@ def validated_pair(estimator: Any, X: Any, y: Any, *, reset: bool = True) -> tup
         )
     X = dense_if_small(validated_rows(estimator, X, reset=reset, accept_complex=True))
     y = y if is_array(y) else np.asarray(y)
-    flat = y.ndim == 1
-    targets = check_rows(y[:, None] if flat else y, name="y", accept_complex=True)
-    targets = as_double(targets) if is_numpy(targets) else targets
-    check_row_count(X, targets)
-    y = targets[:, 0] if flat else targets
+    y = check_rows(y[:, None] if y.ndim == 1 else y, name="y", accept_complex=True)
+    check_row_count(X, y)
     refuse_extremes(X, "X")
-    refuse_extremes(y if y.ndim == 2 else y[:, None], "y")
-    return X, y
+    refuse_extremes(y, "y")
+    weights = validated_weights(sample_weight, X, y)
+    X = to_numpy(X) if is_array(X) else X
+    return X, as_double(to_numpy(y)), None if weights is None else to_numpy(weights)
 
 
 def refuse_zero_problem(number: int) -> None:
