@@ -59,7 +59,7 @@ from lucidae.sparsity.problem import (
     refuse_extremes,
     refuse_zero_problem,
     root_by_qr,
-    rounding_distance,
+    rounding_distances,
 )
 from lucidae.sparsity.solve import (
     BASIN,
@@ -372,7 +372,8 @@ def _solve_together(
     An update chooses a basin of attraction, and Newton steps find its minimum where the energy, the
     tolerance and the number of columns allow them.
     """
-    reachable = max(settings.tolerance, rounding_distance(problem))
+    errors = rounding_distances(problem.noise)
+    reachable = max(settings.tolerance, float(namespace(errors).max(errors)))
     large = problem.columns > NEWTON_COLUMNS * problem.rows
     marginal = objective.marginal
     rule = settings.method if settings.method in objective.rules else "mm"

@@ -46,7 +46,7 @@ from lucidae.sparsity.problem import (
     covariance,
     norms_after,
     refuse_extremes,
-    rounding_distance,
+    rounding_distances,
 )
 from lucidae.sparsity.solve import SolverSettings, iterated
 from lucidae.sparsity.working_set import POLISHED, polish_relevances
@@ -500,7 +500,7 @@ def solve_correlated(
     settings: SolverSettings, start: Any = None,
 ) -> Solution[CorrelatedState]:  # fmt: skip
     """Minimise the energy over the relevances, and over ρ and γ if they are learned."""
-    reachable, count = max(settings.tolerance, rounding_distance(problem)), 0
+    reachable, count = max(settings.tolerance, scalar(rounding_distances(problem.noise))), 0
 
     def step(state: CorrelatedState) -> CorrelatedState:
         nonlocal count

@@ -46,7 +46,7 @@ from lucidae.sparsity.solve import (
     is_small,
     iterated,
     lifted,
-    repeat_update,
+    minimised,
     solve,
     sweep,
 )
@@ -247,7 +247,7 @@ def _coarse(
     begin = lifted(problem, objective, None if exact else start)
     rule, limit = ("mackay", FEW_STEPS) if exact else ("mm", 100)
     settings = SolverSettings(tolerance=COARSE, limit=limit)
-    point = repeat_update(begin, rule, settings).value
+    point = iterated(lambda at: at.updated(rule), begin, settings, problem.rows).value
     return point.state, point.parameters
 
 
@@ -473,10 +473,10 @@ def learn_levels(
         distance = max(solution.distance, *changes)
         return Learning(solution, levels, distance, energy(solution.value))
 
-    def step(last: Learning) -> Learning:
-        return after(solved(last.following, last.solution.value))
-
-    learned = iterated(step, after(solved(first, None)), settings, size)
+    learned = iterated(
+        lambda last: after(solved(last.following, last.solution.value)),
+        after(solved(first, None)), settings, size,
+    )  # fmt: skip
     return replace(learned, value=learned.value.solution.value)
 
 
@@ -493,13 +493,14 @@ def learn_noise(
 ) -> Solution[State]:
     """Minimise the energy over the relevances, in alternation with EM steps of γ."""
     method = "coordinate" if objective.exact_coordinates else "mm"
-    again = replace(settings, method=method, limit=WARM_STEPS, callbacks=())
+    again = replace(settings, limit=WARM_STEPS, callbacks=())
 
     def solved(levels: list[float], last: State | None) -> Solution[State]:
         at = problem.with_noise(levels[0])
         if last is None:
             return solve(at, objective, settings, start)
-        return solve(at, objective, again, objective.parameters(last))
+        found = minimised(at, objective, again, objective.parameters(last), method)
+        return replace(found, value=found.value.state)
 
     first = [scalar(first_noise(problem))]
     return learn_levels(

@@ -459,21 +459,16 @@ class Energy(ABC):
         Whether the posterior has a variance, so that the noise variance can be learned.
     needs_curvature : bool
         Whether `update` or `violation` depend on the field `curvature` of the state.
+    exact_coordinates : bool
+        Whether the minimum of the energy in one relevance, which a group of columns may share, can
+        be found exactly, with all others fixed (Wipf 2023, Theorem 4.4).
     """
 
     groups: Groups | None = None
     rules: ClassVar[tuple[str, ...]] = ("mm",)
     has_posterior: ClassVar[bool] = False
     needs_curvature: ClassVar[bool] = True
-
-    @property
-    def exact_coordinates(self) -> bool:
-        """Whether the minimum of the energy (loss) in one relevance can be found exactly.
-
-        All other relevances are fixed (Wipf 2023, Theorem 4.4). The relevance of a column is the
-        prior variance of its coefficients. It may be shared by a group of columns.
-        """
-        return False
+    exact_coordinates: ClassVar[bool] = False
 
     @property
     def marginal(self) -> Marginal | None:
@@ -588,11 +583,7 @@ class FullCovariance(Marginal):
     """tr(XXᵀΣ⁻¹) + n log|Σ|: the VAE with a full posterior covariance (Wipf 2023, eq. 18)."""
 
     rules: ClassVar[tuple[str, ...]] = tuple(UPDATES)
-
-    @property
-    def exact_coordinates(self) -> bool:
-        """True: each relevance has an exact minimiser (Wipf 2023, Theorem 4.4)."""
-        return True
+    exact_coordinates: ClassVar[bool] = True
 
     def update(self, rule: str = "mm") -> Callable[[State], Array]:
         """Return the update rule "em", "mm" or "mackay": a function from a state to relevances."""

@@ -414,11 +414,6 @@ def root_by_qr(tall: Array, noise: Any) -> tuple[Array, Array]:
     return adjoint(upper), basis[..., : tall.shape[-2], :] * signs[..., None, :]
 
 
-def rounding_distance(problem: Problem) -> float:
-    """Return the largest of `rounding_distances`."""
-    return float(namespace(problem.noise).max(rounding_distances(problem.noise)))
-
-
 def rounding_distances(noise: Array) -> Array:
     """Return the distance to optimality that rounding allows: of the order of cond(Σ), 1/γ."""
     xp = namespace(noise)

@@ -77,7 +77,6 @@ from lucidae.sparsity.problem import (
     columns_in_order,
     dense_columns,
     group_grams,
-    rounding_distance,
     rounding_distances,
 )
 
@@ -171,7 +170,7 @@ class Point:
     @property
     def rounding(self) -> float:
         """Distance to optimality that rounding allows."""
-        return max(rounding_distance(problem) for problem in self.problems)
+        return max(scalar(rounding_distances(problem.noise)) for problem in self.problems)
 
     def moved(self, parameters: Any, noise: Any = None) -> Self:
         """Return the point at other parameters, and at another noise variance if one is given."""
