@@ -58,6 +58,8 @@ from lucidae.sparsity.noise import (
     check_learnable_rows,
     checked_noise,
     coarse_trace,
+    column_powers,
+    explained_share,
     first_noise,
     held_out_errors,
     learn_noise,
@@ -404,12 +406,14 @@ class SparseVAE(CertifiedMixin, MultiOutputMixin, RegressorMixin, BaseEstimator)
             else:
                 solution = solve(posed.at(noise), objective, settings, begin)
             # 5) The posterior of the coefficients and the fitted attributes.
-            state = self._fitted_state(solution, posed, data, np.ndim(y) == 1)
+            single = (y.ndim if hasattr(y, "ndim") else np.asarray(y).ndim) == 1
+            state = self._fitted_state(solution, posed, data, single)
             if error is not None:  # predictions have the noise that held-out rows have shown
                 state.noise_level *= error / state.results["noise_variance_"]
             if trace is not None:
-                level = state.results["noise_variance_"]
-                state.stability = trace.stability(level, solution.value, objective)
+                level, found = state.results["noise_variance_"], solution.value
+                powers = column_powers(found, objective)
+                state.stability = trace.stability(level, powers, explained_share(found))
             state.noise_rule = rule if isinstance(rule, str) else "given"
             state.parameters = {name: getattr(self, name) for name in CERTIFIED_PARAMETERS}
             state.parameters |= {

@@ -367,9 +367,8 @@ class PathTrace(NamedTuple):
     powers: Any
     explained: Any
 
-    def stability(self, noise: float, state: State, objective: Energy) -> dict[str, Any]:
-        """Return how much columns in use change along the path around a chosen fit."""
-        powers, explained = column_powers(state, objective), explained_share(state)
+    def stability(self, noise: float, powers: Any, explained: float) -> dict[str, Any]:
+        """Return how much columns in use change along the path around a chosen noise variance."""
         compared = (self.noise >= 0.25 * noise) & (self.explained >= EXPLAINED * explained)
         rows = np.flatnonzero(compared & self.powers.any(axis=1))
         ratio, strongest = self.noise[rows] / noise, self.powers[rows].argmax(axis=1)
