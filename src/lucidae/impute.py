@@ -77,6 +77,7 @@ class ImputerState(FittedState):
     # `n_components` is not "cv"
     ranks: Floats | None = None
     errors: Floats | None = None
+    judged: Floats | None = None  # the columns of the model, until its certificate was computed
 
     @property
     def varying(self) -> Floats:
@@ -123,9 +124,9 @@ class ImputerState(FittedState):
         return found
 
     def compute_certificate(self, title: str) -> Certificate:
-        """Return the certificate of the model, if there is one."""
+        """Return the certificate of the model, if there is one, on the columns `judged`."""
         if self.linear is not None:
-            return replace(self.linear.certificate(title), title=title)
+            return replace(self.linear.certify_observed(self.judged, None, title), title=title)
         why = "Missing entries are replaced by the mean of their column, without a model."
         return Certificate(title, (does_not_apply("likelihood", "", "", why),))
 
@@ -275,7 +276,9 @@ class LowRankImputer(CertifiedMixin, TransformerMixin, BaseEstimator):
             model.set_params(n_components=best or None)
         if modelled:
             state.linear = model.fit(Z)._state
-        state.certificate(type(self).__name__)  # the rows are not stored
+        state.judged = _judged_columns(X, state, self.standardize)
+        state.certificate(type(self).__name__)
+        state.judged = None
         self._state = state
         return self
 
@@ -354,7 +357,8 @@ class LowRankImputer(CertifiedMixin, TransformerMixin, BaseEstimator):
         rows, linear = self._rows(X, reset=False), self._state.linear
         if linear is None:
             return self.certificate_
-        return linear.certify_observed(self._state.standardized(rows), None, type(self).__name__)
+        columns = _judged_columns(rows, self._state, self.standardize)
+        return linear.certify_observed(columns, None, type(self).__name__)
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
@@ -382,6 +386,16 @@ def _summary(X: Floats, standardize: bool) -> ImputerState:
     scale = np.where(np.isnan(center), np.nan, np.where(constant, 0.0, spread))
     gaps = (~seen).any(axis=0).astype(int)
     return ImputerState(center, scale, gaps, np.empty(0, dtype=X.dtype))
+
+
+def _judged_columns(X: Floats, state: ImputerState, standardize: bool) -> Floats:
+    """Return the varying columns of rows X (n, m), centred and scaled as a certificate needs them.
+
+    Means and deviations are computed anew, so that wrong ones of the fit are noticed.
+    """
+    Z = X[:, state.varying].astype(float)
+    Z = Z - np.nanmean(Z, axis=0)
+    return Z / np.nanstd(Z, axis=0) if standardize else Z
 
 
 def _held_out_errors(Z: Floats, training: DescentSettings) -> tuple[Floats, Floats]:

@@ -13,7 +13,7 @@ from sklearn.utils.estimator_checks import parametrize_with_checks
 
 from extras import require
 from linear.observed_likelihood import make_incomplete
-from lucidae import LinearAutoencoder, certify, load, save
+from lucidae import LinearAutoencoder, certify, impute, load, save
 from lucidae.impute import LowRankImputer
 
 
@@ -230,6 +230,33 @@ def test_certificates_of_other_rows_fail():
     imputer = LowRankImputer(2).fit(X)
     assert certify(imputer, X).holds
     assert certify(imputer, X[:60]).holds is False
+
+
+@pytest.mark.parametrize("standardize", [True, False])
+def test_a_column_in_a_wrong_unit_is_noticed_wherever_it_came_from(monkeypatch, standardize):
+    X, _ = table()
+    plain = LowRankImputer(2, standardize=standardize).fit(X)
+    assert plain.certificate_.holds
+    state = type(plain._state)
+
+    def in_wrong_unit(self, X):
+        return standardized(self, X) * np.where(self.varying == 1, 3.0, 1.0)
+
+    standardized = state.standardized
+    with monkeypatch.context() as patch:
+        patch.setattr(state, "standardized", in_wrong_unit)
+        wrong = LowRankImputer(2, standardize=standardize).fit(X)
+    assert wrong.certificate_.holds is False
+    assert certify(wrong, X).holds is False
+    summary = impute._summary
+
+    def wrong_means(X, standardize):
+        found = summary(X, standardize)
+        found.center[1] += 0.5 * np.nanstd(X[:, 1])
+        return found
+
+    monkeypatch.setattr(impute, "_summary", wrong_means)
+    assert LowRankImputer(2, standardize=standardize).fit(X).certificate_.holds is False
 
 
 def test_a_fit_without_a_maximum_warns_and_is_undecided():
