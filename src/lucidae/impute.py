@@ -395,7 +395,7 @@ def _judged_columns(X: Floats, state: ImputerState, standardize: bool) -> Floats
     """
     Z = X[:, state.varying].astype(float)
     Z = Z - np.nanmean(Z, axis=0)
-    return Z / np.nanstd(Z, axis=0) if standardize else Z
+    return np.asarray(Z / np.nanstd(Z, axis=0) if standardize else Z)
 
 
 def _held_out_errors(Z: Floats, training: DescentSettings) -> tuple[Floats, Floats]:
