@@ -238,10 +238,10 @@ class DropoutAutoencoder(
         return self._fit_blocks(batches, None, sample_weight, start)
 
     def _state_of_blocks(self, data: Any, start: SecondMoment | None, verbose: bool | str) -> Any:
-        passed = read_passed(data, pairs=False, start=start, verbose=verbose)
+        passed = read_passed(data, start, verbose=verbose)
         moment = passed.moment
         state = self._unsolved(moment, data.rows.reference)
-        state.sketch = passed.sketch
+        state.sketch, state.scales = passed.sketch, passed.scales
         if data.repeatable and start is None:
             state.solve(BlockRows(Passes(data, verbose), moment))
         return state

@@ -43,7 +43,6 @@ from lucidae.dropout.verify import (
     measure,
 )
 from lucidae.dropout.verify_completion import CompletionFigures
-from lucidae.moments import SecondMoment
 from lucidae.rows.kinds import aligned_blocks, in_memory
 from lucidae.rows.passes import Passes, load_rows
 from lucidae.validation import check_flag, check_number, check_rows, check_weights
@@ -528,7 +527,7 @@ def given_rows(X: Any, Y: Any, sample_weight: Any, *, centered: bool) -> JudgedR
         blocks = aligned_blocks(X, Y, sample_weight, with_targets=Y is not None)
         small = load_rows(blocks)
         if small is None:
-            passed = read_passed(blocks, pairs=Y is not None, verbose=False)
+            passed = read_passed(blocks, verbose=False)
             m = None if Y is None else blocks.rows.n_features
             again = RereadRows(Passes(blocks, False), passed.moment.n_features)
             return tested_rows(passed, again if blocks.repeatable else None, m, centered)
@@ -557,8 +556,8 @@ def judged_rows(
     scales = column_scales(X, Y, centered=centered)
     sketch = sketch_pairs(X, Y, weights, scales)
     if tested:
-        moment = SecondMoment.of(X, weights) if Y is None else joint_moment(X, Y, weights)
-        return tested_rows(Passed(moment, sketch, scales), rows, m, centered)
+        passed = Passed(joint_moment(X, Y, weights), sketch, scales)
+        return tested_rows(passed, rows, m, centered)
     data = Data.of_rows(rows, sketch.mean * scales, scales)
     data = replace(data, peaks=sketch.shares)
     return JudgedRows(data.refactored() or data if n * p <= SMALL_ROWS else data, m, centered)

@@ -44,6 +44,7 @@ from lucidae.dropout.problem import (
     DropoutObjective,
     LinearProblem,
     Passed,
+    PassedLeaf,
     Weights,
     Whitened,
     host,
@@ -202,14 +203,14 @@ def train(
         given_rate = settings["learning_rate"] != "auto"
         hint = " Use learning_rate='auto', or a smaller learning rate." if given_rate else ""
         warn_user(solution.advice + hint, ConvergenceWarning)
-    runs = solution.value
-    weights = Weights(runs.left[0, :, :], runs.right[0, :, :])
+    left, right = solution.value.left[0, :, :], solution.value.right[0, :, :]
     problem = LinearProblem(M, None, white.floor + scalar(squared_norm(M)))
-    value = float(DropoutObjective(problem, strength).value(weights))
+    value = float(DropoutObjective(problem, strength).value(Weights(left, right)))
+    weights = Weights(left, right if white.lift is None else white.lift @ right)
     optimum = assemble(white, strength, width)
     # scikit-learn requires n_iter_ ≥ 1, also if the start was optimal.
     ended = max(solution.n_iter, 1), solution.status, solution.history
-    return TrainedNetwork(white.raise_weights(weights), optimum, *ended), value
+    return TrainedNetwork(weights, optimum, *ended), value
 
 
 def allowed_gap(tol: float, iterates: bool) -> float:
@@ -476,17 +477,12 @@ class NetworkState(WeightsState):
     ) -> None:
         """Make the sketch with which the certificate tests the moment of the rows.
 
-        `before` is the sketch of earlier rows. Rows with targets are divided by `scales`.
+        `before` is the sketch of earlier rows. The rows are divided by `scales`.
         """
-        if not isinstance(self.moment, SecondMoment):
-            return
-        if Y is None:
-            before = before or Sketch.empty(self.moment.n_features)
-            self.sketch = before.update(X, sample_weight)
-            return
-        if self.scales is None:
-            self.scales = column_scales(X, Y, centered=self.centered)
-        self.sketch = sketch_pairs(X, Y, sample_weight, self.scales, before)
+        if isinstance(self.moment, SecondMoment):
+            if self.scales is None:
+                self.scales = column_scales(X, Y, centered=self.centered)
+            self.sketch = sketch_pairs(X, Y, sample_weight, self.scales, before)
 
     def sketch_referred(self) -> None:
         """Make the sketch of the rows that are referred to, unless there is one or they changed."""
@@ -548,7 +544,6 @@ class NetworkMixin(CertifiedMixin):
     verbose: bool | str = "auto"
     fit: Any
     _state_of_blocks: Any
-    _block_moment: Any = None  # function that returns the moment of one block, as in `load_rows`
 
     @property
     def certificate_(self) -> Certificate:
@@ -618,7 +613,7 @@ class NetworkMixin(CertifiedMixin):
         data = aligned_blocks(batches, y, sample_weight, **kind)
         small = None
         if start is None:
-            small = load_rows(data, self._block_moment, verbose=self.verbose)
+            small = load_rows(data, PassedLeaf(), verbose=self.verbose)
         if small is not None:
             self.fit(small.rows, small.targets, small.weights)
             return self

@@ -433,26 +433,6 @@ GRAM_CONDITION = 1e4
 matrix of the rows is decomposed instead of the rows; the relative error is then about 1e-12."""
 
 
-def ridged(problem: LinearProblem, penalty: float) -> LinearProblem:
-    """Return second moments whose loss contains the ridge penalty ρ‖UVᵀ‖².
-
-    ρ‖B‖² is the squared error of coefficients B on the additional inputs √ρ e₁, √ρ e₂, … with the
-    outputs zero. C becomes C + ρI, and E[yxᵀ] does not change, so that everything known about least
-    squares and dropout holds for the new problem: with dropout the units are dropped for these
-    inputs too. Constant inputs have zero coefficients in any case and get no additional row.
-    """
-    if penalty == 0.0:
-        return problem
-    assert problem.inputs is not None, "rows were given"
-    varies = namespace(problem.cross).astype(diagonal(problem.inputs) > 0, problem.cross.dtype)
-    root, size = problem.root, problem.inputs.shape[0]
-    if root is not None:
-        added = eye_like(root.shape[1], root)[:size, :] * (penalty**0.5 * varies)[:, None]
-        root = stacked(root, added)
-    inputs = add_diagonal(problem.inputs, penalty * varies)
-    return replace(problem, inputs=inputs, root=root)
-
-
 @dataclass(frozen=True, slots=True, eq=False)
 class Whitened:
     """A problem for white inputs x', and the map from weights for x' to weights for x."""
@@ -461,17 +441,14 @@ class Whitened:
     lift: Array | RowLift | None  # (d2, q): whitening matrix B, V = BV'; None if x is white already
     floor: float  # E‖y‖² − ‖M‖², the loss of least squares
 
-    def raise_weights(self, weights: Weights) -> Weights:
-        """Return weights for white inputs as weights for the original inputs."""
-        if self.lift is None:
-            return weights
-        return Weights(weights.left, self.lift @ weights.right)
-
 
 def whiten(problem: LinearProblem | WideRows, ridge: float = 0.0) -> Whitened:
     """Return a problem with its inputs transformed so that their second moment is the identity.
 
-    It contains the `ridge` penalty on the mean squared error.
+    Its loss contains the `ridge` penalty ρ‖UVᵀ‖². ρ‖B‖² is the squared error of coefficients B on
+    the additional inputs √ρ e₁, √ρ e₂, … with the outputs zero. C becomes C + ρI, and E[yxᵀ] does
+    not change, so that everything known about least squares and dropout holds for the new problem:
+    with dropout the units are dropped for these inputs too.
 
     An entry cᵢⱼ of C has an error of the order ε√(cᵢᵢcⱼⱼ). For inputs that are divided by their
     standard deviations D all errors have the same size, so that an input of small scale is as
@@ -480,16 +457,21 @@ def whiten(problem: LinearProblem | WideRows, ridge: float = 0.0) -> Whitened:
     """
     if isinstance(problem, WideRows):
         return problem.whiten(ridge)
-    problem = ridged(problem, ridge)
-    if problem.inputs is None:
+    inputs, root = problem.inputs, problem.root
+    if inputs is None:
         return Whitened(problem.cross, None, 0.0)
-    squares, root, size = diagonal(problem.inputs), problem.root, problem.inputs.shape[0]
-    xp, varies = namespace(squares), squares > 0
+    xp, size, varies = namespace(inputs), inputs.shape[0], diagonal(inputs) > 0
+    if ridge > 0.0:  # constant inputs have zero coefficients in any case
+        added = ridge * xp.astype(varies, inputs.dtype)
+        inputs = add_diagonal(inputs, added)
+        if root is not None:
+            root = stacked(root, eye_like(root.shape[1], root)[:size, :] * xp.sqrt(added)[:, None])
+    squares = diagonal(inputs)
     deviations = where_set(xp.sqrt(xp.clip(squares, 0.0, None)), ~varies, 1.0)
     noise = RANGE_FACTOR * size * machine_epsilon(squares)
     # 1) C = D W S² Wᵀ D, from C itself or from the factor F_x = P S Wᵀ D of the rows
     if root is None:
-        variances, W = eigh_descending(problem.inputs / (deviations[:, None] * deviations))
+        variances, W = eigh_descending(inputs / (deviations[:, None] * deviations))
         scales, noise = xp.sqrt(xp.clip(variances, 0.0, None)), noise**0.5
     else:
         P, scales, Wt = svd_thin(root[:, :size] / deviations)
@@ -558,10 +540,11 @@ def is_ill_conditioned(problem: LinearProblem) -> bool:
     return not scalar(variances[0]) * CONDITION >= scalar(variances[-1])
 
 
-def joint_moment(X: Any, Y: Any, weights: Array | None = None) -> SecondMoment:
-    """Return the second moment of the rows of [X | Y]; a sparse X stays sparse."""
-    Y, moment = as_columns(Y), None
-    _refuse_overflow(Y)
+def joint_moment(X: Any, Y: Array | None, weights: Array | None = None) -> SecondMoment:
+    """Return the second moment of the rows of [X | Y], or of X; a sparse X stays sparse."""
+    if Y is None:
+        return SecondMoment.of(X, weights)
+    moment = None
     for start in range(0, X.shape[0], BLOCK_ROWS):
         rows = slice(start, start + BLOCK_ROWS)
         part = None if weights is None else weights[rows]
@@ -810,18 +793,16 @@ class Passed(NamedTuple):
 class PassedLeaf:
     """Function that returns what remains of a block of rows.
 
-    The units of the columns of rows with targets are those of the first block, unless the blocks
-    are summarised in parallel: sketches in different units cannot be joined.
+    The units of the columns are those of the first block, unless the blocks are summarised in
+    parallel: sketches in different units cannot be joined.
     """
 
-    pairs: bool  # whether the rows have targets
     scales: Any = None
 
     def __call__(self, rows: Any, targets: Any, weights: Any) -> Passed:
         """Return the moment and the sketch of one block."""
-        if not self.pairs:
-            return Passed(SecondMoment.of(rows, weights), Sketch.of(rows, weights), None)
-        targets = as_columns(targets)
+        if targets is not None:
+            _refuse_overflow(targets)
         if self.scales is None:
             self.scales = column_scales(rows, targets)
         sketch = sketch_pairs(rows, targets, weights, self.scales)
@@ -829,17 +810,13 @@ class PassedLeaf:
 
 
 def read_passed(
-    data: AlignedBlocks,
-    *,
-    pairs: bool,
-    start: SecondMoment | None = None,
-    verbose: bool | str = "auto",
+    data: AlignedBlocks, start: SecondMoment | None = None, *, verbose: bool | str
 ) -> Passed:
     """Return the second moment of data that are read in blocks, and the sketch of their rows."""
-    scales = None
-    if pairs and hasattr(data, "fold") and data.targets is not None:
-        scales = np.ones(data.rows.n_features + data.targets.n_features)
-    leaf = PassedLeaf(pairs, scales)
+    leaf = PassedLeaf()
+    if hasattr(data, "fold"):  # in parallel
+        n_targets = 0 if data.targets is None else data.targets.n_features
+        leaf = PassedLeaf(np.ones(data.rows.n_features + n_targets))
     before = None if start is None else Passed(start, None, None)
     found: Passed | None = fold(data, leaf, Passed.merge, start=before, verbose=verbose)
     if found is None:

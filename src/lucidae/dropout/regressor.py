@@ -246,7 +246,6 @@ class DropoutRegressor(NetworkMixin, MultiOutputMixin, RegressorMixin, BaseEstim
     cv_results_ = Fitted()
 
     _state: NetworkState
-    _block_moment = staticmethod(joint_moment)
 
     def __init__(
         self,
@@ -388,7 +387,7 @@ class DropoutRegressor(NetworkMixin, MultiOutputMixin, RegressorMixin, BaseEstim
 
     def _state_of_blocks(self, data: Any, start: SecondMoment | None, verbose: bool | str) -> Any:
         centered = check_flag(self.fit_intercept, "fit_intercept")
-        passed = read_passed(data, pairs=True, start=start, verbose=verbose)
+        passed = read_passed(data, start, verbose=verbose)
         moment = passed.moment
         network = self._network(moment.n_features - self.n_features_in_)
         state = self._unsolved(moment, *network, data.flat_targets, data.rows.reference)

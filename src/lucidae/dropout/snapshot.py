@@ -29,6 +29,8 @@ __all__ = ["SNAPSHOTS"]
 def _made(row_objective: Any = None, judged: Any = None, **fields: Any) -> Any:
     """Return a fitted state; `row_objective` and `judged` are those of earlier versions."""
     del row_objective
+    if fields.get("sketch") is not None and fields.get("scales") is None:  # of an autoencoder
+        fields["scales"] = np.ones(fields["moment"].n_features)
     state = NetworkState(**fields)
     state._certificate = judged
     trained = state.trained

@@ -188,8 +188,9 @@ def assemble(
             xp.concat([part, zeros_like_shape((part.shape[0], width - rank), part)], axis=1)
             for part in (left, right * values[:rank])
         )
+    left, right = factors
     return ExactSolution(
-        white.raise_weights(Weights(*factors)),
+        Weights(left, right if white.lift is None else white.lift @ right),
         rank,
         threshold,
         values[:width],
