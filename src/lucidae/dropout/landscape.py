@@ -32,18 +32,6 @@ from lucidae.dropout.solvers import equalized_factors, solve_tied
 from lucidae.dropout.theory import rank_tolerance
 from lucidae.validation import check_integer, check_number, check_rows
 
-__all__ = [
-    "Classification",
-    "CriticalPoint",
-    "Kind",
-    "Surface",
-    "classify",
-    "equalized_critical_points",
-    "scalar_surface",
-    "smallest_curvature",
-    "tied_objective",
-]
-
 Matrix = np.ndarray[Any, Any]
 
 MOST_POINTS = 100_000

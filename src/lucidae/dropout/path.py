@@ -53,18 +53,6 @@ from lucidae.validation import (
     pair_of_rows,
 )
 
-__all__ = [
-    "GRID",
-    "SELECTIONS",
-    "CrossValidation",
-    "RankPath",
-    "RegularizationPath",
-    "checked_splits",
-    "cross_validate",
-    "rank_path",
-    "regularization_path",
-]
-
 Vector = np.ndarray[Any, Any]
 
 GRID = np.concatenate([[0.0], np.geomspace(1e-4, 1e4, 161)])

@@ -30,8 +30,6 @@ from lucidae.dropout.theory import checked_dropout, checked_rate
 from lucidae.iteration import Below, Solution, iterate
 from lucidae.validation import check_choice, check_integer
 
-__all__ = ["SCHEDULES", "DropoutStep", "GaussianSource", "Runs", "SampleSource", "descend"]
-
 Rng = np.random.RandomState
 Schedule = Callable[[Array, int], Array]
 

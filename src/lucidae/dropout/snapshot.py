@@ -23,8 +23,6 @@ from lucidae.models import (
     with_size,
 )
 
-__all__ = ["SNAPSHOTS"]
-
 
 def _made(row_objective: Any = None, judged: Any = None, **fields: Any) -> Any:
     """Return a fitted state; `row_objective` and `judged` are those of earlier versions."""

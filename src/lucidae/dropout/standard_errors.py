@@ -31,8 +31,6 @@ from lucidae.dropout.solvers import TIE
 from lucidae.dropout.theory import shrink
 from lucidae.validation import warn_user
 
-__all__ = ["FittedValueErrors", "fitted_value_errors", "noise_covariance"]
-
 Matrix = np.ndarray[Any, Any]
 
 SEPARATED = 3.0

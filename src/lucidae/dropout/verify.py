@@ -233,13 +233,12 @@ class RowFactor(NamedTuple):
 
 
 class White(NamedTuple):
-    """The problem for white inputs, in units of order one, with bounds on its errors."""
+    """The problem for white inputs, with bounds on its errors."""
 
     target: Matrix  # (d, q): M
     left: Matrix  # (d, r): U
     inner: Matrix  # (q, r): V'
     energy: float  # E‖y‖²
-    unit: float  # unit of the outputs
     floor: float = 0.0
     blur: float = 0.0  # bound on the error of M, in Frobenius norm
     tilt: float | None = None  # the same in spectral norm, if it is smaller
@@ -254,7 +253,7 @@ class White(NamedTuple):
     dropped: int = 0  # number of directions in which the inputs count as constant
     outside: Ball = Ball(0.0)  # norm of the part of V outside of the range of C, relative to V
     residual: Matrix | None = None  # (d, d): second moment of the residuals of least squares
-    # A, R and U with the loss ‖A − U(RU)ᵀ‖² + λΣ‖uᵢ‖²‖Ruᵢ‖² of tied weights, in units of order one
+    # A, R and U with the loss ‖A − U(RU)ᵀ‖² + λΣ‖uᵢ‖²‖Ruᵢ‖² of tied weights
     tied: tuple[Matrix, Matrix, Matrix] | None = None
     known: bool = True  # whether the minimum is: not for tied weights and correlated inputs
     rows: JudgedRows | None = None
@@ -297,11 +296,6 @@ def _nonzero(sizes: Matrix) -> Matrix:
     return np.where(sizes > 0, sizes, 1.0)
 
 
-def _unit(size: float) -> float:
-    """Return the power of four that is nearest to a positive number; 1 for zero."""
-    return 4.0 ** round(math.log(size, 4.0)) if size > 0 else 1.0
-
-
 def _of_factor(subject: JudgedRows, factor: RowFactor, judged: Judged) -> White:
     """Return the problem for white inputs, from a factor of the rows and a bound on its error."""
     if judged.tied:
@@ -309,12 +303,9 @@ def _of_factor(subject: JudgedRows, factor: RowFactor, judged: Judged) -> White:
     m, autoencoder, inputs = len(judged.right), factor.outputs is None, factor.inputs
     outputs = inputs if factor.outputs is None else factor.outputs
     # 1) What needs no inverse: the loss, which is a norm of F times `scope`, a norm of the weights.
-    energy = float((outputs**2).sum())
-    unit = _unit(math.sqrt(energy))
-    size, scale, outputs = math.sqrt(energy) / unit, math.sqrt(unit), outputs / unit
-    left, V = judged.left / scale, judged.right / scale
+    energy, left, V = float((outputs**2).sum()), judged.left, judged.right
     units, beside = factor.units[:m], factor.units if autoencoder else factor.units[m:]
-    scaled, spread = units[:, None] * V, float(np.linalg.norm(beside)) / unit
+    scaled, spread = units[:, None] * V, float(np.linalg.norm(beside))
     lengths = np.linalg.norm(scaled, axis=0)
     # ‖UVᵀ‖² is far smaller than (Σ ‖uᵢ‖‖vᵢ‖)² if units of very different directions are equalized.
     reach = float(((left.T @ left) * (scaled.T @ scaled)).sum())
@@ -324,12 +315,11 @@ def _of_factor(subject: JudgedRows, factor: RowFactor, judged: Judged) -> White:
     scope = math.hypot(spread + math.sqrt(max(reach, 0.0)), dropped_out)
     doubt = factor.error * (scope**2 if factor.squared else scope)
     found = White(
-        outputs.T, left, inputs @ V, size**2, unit,
-        doubt=doubt, squared=factor.squared, rows=subject,
+        outputs.T, left, inputs @ V, energy, doubt=doubt, squared=factor.squared, rows=subject
     )  # fmt: skip
     if autoencoder:
         error = math.sqrt(factor.error) if factor.squared else factor.error
-        tilt = error * float(units.max(initial=0.0)) / unit
+        tilt = error * float(units.max(initial=0.0))
         found = found._replace(blur=error * spread, tilt=tilt, wrong=error * lengths)
         if factor.squared and len(inputs) == m:
             return found  # of full rank
@@ -377,7 +367,8 @@ def _of_factor(subject: JudgedRows, factor: RowFactor, judged: Judged) -> White:
         inner=inner,
         floor=floor,
         # The entries of P, of unit columns, have rounding errors of that size.
-        blur=max(size, spread) * (sine + error + gamma(sum(inputs.shape))) + math.sqrt(lost),
+        blur=max(math.sqrt(energy), spread) * (sine + error + gamma(sum(inputs.shape)))
+        + math.sqrt(lost),
         wrong=sine * np.linalg.norm(inner, axis=0) + vague * np.linalg.norm(loaded, axis=0),
         lost=lost,
         dropped=dropped,
@@ -401,10 +392,9 @@ def _outside(right: Matrix, lower: Matrix, error: float) -> Ball:
 def _of_tied(subject: JudgedRows, factor: RowFactor, judged: Judged) -> White:
     """Return the problem of tied layers; if the inputs are not white, that of separate layers."""
     white = _of_factor(subject, factor, judged._replace(tied=False))
-    a = _unit(float(subject.deviations[: len(judged.right)].max(initial=0.0)))
-    outputs = (factor.inputs if factor.outputs is None else factor.outputs) / white.unit
-    own = judged.left * (math.sqrt(a) / math.sqrt(white.unit))
-    return _tied(white, outputs, factor.inputs / a, own)
+    outputs = factor.inputs if factor.outputs is None else factor.outputs
+    size = float(np.linalg.norm(factor.inputs)) / math.sqrt(len(judged.right)) or 1.0
+    return _tied(white, outputs, factor.inputs / size, judged.left * math.sqrt(size))
 
 
 def _tied(white: White, outputs: Matrix, rows: Matrix, own: Matrix) -> White:
@@ -420,21 +410,16 @@ def _tied(white: White, outputs: Matrix, rows: Matrix, own: Matrix) -> White:
 
 def _of_matrix(matrix: Matrix, judged: Judged) -> White:
     """Return the problem of a given matrix, projected on a few directions if it is large."""
-    energy = float((matrix**2).sum())
-    unit = _unit(math.sqrt(energy))
-    scaled, energy = matrix / unit, energy / unit**2
-    left, inner = judged.left / math.sqrt(unit), judged.right / math.sqrt(unit)
+    energy, left, inner = float((matrix**2).sum()), judged.left, judged.right
+    white = White(matrix, left, inner, energy)
     if judged.tied:
-        white = White(scaled, left, left, energy, unit)
-        return _tied(white, scaled.T, np.eye(len(scaled)), left)
+        return _tied(white._replace(inner=left), matrix.T, np.eye(len(matrix)), left)
     if not (min(matrix.shape) > SMALL and FEW * (judged.width + 1) <= min(matrix.shape)):
-        return White(scaled, left, inner, energy, unit)
-    return _projected(RowMatrix(scaled), left, inner, energy, unit, judged)
+        return white
+    return _projected(RowMatrix(matrix), left, inner, energy, judged)
 
 
-def _projected(
-    A: RowMatrix, left: Matrix, inner: Matrix, energy: float, unit: float, judged: Judged
-) -> White:
+def _projected(A: RowMatrix, left: Matrix, inner: Matrix, energy: float, judged: Judged) -> White:
     """Return the problem of M = A on few directions: leading singular vectors and the weights.
 
     The gradient lies in their span and that of AV' and AᵀU, so that nothing changes, except that
@@ -451,7 +436,6 @@ def _projected(
         rows.T @ left,
         columns.T @ inner,
         energy,
-        unit,
         blur=rounding,
         wrong=gamma(sum(A.shape)) * lengths,
         doubt=rounding + gamma(sum(A.shape)) * float(np.linalg.norm(left, axis=0) @ lengths),
@@ -467,11 +451,9 @@ def _projected_rows(rows: GivenRows, subject: JudgedRows, judged: Judged) -> Whi
     """
     (near, rest), deviations = subject.mean, subject.deviations
     energy = float((deviations**2).sum())
-    unit = _unit(math.sqrt(energy))
-    A = rows.matrix(near + rest.value, (deviations > 0) / unit)
-    scale, energy = math.sqrt(unit), energy / unit**2
-    hidden, lengths = A.times(scale * judged.right), np.linalg.norm(scale * judged.right, axis=0)
-    found = _projected(A, hidden, judged.left / scale, energy, unit, judged)
+    A = rows.matrix(near + rest.value, 1.0 * (deviations > 0))
+    hidden, lengths = A.times(judged.right), np.linalg.norm(judged.right, axis=0)
+    found = _projected(A, hidden, judged.left, energy, judged)
     return found._replace(
         target=found.target.T,
         left=found.inner,
@@ -502,10 +484,8 @@ def _of_few_rows(rows: GivenRows, subject: JudgedRows, judged: Judged, *, exact:
         GivenRows(table, rows.weights).matrix(center[part], varies[part], centered=subject.centered)
         for table, part in ((rows.X, slice(m)), (rows.Y, slice(m, None)))
     )
-    energy = B.total
-    unit = _unit(math.sqrt(energy))
-    n, outputs, scale = A.shape[0], B.stored / unit, math.sqrt(unit)
-    left, V = judged.left / scale, judged.right / scale
+    n, outputs, size = A.shape[0], B.stored, math.sqrt(B.total)
+    left, V = judged.left, judged.right
     # 1) The range of A, above `noise`, and the relative error of S²
     if exact:
         P, s, _ = scipy.linalg.svd(A.back(np.eye(n)).T, full_matrices=False)
@@ -544,12 +524,11 @@ def _of_few_rows(rows: GivenRows, subject: JudgedRows, judged: Judged, *, exact:
         target.T,
         left,
         inner,
-        energy / unit**2,
-        unit,
+        B.total,
         floor,
-        blur=math.sqrt(energy) / unit * (sine + rounding) + math.sqrt(lost),
+        blur=size * (sine + rounding) + math.sqrt(lost),
         wrong=wrong + sine * math.sqrt(ridge) * sizes,
-        doubt=rounding * (math.sqrt(energy) / unit + through),
+        doubt=rounding * (size + through),
         lost=lost,
         condition=(top / least) ** 2,
         outside=Ball(away, max(ratio, away if lost else 0.0)),
@@ -571,6 +550,8 @@ def _leading(A: RowMatrix, sides: list[Matrix], judged: Judged) -> tuple[Matrix,
     width, tall, size = judged.width, A.shape[0] > A.shape[1], min(A.shape)
     if not A.total > 0:
         return _span(*sides), None
+    unit = math.sqrt(A.total)  # fourth powers of the entries, such as those of G², may overflow
+    A = RowMatrix(A.stored / unit, A.shares, A.left / unit)
     if size <= SMALL or FEW * (width + 1) > size:
         vectors = scipy.linalg.eigh(A.gram(), driver="evd")[1][:, -width - 1 :]
         return _span(vectors if tall else A.back(vectors), *sides), None
@@ -592,7 +573,7 @@ def _leading(A: RowMatrix, sides: list[Matrix], judged: Judged) -> tuple[Matrix,
     every = np.sort(np.concatenate([known, np.full(width, max(bound, 0.0))]) + residual)
     missed = space.above((1.0 - NEGLIGIBLE) * min(level, space.found)).T
     vectors = np.concatenate([vectors, missed], axis=1)
-    upper = np.sqrt(every[::-1][:width])
+    upper = unit * np.sqrt(every[::-1][:width])
     return _span(vectors if tall else A.back(vectors), *sides), upper
 
 
@@ -951,17 +932,17 @@ def compared(
 
     NaN counts as infinite.
     """
-    unit, width, precision, values = white.unit, judged.width, judged.precision, best.values
+    width, precision, values = judged.width, judged.precision, best.values
     shown = fitted.attributes
     top = float(values.max(initial=0.0)) or 1.0
     error = (doubt + math.sqrt(white.lost)) / top  # also of directions that count as constant
     # Singular values outside of the range of the inputs may be given as zeros or left out.
-    given = np.asarray(shown["singular_values_"], dtype=float) / unit
+    given = np.asarray(shown["singular_values_"], dtype=float)
     both = np.zeros((2, max(len(given), min(width, len(values)))))
     both[0, : len(given)], both[1, : len(values)] = given, values[: both.shape[1]]
     away = float((np.abs(both[0] - both[1]) - precision * both[1]).max())
     # α < s_ρ and, unless ρ = r, s_{ρ+1} ≤ α.
-    rank, level = int(shown["rank_"]), float(shown["threshold_"]) / unit
+    rank, level = int(shown["rank_"]), float(shown["threshold_"])
     padded = np.append(values, np.zeros(width)) if white.squared or white.lost > 0 else values
     most = min(len(padded), width)
     after = float(padded[rank]) - level if 0 <= rank < most else 0.0
@@ -981,7 +962,7 @@ def compared(
     # The digits of a loss below 10⁻⁶ of E‖y‖² are those of a difference of larger numbers.
     scale = max(loss.value, 4 * loss.error / ATTRIBUTES, 1e-6 * white.energy)
     scale = min(scale, white.energy or 1.0) or 1.0
-    objective = abs(float(shown["objective_"]) / unit / unit - loss.value) / scale
+    objective = abs(float(shown["objective_"]) - loss.value) / scale
     found += [("objective_", Ball(objective, loss.error / scale))]
     for name, value in judged.settings.items():
         if name in shown:
@@ -1008,7 +989,7 @@ def _of_function(fitted: FittedArrays, judged: Judged, white: White) -> list[tup
         product, coef = judged.left @ judged.right.T, shown["coef_"]
         wrong = np.clip(np.abs(coef - product) - precision * np.abs(product), 0.0, None)
         noise = gamma(judged.width) * (np.abs(judged.left) @ np.abs(judged.right).T)
-        size, top = math.sqrt(white.energy) * white.unit or 1.0, float(np.abs(product).max()) or 1.0
+        size, top = math.sqrt(white.energy) or 1.0, float(np.abs(product).max()) or 1.0
         # relative to ‖UVᵀ‖, and weighted by the deviations of the features to the predictions
         for part in (1.0 / top / (float(np.linalg.norm(product / top)) or 1.0), d[:m] / size):
             found += [("coef_", np.linalg.norm(wrong * part), np.linalg.norm(noise * part))]
@@ -1036,28 +1017,26 @@ def _evidence(
     white: White, best: Optimum, judged: Judged, value: float, scores: Matrix, sizes: Matrix
 ) -> dict[str, Any]:
     """Return numbers by name from which the measured values can be computed again by hand."""
-    unit, square = white.unit, white.unit**2
     found = {
         "strength": judged.strength,
         "width": judged.width,
-        "energy": white.energy * square,
-        "value": value * square,
-        "importance": scores * unit,
-        "product_singular_values": sizes * unit,
-        "floor": white.floor * square,
-        "target_squared_norm": (float((white.target**2).sum()) + white.rest) * square,
+        "energy": white.energy,
+        "value": value,
+        "importance": scores,
+        "product_singular_values": sizes,
+        "floor": white.floor,
+        "target_squared_norm": float((white.target**2).sum()) + white.rest,
         "condition": white.condition,
         "dropped_directions": white.dropped,
         "n_rows": None if white.rows is None else white.rows.n_rows,
-        "unit": unit,
     }
-    minimum = (best.value + white.floor) * unit**2
+    minimum = best.value + white.floor
     if not white.known:
         return found | {"lower_bound": minimum}
     return found | {
         "bound": minimum,
-        "singular_values": best.values[: judged.width + 1] * unit,
-        "threshold": best.threshold * unit,
+        "singular_values": best.values[: judged.width + 1],
+        "threshold": best.threshold,
         "rank": len(best.shrunk),
-        "tail": best.tail * unit**2,
+        "tail": best.tail,
     }
