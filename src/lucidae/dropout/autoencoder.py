@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from typing import Any, Self
 
 import numpy as np
@@ -350,21 +349,8 @@ class DropoutAutoencoder(
         """
         check_is_fitted(self)
         X = validated_rows(self, X, reset=False) if in_memory(X) else X
-        with np.errstate(over="ignore", invalid="ignore"):
-            loss, energy = self._loss_on(X)
-        if not math.isfinite(loss) or not math.isfinite(energy):
-            raise ValueError(
-                "the squares of X overflow double precision. Give X in the units of the rows that "
-                "were fitted."
-            )
-        return 1.0 - loss / energy if energy > 0 else 1.0
-
-    def _loss_on(self, X: Any) -> tuple[float, float]:
-        """Return the mean squared error of the reconstructed rows x of X, and E‖x − mean‖².
-
-        With C = E[(x − mean)(x − mean)ᵀ], which is not formed, they are tr C − 2 tr UᵀCV +
-        tr(UᵀU VᵀCV) and tr C.
-        """
+        # With C = E[(x − mean)(x − mean)ᵀ], which is not formed, the mean squared error of rows x is
+        # tr C − 2 tr UᵀCV + tr(UᵀU VᵀCV), and E‖x − mean‖² is tr C.
         source = RowOperator.of(X) if in_memory(X) else MomentRows(SecondMoment.of(X))
         left, right, mean = (
             like(part, source.mean) for part in (self.left_, self.right_, self.mean_)
@@ -373,7 +359,8 @@ class DropoutAutoencoder(
         inward = source.apply(right.mT).mT + shift[:, None] * (shift @ right)
         total = source.trace + scalar(xp.sum(shift * shift))
         fitted = scalar(xp.sum((left.mT @ left) * (right.mT @ inward)))
-        return total + fitted - 2 * scalar(xp.sum(left * inward)), total
+        explained = 2 * scalar(xp.sum(left * inward)) - fitted
+        return explained / total if total > 0 else 1.0
 
     @property
     def _n_features_out(self) -> int:

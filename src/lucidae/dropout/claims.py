@@ -422,16 +422,15 @@ def certificate_of(
     fitted: FittedArrays | None = None,
 ) -> Certificate:
     """Return the certificate of weights on data; None if nothing is known of the rows."""
+    why = "Nothing is known of the training rows that fit itself did not compute."
     if subject is not None:
         check_shapes(subject, judged)
-    why = "Nothing is known of the training rows that fit itself did not compute."
-    try:
-        if subject is not None:
+        try:
             figures = measure(subject, judged, fitted)
             exact = fitted is not None and judged.tolerance <= CERTIFIED
             return Certificate(title, claims(figures, exact=exact), figures.evidence)
-    except UnprojectedError as error:
-        why = f"The weights were not compared with the optimum: {error}"
+        except UnprojectedError as error:
+            why = f"The weights were not compared with the optimum: {error}"
     why = f"{why} Call lucidae.certify with the rows."
     return Certificate(title, (undecided("optimum", "the weights are optimal", "", why),))
 
@@ -569,7 +568,6 @@ def tested_rows(passed: Passed, rows: Any, n_inputs: int | None, centered: bool)
     If `rows` are known, they decide what the moment does not.
     """
     moment, sketch, scales = passed
-    scales = np.ones(moment.n_features) if scales is None else np.asarray(scales)
     covariance = to_numpy(moment.covariance) / np.outer(scales, scales)
     known = to_numpy(moment.mean) / scales, covariance, float(moment.weight)
     return JudgedRows(Data.of_moment(*known, sketch, rows, unit=scales), n_inputs, centered)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any, Self
 
 import numpy as np
@@ -44,6 +44,7 @@ from lucidae.dropout.completion import (
     observed_codes,
 )
 from lucidae.dropout.network import (
+    NO_STEPS,
     NetworkMixin,
     WeightsState,
     allowed_gap,
@@ -85,7 +86,7 @@ class FactorsState(WeightsState):
     dropout: float  # probability of dropping a column
     n_iter: int = 1  # number of steps
     status: Status = Status.CONVERGED
-    history: History = field(default_factory=lambda: History(np.empty(0, dtype=int)))
+    history: History = NO_STEPS
 
     def compute_attributes(self) -> dict[str, Any]:
         """Return the fitted attributes (such as ``left_`` and ``rank_``) by name."""

@@ -128,6 +128,9 @@ SOLVERS = ("exact", "sgd")
 """The closed form, and stochastic gradient descent, which draws rows and stops at `tol`."""
 
 
+NO_STEPS = History(np.empty(0, dtype=int))
+
+
 class TrainedNetwork(NamedTuple):
     """Weights that a solver found, the exact optimum of the same problem, and how the solver ended.
 
@@ -137,9 +140,9 @@ class TrainedNetwork(NamedTuple):
 
     weights: Weights
     optimum: ExactSolution
-    n_iter: int
-    status: Status
-    history: History
+    n_iter: int = 1
+    status: Status = Status.CONVERGED
+    history: History = NO_STEPS
 
 
 def sgd_settings(estimator: Any, **given: Any) -> dict[str, Any]:
@@ -348,8 +351,7 @@ class NetworkState(WeightsState):
         else:
             white = whiten(problem or self.problem, self.alpha / self.moment.weight)
             optimum = assemble(white, self.strength, self.width, shrinks=self.shrink)
-        history = History(np.empty(0, dtype=int))
-        self.trained = TrainedNetwork(optimum.weights, optimum, 1, Status.CONVERGED, history)
+        self.trained = TrainedNetwork(optimum.weights, optimum)
 
     @property
     def keeps_certificate(self) -> bool:

@@ -459,7 +459,7 @@ class CrossValidation:
 
         The simplest is the largest rate, or the smallest rank.
         """
-        return self._setting(self._best_index)
+        return self._setting(self._simplest(0.0))
 
     @property
     def one_se(self) -> float:
@@ -468,14 +468,13 @@ class CrossValidation:
         The simplest is the largest rate, or the smallest rank. The standard error is that at the
         smallest error (Breiman et al. 1984, section 3.4.3).
         """
-        index = self._best_index
-        error = float(self.standard_error[index])
+        error = float(self.standard_error[self._simplest(0.0)])
         if np.isnan(error):
             raise ValueError(
                 "cv has a single fold, expected at least two for the rule of one standard error: "
                 "give cv=5, or use 'cv' in place of 'cv_1se'."
             )
-        return self._setting(self._simplest(float(self.mean[index]) + error))
+        return self._setting(self._simplest(error))
 
     def _repr_html_(self) -> str:
         name, compared = self._compared
@@ -512,21 +511,14 @@ class CrossValidation:
             return "dropout", self.dropout
         return "n_components", self.n_components
 
-    @property
-    def _best_index(self) -> int:
-        """Index of the rate or rank with the smallest mean error, `best`."""
-        mean = self.mean[self._first :]
-        return self._simplest(float(mean.min()) + 1e-12 * float(np.abs(mean).max()))
-
-    @property
-    def _first(self) -> int:
-        """Index of the first setting that may be chosen: rank 0 may not."""
-        return 0 if self.n_components is None else int(np.searchsorted(self.n_components, 1))
-
-    def _simplest(self, limit: float) -> int:
-        """Return the index of the simplest setting whose mean error is at most `limit`."""
-        allowed = self._first + np.flatnonzero(self.mean[self._first :] <= limit)
-        return int(allowed[-1] if self.n_components is None else allowed[0])
+    def _simplest(self, excess: float) -> int:
+        """Return the index of the simplest setting within `excess` of the smallest mean error."""
+        mean, ranks = self.mean, self.n_components
+        if ranks is not None:  # rank 0 is not chosen
+            mean = np.where(ranks > 0, mean, np.inf)
+        excess = max(excess, 1e-12 * float(np.abs(self.mean).max()))
+        allowed = np.flatnonzero(mean <= mean.min() + excess)
+        return int(allowed[-1] if ranks is None else allowed[0])
 
     def _setting(self, index: int) -> float:
         """Return the rate (a float) or the rank (an int) with the given index."""

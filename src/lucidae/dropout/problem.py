@@ -30,7 +30,6 @@ from lucidae.arrays import (
     Array,
     add_diagonal,
     as_double,
-    as_float,
     beside,
     device,
     diagonal,
@@ -576,12 +575,13 @@ def checked_targets(X: Any, y: Any) -> tuple[Array, bool]:
     if y is None:
         raise ValueError("a regression requires y to be passed, but the target y is None.")
     with explained_refusals(y=y):
-        given = real_array(y, "y")
-        Y = as_columns(given)
+        Y = real_array(y, "y")
+        flat = Y.ndim == 1
+        Y = Y[:, None] if flat else Y
         Y = check_rows(Y if scipy.sparse.issparse(X) else beside(Y, X), name="y")
     check_row_count(X, Y)
     _refuse_overflow(Y)
-    return Y, given.ndim == 1
+    return Y, flat
 
 
 def _refuse_overflow(Y: Array) -> None:
@@ -591,12 +591,6 @@ def _refuse_overflow(Y: Array) -> None:
             f"the squares of y overflow double precision: its largest entry is {largest(Y):.3g}, "
             f"expected at most {LARGEST_ENTRY:g}. Divide y by a constant first."
         )
-
-
-def as_columns(Y: Any) -> Array:
-    """Return targets of shape (n,) or (n, d) as a floating matrix with one column per target."""
-    Y = as_float(Y if is_array(Y) else np.asarray(Y))
-    return Y[:, None] if Y.ndim == 1 else Y
 
 
 def _refuse_underflow(squares: Array, mean: Array, n_features: int) -> None:

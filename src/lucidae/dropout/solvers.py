@@ -372,8 +372,10 @@ def equalize(U: Any, *, method: str = "givens") -> Array:
     array([2.23606798, 2.23606798])
     """
     matrix = check_rows(U, accept_sparse=False, name="U")
-    rotation = EQUALIZERS[check_choice(method, "method", EQUALIZERS)](_scaled_gram(matrix))
-    return like(rotation, matrix)
+    double = as_double(matrix)
+    double = double / (largest(double) or 1.0)  # squares of large entries would overflow
+    level = EQUALIZERS[check_choice(method, "method", EQUALIZERS)]
+    return like(level(to_numpy(double.mT @ double)), matrix)
 
 
 def equalize_pair(U: Any, V: Any) -> tuple[Array, Array]:
@@ -534,14 +536,6 @@ EQUALIZERS: dict[str, Callable[[Matrix], Matrix]] = {
     "eigenvectors": level_by_eigenvectors,
     "hadamard": level_by_hadamard,
 }
-
-
-def _scaled_gram(matrix: Array) -> Matrix:
-    """Return the Gram matrix of the columns, divided by the largest entry against overflow."""
-    double = as_double(matrix)
-    top = largest(double)
-    double = double / top if top > 0 else double
-    return to_numpy(double.mT @ double)
 
 
 def product_svd(left: Array, right: Array) -> tuple[Array, Array, Array]:

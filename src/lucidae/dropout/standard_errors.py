@@ -122,29 +122,6 @@ class FittedValueErrors:
         return found
 
 
-def noise_covariance(problem: LinearProblem, weight: float) -> tuple[Matrix, float]:
-    """Return the covariance S of the errors of the targets, and its degrees of freedom.
-
-    `weight` is the sum of the weights of the rows.
-    """
-    assert problem.outputs is not None
-    assert problem.n_rows is not None
-    white = whiten(problem)
-    matrix = host(white.matrix)
-    degrees = problem.n_rows - matrix.shape[1]
-    if degrees < 1:
-        raise ValueError(
-            f"the number of rows (less one, if the mean was estimated) is {problem.n_rows:g}, and "
-            f"X has {matrix.shape[1]} linearly independent columns, so that the variance of the "
-            "noise of the targets cannot be estimated: standard errors need more rows than "
-            "columns."
-        )
-    residual = host(problem.outputs) - matrix @ matrix.T
-    values, vectors = np.linalg.eigh(residual)
-    positive = (vectors * np.clip(values, 0.0, None)) @ vectors.T
-    return positive * (weight / degrees), degrees
-
-
 def fitted_value_errors(
     plain: LinearProblem, alpha: float, *, strength: float, width: int, centered: bool
 ) -> FittedValueErrors:
@@ -152,10 +129,21 @@ def fitted_value_errors(
 
     The strength of dropout is zero in reduced-rank regression, which keeps values as they are.
     """
+    # 1) The covariance S/n of the mean of the targets' errors, from the residuals of least squares
     assert plain.n_rows is not None
-    weight = plain.n_rows + centered
-    covariance, degrees = noise_covariance(plain, weight)
-    noise, white = covariance / weight, whiten(plain, alpha / weight)
+    matrix = host(whiten(plain).matrix)
+    weight, degrees = plain.n_rows + centered, plain.n_rows - matrix.shape[1]
+    if degrees < 1:
+        raise ValueError(
+            f"the number of rows (less one, if the mean was estimated) is {plain.n_rows:g}, and "
+            f"X has {matrix.shape[1]} linearly independent columns, so that the variance of the "
+            "noise of the targets cannot be estimated: standard errors need more rows than "
+            "columns."
+        )
+    values, vectors = np.linalg.eigh(host(plain.outputs) - matrix @ matrix.T)
+    noise = (vectors * np.clip(values, 0.0, None)) @ vectors.T / degrees
+    # 2) The fitted map
+    white = whiten(plain, alpha / weight)
     lift = host(white.lift)
     P, s, Qt = np.linalg.svd(host(white.matrix), full_matrices=False)
     gram = None
