@@ -96,12 +96,8 @@ def check_missing_values(value: Any) -> bool:
 def marked(X: Any, missing_values: Any) -> Any:
     """Return a matrix in main memory: dense with NaN for missing entries, or without them."""
     absent, sparse = check_missing_values(missing_values), scipy.sparse.issparse(X)
-    X = X if sparse else to_numpy(X)
-    if np.isinf(X.data if sparse else X).any():
-        raise ValueError(
-            "Input X contains infinity. Mark missing entries by NaN, and remove infinite ones."
-        )
     if not sparse:
+        X = to_numpy(X)
         if absent and np.isnan(X).any():
             raise ValueError(
                 "X is dense and contains NaN, but missing_values='absent' was given: give "
@@ -690,7 +686,7 @@ def completion_path(
     check_missing_values(missing_values)
     tol = check_number(tol, "tol", low=0.0, open_low=True)
     max_iter = check_integer(max_iter, "max_iter", low=1)
-    entries = ObservedEntries.of(marked(check_rows(X, finite=False), missing_values))
+    entries = ObservedEntries.of(marked(check_rows(X, finite="allow-nan"), missing_values))
     width = hidden_width(n_components, entries.shape[1])
     strengths = STRENGTHS
     if dropouts is not None:

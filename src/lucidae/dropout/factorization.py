@@ -453,23 +453,18 @@ class DropoutFactorization(
 
         If `reset`, the number of features is stored; otherwise it is compared with the stored one.
         """
-        if self._completes:
-            return validated_rows(self, X, reset=reset, accept_sparse=True, finite=False)
-        if scipy.sparse.issparse(X):
+        if not self._completes and scipy.sparse.issparse(X):
             raise ValueError(
                 "a sparse X was given, but handle_missing='error' needs a dense one. If the "
                 "entries that X does not store are missing, as in a table of ratings, use "
                 "handle_missing='complete' and missing_values='absent'; if they are zeros, "
                 "give X.toarray()."
             )
-        X = validated_rows(self, X, reset=reset, finite=False)
-        xp = namespace(X)
-        if not bool(xp.all(xp.isfinite(X))):
-            if bool(xp.any(xp.isnan(X))):
-                raise ValueError(
-                    "X contains NaN. If entries are missing, use handle_missing='complete'."
-                )
-            raise ValueError("X contains infinity. Give finite numbers.")
+        X = validated_rows(self, X, reset=reset, finite="allow-nan")
+        if not self._completes and bool(namespace(X).any(namespace(X).isnan(X))):
+            raise ValueError(
+                "X contains NaN. If entries are missing, use handle_missing='complete'."
+            )
         return X
 
     def fit_transform(self, X: Any, y: Any = None, sample_weight: Any = None) -> Array:  # noqa: ARG002
@@ -555,7 +550,7 @@ class DropoutFactorization(
         """Return the certificate of the factors on a given matrix, for `lucidae.certify`."""
         check_is_fitted(self)
         if self._state.completed:
-            X = marked(check_rows(X, finite=False), self.missing_values)
+            X = marked(check_rows(X, finite="allow-nan"), self.missing_values)
         else:
             X = check_rows(X, accept_sparse=False, name="matrix")
         return self._certificate_on((X, check_weights(sample_weight, X)))
