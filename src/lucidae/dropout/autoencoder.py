@@ -31,14 +31,14 @@ from lucidae.dropout.network import (
     merges_moments,
     sgd_settings,
 )
-from lucidae.dropout.problem import RowMean, host, read_passed
+from lucidae.dropout.problem import RowMean, host
 from lucidae.dropout.solvers import hidden_width
 from lucidae.dropout.theory import strength_of
 from lucidae.iteration.progress import timed_fit
 from lucidae.moments import SecondMoment
 from lucidae.rows.kinds import check_batch, in_memory
-from lucidae.rows.operator import STORED_FEATURES, BlockRows, MomentRows, RowOperator
-from lucidae.rows.passes import Passes, ReadTwiceMixin, by_blocks, check_start, given_moment
+from lucidae.rows.operator import STORED_FEATURES, MomentRows, RowOperator
+from lucidae.rows.passes import ReadTwiceMixin, by_blocks, check_start, given_moment
 from lucidae.spectrum import scatter_is_cheapest
 from lucidae.validation import check_weights
 
@@ -236,15 +236,6 @@ class DropoutAutoencoder(
             return self
         return self._fit_blocks(batches, None, sample_weight, start)
 
-    def _state_of_blocks(self, data: Any, start: SecondMoment | None, verbose: bool | str) -> Any:
-        passed = read_passed(data, start, verbose=verbose)
-        moment = passed.moment
-        state = self._unsolved(moment, data.rows.reference)
-        state.sketch, state.scales = passed.sketch, passed.scales
-        if data.repeatable and start is None:
-            state.solve(BlockRows(Passes(data, verbose), moment))
-        return state
-
     @available_if(merges_moments)
     @restored_on_failure
     def partial_fit(self, X: Any, y: Any = None, sample_weight: Any = None) -> Self:  # noqa: ARG002
@@ -270,8 +261,7 @@ class DropoutAutoencoder(
         X = validated_rows(self, X, reset=not self.__sklearn_is_fitted__())
         weights = check_weights(sample_weight, X)
         state = self._unsolved(SecondMoment.of(X, weights), reference_array(X))
-        self._keep_batch(state, X, None, weights)
-        return self
+        return self._keep_batch(state, X, None, weights)
 
     @by_blocks
     def transform(self, X: Any) -> Array:
@@ -349,7 +339,7 @@ class DropoutAutoencoder(
         """
         check_is_fitted(self)
         X = validated_rows(self, X, reset=False) if in_memory(X) else X
-        # With C = E[(x − mean)(x − mean)ᵀ], which is not formed, the mean squared error of rows x is
+        # With C = E[(x − mean)(x − mean)ᵀ], which is not formed, the mean squared error of x is
         # tr C − 2 tr UᵀCV + tr(UᵀU VᵀCV), and E‖x − mean‖² is tr C.
         source = RowOperator.of(X) if in_memory(X) else MomentRows(SecondMoment.of(X))
         left, right, mean = (

@@ -6,6 +6,7 @@ import math
 from abc import abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from threading import RLock
 from typing import Any, NamedTuple, Self
 
@@ -48,6 +49,9 @@ from lucidae.dropout.problem import (
     Weights,
     Whitened,
     host,
+    is_ill_conditioned,
+    read_passed,
+    row_root,
     whiten,
 )
 from lucidae.dropout.sgd import SCHEDULES, SampleSource, descend
@@ -60,9 +64,9 @@ from lucidae.dropout.theory import checked_rate, dropout_of
 from lucidae.dropout.verify import CERTIFIED, FittedArrays, Judged, JudgedRows
 from lucidae.iteration import History, Status, progress_bars
 from lucidae.moments import SecondMoment
-from lucidae.rows.kinds import aligned_blocks
-from lucidae.rows.operator import CHANGED_ROWS, MomentRows, TrainingRows
-from lucidae.rows.passes import check_start, load_rows, store_features
+from lucidae.rows.kinds import AlignedBlocks, aligned_blocks
+from lucidae.rows.operator import CHANGED_ROWS, BlockRows, MomentRows, TrainingRows, stacked
+from lucidae.rows.passes import Passes, check_start, fold, load_rows, store_features
 from lucidae.validation import (
     check_choice,
     check_flag,
@@ -353,6 +357,14 @@ class NetworkState(WeightsState):
             optimum = assemble(white, self.strength, self.width, shrinks=self.shrink)
         self.trained = TrainedNetwork(optimum.weights, optimum)
 
+    def read_again(self, data: AlignedBlocks, verbose: bool | str) -> None:
+        """Find in the rows themselves, which can be read several times, what their moment hides."""
+        if self.n_features is None:
+            self.solve(BlockRows(Passes(data, verbose), self.moment))
+        elif is_ill_conditioned(self.problem):
+            factor = partial(row_root, moment=self.moment, centered=self.centered)
+            self.root = fold(data, factor, stacked, verbose=verbose)
+
     @property
     def keeps_certificate(self) -> bool:
         """Whether the certificate needs the rows, because their second moment does not suffice."""
@@ -545,7 +557,7 @@ class NetworkMixin(CertifiedMixin):
     warm_start: bool = False
     verbose: bool | str = "auto"
     fit: Any
-    _state_of_blocks: Any
+    _unsolved: Any
 
     @property
     def certificate_(self) -> Certificate:
@@ -575,7 +587,7 @@ class NetworkMixin(CertifiedMixin):
         found: Certificate = state.judged_on(data, attributes, type(self).__name__)
         return found
 
-    def _keep_batch(self, state: NetworkState, X: Any, Y: Any, weights: Array | None) -> None:
+    def _keep_batch(self, state: NetworkState, X: Any, Y: Any, weights: Array | None) -> Self:
         """Add the state of a batch to that of the batches before it, for `partial_fit`.
 
         The attributes are computed when they are first read. They are computed at once if the rows
@@ -605,6 +617,7 @@ class NetworkMixin(CertifiedMixin):
         if np.any(sizes > bound) or np.any((sizes > 0.0) & (sizes < 1.0 / bound)):
             _ = state.attributes
         self._state = state
+        return self
 
     def _fit_blocks(
         self, batches: Any, y: Any, sample_weight: Any, start: Any, **kind: Any
@@ -631,7 +644,11 @@ class NetworkMixin(CertifiedMixin):
                 "must be the second moment of earlier rows of the same data."
             )
         store_features(self, data)
-        state = self._state_of_blocks(data, start, self.verbose)
+        passed = read_passed(data, start, verbose=self.verbose)
+        state = self._unsolved(passed.moment, data.rows.reference)
+        state.flat, state.sketch, state.scales = data.flat_targets, passed.sketch, passed.scales
+        if start is None and data.repeatable:
+            state.read_again(data, self.verbose)
         _ = state.attributes
         self._state = state
         return self

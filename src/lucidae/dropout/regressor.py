@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import partial
 from typing import Any, Self
 
 import numpy as np
@@ -47,10 +46,7 @@ from lucidae.dropout.problem import (
     RowMean,
     checked_targets,
     host,
-    is_ill_conditioned,
     joint_moment,
-    read_passed,
-    row_root,
     rows_problem,
 )
 from lucidae.dropout.solvers import hidden_width
@@ -60,8 +56,7 @@ from lucidae.iteration import progress_bars
 from lucidae.iteration.progress import timed_fit
 from lucidae.moments import SecondMoment
 from lucidae.rows.kinds import check_batch, in_memory, loaded
-from lucidae.rows.operator import stacked
-from lucidae.rows.passes import by_blocks, fold
+from lucidae.rows.passes import by_blocks
 from lucidae.validation import (
     check_flag,
     check_jobs,
@@ -336,7 +331,7 @@ class DropoutRegressor(NetworkMixin, MultiOutputMixin, RegressorMixin, BaseEstim
             dropout, width = (selected, width) if self.shrink else (0.0, int(selected))
         # Folds that partition the rows have the moment of all rows already.
         problem, moment = rows_problem(X, Y, weights, centered=centered, moment=total)
-        state = self._unsolved(moment, dropout, width, flat, reference_array(X), cv)
+        state = self._unsolved(moment, reference_array(X), flat, (dropout, width), cv)
         state.root = getattr(problem, "root", None)
         if trains:
             state.train(self, settings, (X, Y, weights), problem)
@@ -381,22 +376,10 @@ class DropoutRegressor(NetworkMixin, MultiOutputMixin, RegressorMixin, BaseEstim
             The fitted estimator itself.
         """
         self._checked_settings()
+        check_flag(self.fit_intercept, "fit_intercept")
         self._fit_blocks(batches, y, sample_weight, start, with_targets=True)
         self._store_target_names(y)
         return self
-
-    def _state_of_blocks(self, data: Any, start: SecondMoment | None, verbose: bool | str) -> Any:
-        centered = check_flag(self.fit_intercept, "fit_intercept")
-        passed = read_passed(data, start, verbose=verbose)
-        moment = passed.moment
-        network = self._network(moment.n_features - self.n_features_in_)
-        state = self._unsolved(moment, *network, data.flat_targets, data.rows.reference)
-        state.sketch, state.scales = passed.sketch, passed.scales
-        # An iterator can be read once only, so that its moment alone is used.
-        if start is None and data.repeatable and is_ill_conditioned(state.problem):
-            factor = partial(row_root, moment=moment, centered=centered)
-            state.root = fold(data, factor, stacked, verbose=verbose)
-        return state
 
     @available_if(merges_moments)
     @restored_on_failure
@@ -424,10 +407,8 @@ class DropoutRegressor(NetworkMixin, MultiOutputMixin, RegressorMixin, BaseEstim
         first = not self.__sklearn_is_fitted__()
         X = validated_rows(self, X, reset=first)
         (Y, flat), weights = checked_targets(X, y), check_weights(sample_weight, X)
-        moment, network = joint_moment(X, Y, weights), self._network(Y.shape[1])
-        state = self._unsolved(moment, *network, flat, reference_array(X))
-        self._keep_batch(state, X, Y, weights)
-        return self
+        state = self._unsolved(joint_moment(X, Y, weights), reference_array(X), flat)
+        return self._keep_batch(state, X, Y, weights)
 
     @by_blocks
     def predict(self, X: Any, return_std: bool = False) -> Any:
@@ -595,16 +576,17 @@ class DropoutRegressor(NetworkMixin, MultiOutputMixin, RegressorMixin, BaseEstim
     def _unsolved(
         self,
         moment: SecondMoment | RowMean,
-        dropout: float,
-        width: int,
-        flat: bool,
         ref: Array,
+        flat: bool = False,
+        network: tuple[float, int] | None = None,
         cv: CrossValidation | None = None,
     ) -> NetworkState:
         """Return the fitted state; the optimum is computed when an attribute is read.
 
-        `flat` says whether y was one-dimensional, and `ref` has the dtype and device of X.
+        `ref` has the dtype and device of X, `flat` says whether y was one-dimensional, and
+        `network` are dropout rate and width, if cross-validation may have chosen them.
         """
+        dropout, width = network or self._network(moment.n_features - self.n_features_in_)
         return NetworkState(
             moment=moment,
             strength=strength_of(dropout),
