@@ -19,8 +19,6 @@ from lucidae.base import (
     restored_on_failure,
     validated_rows,
 )
-from lucidae.certificates.claims import Certificate
-from lucidae.dropout.claims import given_rows
 from lucidae.dropout.network import (
     Matrix,
     NetworkMixin,
@@ -36,7 +34,7 @@ from lucidae.dropout.solvers import hidden_width
 from lucidae.dropout.theory import strength_of
 from lucidae.iteration.progress import timed_fit
 from lucidae.moments import SecondMoment
-from lucidae.rows.kinds import check_batch, in_memory
+from lucidae.rows.kinds import in_memory
 from lucidae.rows.operator import STORED_FEATURES, MomentRows, RowOperator
 from lucidae.rows.passes import ReadTwiceMixin, by_blocks, check_start, given_moment
 from lucidae.spectrum import scatter_is_cheapest
@@ -256,12 +254,7 @@ class DropoutAutoencoder(
         self
             The fitted estimator itself.
         """
-        sgd_settings(self)  # refuses wrong settings, which this solver does not use
-        check_batch(X)
-        X = validated_rows(self, X, reset=not self.__sklearn_is_fitted__())
-        weights = check_weights(sample_weight, X)
-        state = self._unsolved(SecondMoment.of(X, weights), reference_array(X))
-        return self._keep_batch(state, X, None, weights)
+        return self._add_batch(X, None, sample_weight, with_targets=False)
 
     @by_blocks
     def transform(self, X: Any) -> Array:
@@ -368,11 +361,6 @@ class DropoutAutoencoder(
             ref=ref,
             tolerance=allowed_gap(self.tol, self._trains),
         )
-
-    def _certify_on(self, X: Any, _y: Any, sample_weight: Any = None) -> Certificate:
-        """Return the certificate of the fitted weights on given rows, for `lucidae.certify`."""
-        check_is_fitted(self)
-        return self._certificate_on(given_rows(X, None, sample_weight, centered=True))
 
     def __sklearn_tags__(self) -> Tags:
         tags = super().__sklearn_tags__()

@@ -37,7 +37,6 @@ from lucidae.dropout.completion import (
     ABSENT,
     Completion,
     ObservedEntries,
-    check_missing_values,
     complete,
     cross_validate_entries,
     marked,
@@ -430,8 +429,6 @@ class DropoutFactorization(
 
     def _checked_settings(self) -> tuple[Any, dict[str, Any]]:
         """Return the rule that chooses `dropout`, if it is no number, and the other settings."""
-        check_choice(self.handle_missing, "handle_missing", HANDLE_MISSING)
-        check_missing_values(self.missing_values)
         tol, max_iter = (1e-2, 5000) if self._trains else (1e-6, 500)
         if not is_auto(self.tol):
             others = " or 'auto'"

@@ -14,6 +14,7 @@ import numpy as np
 import scipy.sparse
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils import check_random_state
+from sklearn.utils.validation import check_is_fitted
 
 from lucidae.arrays import (
     Array,
@@ -30,7 +31,14 @@ from lucidae.arrays import (
     to_numpy,
 )
 from lucidae.arrays.threads import fork_safe
-from lucidae.base import CertifiedMixin, Fitted, FittedState, changed_attributes
+from lucidae.base import (
+    CertifiedMixin,
+    Fitted,
+    FittedState,
+    changed_attributes,
+    reference_array,
+    validated_rows,
+)
 from lucidae.certificates.claims import Certificate, undecided, with_changes
 from lucidae.certificates.sketch import Sketch, column_scales, sketch_pairs
 from lucidae.dropout.claims import (
@@ -48,8 +56,10 @@ from lucidae.dropout.problem import (
     PassedLeaf,
     Weights,
     Whitened,
+    checked_targets,
     host,
     is_ill_conditioned,
+    joint_moment,
     read_passed,
     row_root,
     whiten,
@@ -64,7 +74,7 @@ from lucidae.dropout.theory import checked_rate, dropout_of
 from lucidae.dropout.verify import CERTIFIED, FittedArrays, Judged, JudgedRows
 from lucidae.iteration import History, Status, progress_bars
 from lucidae.moments import SecondMoment
-from lucidae.rows.kinds import AlignedBlocks, aligned_blocks
+from lucidae.rows.kinds import AlignedBlocks, aligned_blocks, check_batch
 from lucidae.rows.operator import CHANGED_ROWS, BlockRows, MomentRows, TrainingRows, stacked
 from lucidae.rows.passes import Passes, check_start, fold, load_rows, store_features
 from lucidae.validation import (
@@ -75,6 +85,7 @@ from lucidae.validation import (
     check_rows,
     check_seed,
     check_verbose,
+    check_weights,
     warn_user,
 )
 
@@ -580,6 +591,13 @@ class NetworkMixin(CertifiedMixin):
         """Whether the network is trained by SGD, which needs the rows themselves."""
         return check_choice(self.solver, "solver", SOLVERS) == "sgd"
 
+    def _certify_on(self, X: Any, y: Any, sample_weight: Any = None) -> Certificate:
+        """Return the certificate of the fitted weights on given data, for `lucidae.certify`."""
+        check_is_fitted(self)
+        state = self._state
+        Y = None if state.n_features is None else y
+        return self._certificate_on(given_rows(X, Y, sample_weight, centered=state.centered))
+
     def _certificate_on(self, data: Any) -> Certificate:
         """Return the certificate of the present attributes, also assigned ones, on given data."""
         state = self._state
@@ -587,8 +605,8 @@ class NetworkMixin(CertifiedMixin):
         found: Certificate = state.judged_on(data, attributes, type(self).__name__)
         return found
 
-    def _keep_batch(self, state: NetworkState, X: Any, Y: Any, weights: Array | None) -> Self:
-        """Add the state of a batch to that of the batches before it, for `partial_fit`.
+    def _add_batch(self, X: Any, y: Any, sample_weight: Any, *, with_targets: bool) -> Self:
+        """Update the fit with a batch of rows, for `partial_fit`.
 
         The attributes are computed when they are first read. They are computed at once if the rows
         are so large or so small that the attributes may not be representable in their dtype:
@@ -596,12 +614,19 @@ class NetworkMixin(CertifiedMixin):
         few entries may overflow: the root mean square of a column exceeds the fourth root of the
         largest number of the dtype, or is below its inverse.
         """
+        sgd_settings(self)  # refuses wrong settings, which this solver does not use
+        check_batch(X)
+        X = validated_rows(self, X, reset=not self.__sklearn_is_fitted__())
+        Y, flat = checked_targets(X, y) if with_targets else (None, False)
+        weights = check_weights(sample_weight, X)
+        state = self._unsolved(joint_moment(X, Y, weights), reference_array(X))
+        state.flat = flat
         before: Sketch | None = Sketch.empty(state.moment.n_features)
         if self.__sklearn_is_fitted__():
             seen = self._state
             if state.moment.n_features != seen.moment.n_features:
                 raise ValueError(
-                    f"y has {Y.shape[1]} targets, expected "
+                    f"y has {state.moment.n_features - X.shape[1]} targets, expected "
                     f"{seen.moment.n_features - X.shape[1]} as in earlier batches."
                 )
             seen.sketch_referred()
@@ -634,10 +659,7 @@ class NetworkMixin(CertifiedMixin):
             return self
         why = needs_all_rows(self)
         if why:
-            first, _, remedy = why.partition(": ")
-            raise ValueError(
-                f"{first}, but X is read in blocks: {remedy}, or X as an array or a memory map."
-            )
+            raise ValueError(f"X is read in blocks, but {why}, or X as an array or a memory map.")
         if start is not None and start.n_features < data.rows.n_features:
             raise ValueError(
                 f"start has {start.n_features} features, but X has {data.rows.n_features}: start "

@@ -27,7 +27,6 @@ from lucidae.base import (
     validated_rows,
 )
 from lucidae.certificates.claims import Certificate
-from lucidae.dropout.claims import given_rows
 from lucidae.dropout.network import (
     NetworkMixin,
     NetworkState,
@@ -46,7 +45,6 @@ from lucidae.dropout.problem import (
     RowMean,
     checked_targets,
     host,
-    joint_moment,
     rows_problem,
 )
 from lucidae.dropout.solvers import hidden_width
@@ -55,7 +53,7 @@ from lucidae.dropout.theory import checked_dropout, strength_of
 from lucidae.iteration import progress_bars
 from lucidae.iteration.progress import timed_fit
 from lucidae.moments import SecondMoment
-from lucidae.rows.kinds import check_batch, in_memory, loaded
+from lucidae.rows.kinds import in_memory, loaded
 from lucidae.rows.passes import by_blocks
 from lucidae.validation import (
     check_flag,
@@ -331,8 +329,8 @@ class DropoutRegressor(NetworkMixin, MultiOutputMixin, RegressorMixin, BaseEstim
             dropout, width = (selected, width) if self.shrink else (0.0, int(selected))
         # Folds that partition the rows have the moment of all rows already.
         problem, moment = rows_problem(X, Y, weights, centered=centered, moment=total)
-        state = self._unsolved(moment, reference_array(X), flat, (dropout, width), cv)
-        state.root = getattr(problem, "root", None)
+        state = self._unsolved(moment, reference_array(X), (dropout, width))
+        state.flat, state.cv, state.root = flat, cv, getattr(problem, "root", None)
         if trains:
             state.train(self, settings, (X, Y, weights), problem)
         else:
@@ -401,14 +399,8 @@ class DropoutRegressor(NetworkMixin, MultiOutputMixin, RegressorMixin, BaseEstim
         self
             The fitted estimator itself.
         """
-        sgd_settings(self)  # refuses wrong settings, which this solver does not use
         self._checked_settings()
-        check_batch(X)
-        first = not self.__sklearn_is_fitted__()
-        X = validated_rows(self, X, reset=first)
-        (Y, flat), weights = checked_targets(X, y), check_weights(sample_weight, X)
-        state = self._unsolved(joint_moment(X, Y, weights), reference_array(X), flat)
-        return self._keep_batch(state, X, Y, weights)
+        return self._add_batch(X, y, sample_weight, with_targets=True)
 
     @by_blocks
     def predict(self, X: Any, return_std: bool = False) -> Any:
@@ -577,14 +569,12 @@ class DropoutRegressor(NetworkMixin, MultiOutputMixin, RegressorMixin, BaseEstim
         self,
         moment: SecondMoment | RowMean,
         ref: Array,
-        flat: bool = False,
         network: tuple[float, int] | None = None,
-        cv: CrossValidation | None = None,
     ) -> NetworkState:
         """Return the fitted state; the optimum is computed when an attribute is read.
 
-        `ref` has the dtype and device of X, `flat` says whether y was one-dimensional, and
-        `network` are dropout rate and width, if cross-validation may have chosen them.
+        `ref` has the dtype and device of X, and `network` are dropout rate and width, if
+        cross-validation may have chosen them.
         """
         dropout, width = network or self._network(moment.n_features - self.n_features_in_)
         return NetworkState(
@@ -595,9 +585,7 @@ class DropoutRegressor(NetworkMixin, MultiOutputMixin, RegressorMixin, BaseEstim
             tolerance=allowed_gap(self.tol, self._trains),
             n_features=self.n_features_in_,
             centered=check_flag(self.fit_intercept, "fit_intercept"),
-            flat=flat,
             dropout=dropout,
-            cv=cv,
             shrink=bool(self.shrink),
             alpha=float(self.alpha),
         )
@@ -608,8 +596,7 @@ class DropoutRegressor(NetworkMixin, MultiOutputMixin, RegressorMixin, BaseEstim
             raise ValueError(
                 "X was given without y: a DropoutRegressor is certified on X and y, give both."
             )
-        check_is_fitted(self)
-        return self._certificate_on(given_rows(X, y, sample_weight, centered=self._state.centered))
+        return super()._certify_on(X, y, sample_weight)
 
     def __sklearn_tags__(self) -> Tags:
         tags = super().__sklearn_tags__()

@@ -275,18 +275,19 @@ def problems(subject: Subject, judged: Judged) -> Iterator[White]:
         yield _projected_rows(rows, subject, judged)
         return
     few = rows if rows is not None and subject.n_inputs and rows.shape[0] < m else None
+
+    def white(data: Data) -> White:
+        known = replace(subject, data=data)
+        if few is not None:
+            return _of_few_rows(few, known, judged)
+        return _of_factor(known, known.factor(), judged)
+
     quick = data.factor is None and (few is not None or data.matrix is not None)
-    if quick and few is not None:
-        yield _of_few_rows(few, subject, judged, exact=False)
-    elif quick:
-        yield _of_factor(subject, subject.factor(), judged)
+    if quick:
+        yield white(data)
     exact = data.refactored() if data.factor is None else data
     if exact is not None:
-        subject = replace(subject, data=exact)
-        if few is not None:
-            yield _of_few_rows(few, subject, judged, exact=True)
-        else:
-            yield _of_factor(subject, subject.factor(), judged)
+        yield white(exact)
     elif not quick:
         raise UnprojectedError(f"{data.n_features} inputs and outputs are too many for these rows.")
 
@@ -463,16 +464,16 @@ def _projected_rows(rows: GivenRows, subject: JudgedRows, judged: Judged) -> Whi
     )
 
 
-def _of_few_rows(rows: GivenRows, subject: JudgedRows, judged: Judged, *, exact: bool) -> White:
+def _of_few_rows(rows: GivenRows, subject: JudgedRows, judged: Judged) -> White:
     """Return the problem for white inputs of fewer rows A than features.
 
-    A = PSWᵀ, from the Gram matrix AAᵀ = PS²Pᵀ or from A itself (`exact`). With the ridge penalty ρ
+    A = PSWᵀ, from the Gram matrix AAᵀ = PS²Pᵀ or from A itself (if exact). With the ridge penalty ρ
     the second moment is C = W(S² + ρ)Wᵀ + ρ(I − WWᵀ), so that M = F_yᵀPS(S² + ρ)^-½, and V' has
     the rows (S² + ρ)^½WᵀV, with SWᵀV = PᵀAV, and √ρ times the part of V outside of the span. If
     there is no penalty and the rows are linearly independent, apart from their mean, then P may be
     any orthogonal matrix, such as the identity: M = F_yᵀ and V' = AV have the errors of A alone.
     """
-    n, m = rows.shape[0], len(judged.right)
+    n, m, exact = rows.shape[0], len(judged.right), subject.data.factor is not None
     if n > LARGEST_ROWS:
         raise UnprojectedError(
             f"with {n} rows the Gram matrix that the comparison with the optimum needs takes too "
@@ -948,7 +949,7 @@ def compared(
     after = float(padded[rank]) - level if 0 <= rank < most else 0.0
     before = level - float(padded[rank - 1]) if 0 < rank <= most else 0.0
     misplaced = max(after, before, 0.0) if 0 <= rank <= most else math.inf
-    found = []
+    found: list[tuple[str, Any, Any]] = []
     for name, value, off in (
         ("singular_values_", math.inf if len(given) > width else away / top, error),
         ("threshold_", abs(level - best.threshold) / top, error),
@@ -958,25 +959,33 @@ def compared(
         # The error of the moment itself may change the value by up to 10⁻³, as other distances;
         # only a difference above its limit must exceed this error, to be one for certain.
         share = 1.0 if value > ATTRIBUTES else math.sqrt(ATTRIBUTES)
-        found.append((name, Ball(value, off * share)))
+        found.append((name, value, off * share))
     # The digits of a loss below 10⁻⁶ of E‖y‖² are those of a difference of larger numbers.
     scale = max(loss.value, 4 * loss.error / ATTRIBUTES, 1e-6 * white.energy)
     scale = min(scale, white.energy or 1.0) or 1.0
     objective = abs(float(shown["objective_"]) - loss.value) / scale
-    found += [("objective_", Ball(objective, loss.error / scale))]
+    found.append(("objective_", objective, loss.error / scale))
     for name, value in judged.settings.items():
         if name in shown:
-            found += [(name, Ball(abs(float(shown[name]) - value) / (abs(value) or 1.0)))]
-    found += _of_function(fitted, judged, white)
-    return [(name, ball if math.isfinite(ball.value) else Ball(math.inf)) for name, ball in found]
+            found.append((name, abs(float(shown[name]) - value) / (abs(value) or 1.0), 0.0))
+    if white.rows is not None:
+        found += _of_function(fitted, judged, white.rows, math.sqrt(white.energy) or 1.0)
+    return [
+        (name, Ball(float(a), float(e)) if math.isfinite(a) else Ball(math.inf))
+        for name, value, off in found
+        for a, e in np.broadcast(value, off)
+    ]
 
 
-def _of_function(fitted: FittedArrays, judged: Judged, white: White) -> list[tuple[str, Ball]]:
-    """Return relative differences of ``coef_``, ``intercept_`` and ``mean_``."""
-    rows, precision, shown = white.rows, judged.precision, fitted.attributes
+def _of_function(
+    fitted: FittedArrays, judged: Judged, rows: JudgedRows, size: float
+) -> list[tuple[str, Any, Any]]:
+    """Return relative differences of ``coef_``, ``intercept_`` and ``mean_``, and their errors.
+
+    `size` is √(E‖y‖²).
+    """
+    precision, shown = judged.precision, fitted.attributes
     found: list[tuple[str, Any, Any]] = []
-    if rows is None:
-        return []
     d, m, (shift, rest) = rows.deviations, len(judged.right), rows.mean
     offset, error = rest.value, rest.error
     if "mean_" in shown:  # in standard deviations; a constant feature has none
@@ -989,7 +998,7 @@ def _of_function(fitted: FittedArrays, judged: Judged, white: White) -> list[tup
         product, coef = judged.left @ judged.right.T, shown["coef_"]
         wrong = np.clip(np.abs(coef - product) - precision * np.abs(product), 0.0, None)
         noise = gamma(judged.width) * (np.abs(judged.left) @ np.abs(judged.right).T)
-        size, top = math.sqrt(white.energy) or 1.0, float(np.abs(product).max()) or 1.0
+        top = float(np.abs(product).max()) or 1.0
         # relative to ‖UVᵀ‖, and weighted by the deviations of the features to the predictions
         for part in (1.0 / top / (float(np.linalg.norm(product / top)) or 1.0), d[:m] / size):
             found += [("coef_", np.linalg.norm(wrong * part), np.linalg.norm(noise * part))]
@@ -1006,11 +1015,7 @@ def _of_function(fitted: FittedArrays, judged: Judged, white: White) -> list[tup
         stated = np.abs(shown["intercept_"] - (expected - coef @ mean)) - rounding
         for value in (away, stated):
             found += [("intercept_", np.clip(value, 0.0, None) / size, off / size)]
-    return [
-        (name, Ball(float(a), float(e)))
-        for name, value, off in found
-        for a, e in np.broadcast(value, off)
-    ]
+    return found
 
 
 def _evidence(
