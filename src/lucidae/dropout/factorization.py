@@ -43,8 +43,8 @@ from lucidae.dropout.completion import (
     observed_codes,
 )
 from lucidae.dropout.network import (
-    NO_STEPS,
     NetworkMixin,
+    TrainedNetwork,
     WeightsState,
     allowed_gap,
     finite_output,
@@ -55,11 +55,16 @@ from lucidae.dropout.network import (
 from lucidae.dropout.path import SELECTIONS
 from lucidae.dropout.problem import DropoutObjective, LinearProblem, Weights, Whitened, host
 from lucidae.dropout.sgd import GaussianSource
-from lucidae.dropout.solvers import equalized_factors, hidden_width, product_svd, solve
+from lucidae.dropout.solvers import (
+    ExactSolution,
+    equalized_factors,
+    hidden_width,
+    product_svd,
+    solve,
+)
 from lucidae.dropout.theory import checked_dropout, code_map, is_auto, strength_of
 from lucidae.dropout.verify import FittedArrays, Judged
 from lucidae.dropout.verify_completion import ZERO, measure_completion
-from lucidae.iteration import History, Status
 from lucidae.iteration.progress import timed_fit
 from lucidae.rows.operator import TrainingRows
 from lucidae.validation import (
@@ -76,35 +81,11 @@ from lucidae.validation import (
 class FactorsState(WeightsState):
     """Fitted state of `DropoutFactorization`: the factors, but not the matrix."""
 
-    weights: Weights  # the factors U and V, rounded to the dtype of the matrix
-    rank: int  # ``rank_``, ``threshold_``, ``singular_values_`` and ``objective_`` of these factors
-    threshold: float
-    singular_values: Array
-    value: float
     completed: bool  # whether entries of the matrix were missing
-    dropout: float  # probability of dropping a column
-    n_iter: int = 1  # number of steps
-    status: Status = Status.CONVERGED
-    history: History = NO_STEPS
 
     def compute_attributes(self) -> dict[str, Any]:
         """Return the fitted attributes (such as ``left_`` and ``rank_``) by name."""
-        return {
-            "left_": representable(self.weights.left, self.ref, "left_", factor=False),
-            "right_": representable(self.weights.right, self.ref, "right_", factor=False),
-            "rank_": self.rank,
-            "threshold_": self.threshold,
-            "singular_values_": representable(
-                self.singular_values, self.ref, "singular_values_", factor=False
-            ),
-            "objective_": self.value,
-            "n_components_": int(self.weights.right.shape[1]),
-            "dropout_": self.dropout,
-            "cv_": self.cv,
-            "n_iter_": self.n_iter,
-            "status_": self.status,
-            "history_": self.history,
-        }
+        return super().compute_attributes() | {"dropout_": self.dropout, "cv_": self.cv}
 
     def judge(
         self, data: tuple[Any, Any], judged: Judged, shown: dict[str, Any], title: str
@@ -319,9 +300,10 @@ class DropoutFactorization(
                 state = self._completed(observed, roots, width, dropout, settings, ref, start)
             X = rows  # judged at once, because its copy would be as large as the factors
         state.cv = cv
+        attributes = state.attributes
         if state.rows is None:
             title = type(self).__name__
-            state._certificate = state.judged_on((X, weights), state.attributes, title)
+            state._certificate = state.judged_on((X, weights), attributes, title)
         self._state = state
         return self
 
@@ -335,36 +317,28 @@ class DropoutFactorization(
         strength, rows, ref = strength_of(dropout), as_double(X), reference_array(X)
         roots = None if weights is None else like(namespace(weights).sqrt(weights), rows)
         problem = LinearProblem.from_matrix(rows if roots is None else rows * roots[:, None])
-        ended: dict[str, Any] = {}
         if self._trains:
-            M = problem.cross
-            white = Whitened(M, None, 0.0)
-            found, _ = train(self, settings, GaussianSource(M), white, strength, width)
-            optimum, right = found.optimum, found.weights.right
-            ended = {"n_iter": found.n_iter, "status": found.status, "history": found.history}
-            ended["tolerance"] = allowed_gap(settings["tolerance"], True)
+            white, source = Whitened(problem.cross, None, 0.0), GaussianSource(problem.cross)
+            found, _ = train(self, settings, source, white, strength, width)
+            right = found.weights.right
         else:
             # Of the transposed matrix, so that the signs depend on V, which weights do not scale.
             optimum = solve(replace(problem, cross=problem.cross.mT), strength, width)
-            right, left = optimum.weights
+            found, (right, left) = TrainedNetwork(optimum.weights, optimum), optimum.weights
         right = like(representable(right, ref, "right_"), rows)
         if self._trains or roots is not None:
             left = rows @ code_map(right, strength)
         left = like(representable(left, ref, "left_"), rows)
-        representable(optimum.singular_values, ref, "singular_values_")
         scaled = Weights(left if roots is None else left * roots[:, None], right)
         value = float(DropoutObjective(problem, strength).value(scaled))
         return FactorsState(
-            weights=Weights(left, right),
-            rank=optimum.rank,
-            threshold=optimum.threshold,
-            singular_values=optimum.singular_values,
-            value=value,
+            trained=found._replace(weights=Weights(left, right)),
+            objective=value,
             strength=strength,
             ref=ref,
+            tolerance=allowed_gap(settings["tolerance"], self._trains),
             completed=False,
             dropout=dropout,
-            **ended,
         )
 
     def _completed(
@@ -410,21 +384,17 @@ class DropoutFactorization(
         rank = int(np.count_nonzero(values > level * values.max(initial=0.0)))
         missed = (observed.values - observed.product(U, V)) * scale[observed.rows]
         penalty = float(np.sum(scaled * scaled, axis=0) @ np.sum(V * V, axis=0))
-        threshold = strength / width * float(values.sum())
+        threshold, weights = strength / width * float(values.sum()), Weights(U, V)
+        value = float(missed @ missed) + strength * penalty
+        filled = ExactSolution(weights, rank, threshold, values[:rank] + threshold, value, 0.0)
+        ended = max(solution.n_iter, 1), solution.status, solution.history
         return FactorsState(
-            weights=Weights(U, V),
-            rank=rank,
-            threshold=threshold,
-            singular_values=representable(values[:rank] + threshold, ref, "singular_values_"),
-            value=float(missed @ missed) + strength * penalty,
+            trained=TrainedNetwork(weights, filled, *ended),
             strength=strength,
             ref=ref,
-            completed=True,
             tolerance=allowed_gap(tol, True),
+            completed=True,
             dropout=dropout,
-            n_iter=max(solution.n_iter, 1),
-            status=solution.status,
-            history=solution.history,
         )
 
     def _checked_settings(self) -> tuple[Any, dict[str, Any]]:

@@ -249,11 +249,52 @@ class WeightsState(FittedState):
     # largest loss minus its minimum that the certificate allows, divided by the part of E‖y‖² that
     # least squares explains, or by the sum of squares of the (observed) entries of a matrix
     tolerance: float = CERTIFIED
+    dropout: float = 0.0  # probability of dropping a hidden unit
+    # weights that SGD or an iteration found, or the exact optimum; None before it was computed
+    trained: TrainedNetwork | None = None
+    # the dropout loss of these weights; None for the exact optimum, which knows it
+    objective: float | None = None
     # errors on held-out rows or entries by which a setting was chosen; None if all were given
     cv: CrossValidation | None = None
     # the training rows and their targets, until the certificate was computed; not saved
     rows: TrainingRows | None = None
     targets: TrainingRows | None = None
+
+    @property
+    def network(self) -> TrainedNetwork:
+        """The weights, and how they were found."""
+        assert self.trained is not None
+        return self.trained
+
+    def compute_attributes(self) -> dict[str, Any]:
+        """Return the fitted attributes (such as ``left_`` and ``rank_``) by name."""
+        network, optimum = self.network, self.network.optimum
+        # Where there is nothing to learn, training ends with tiny weights, which may become zero.
+        learned = largest(optimum.singular_values) > 0
+        left, right = (
+            representable(part, self.ref, name, factor=learned)
+            for part, name in zip(network.weights, ("left_", "right_"), strict=True)
+        )
+        value = optimum.value if self.objective is None else self.objective
+        if not math.isfinite(value):
+            raise UnrepresentableError(
+                "the dropout loss overflows double precision. Divide X or y by a constant, so that "
+                "both have entries of similar size."
+            )
+        return {
+            "left_": left,
+            "right_": right,
+            "rank_": optimum.rank,
+            "threshold_": optimum.threshold,
+            "singular_values_": representable(
+                optimum.singular_values, self.ref, "singular_values_"
+            ),
+            "objective_": value,
+            "n_components_": int(right.shape[1]),
+            "n_iter_": network.n_iter,
+            "status_": network.status,
+            "history_": network.history,
+        }
 
     @property
     def keeps_certificate(self) -> bool:
@@ -323,12 +364,9 @@ class NetworkState(WeightsState):
 
     moment: Any  # second moment, or mean, of the training rows; the targets follow the features
     width: int  # number r of hidden units
-    # the network that SGD found, or the exact optimum; None before it has been computed
-    trained: TrainedNetwork | None = None
     n_features: int | None = None  # number of features of a regression; None if y is x itself
     centered: bool = True  # whether the means are subtracted, so that there is an intercept
     flat: bool = False  # whether y was one-dimensional
-    dropout: float = 0.0  # probability of dropping a hidden unit
     root: Array | None = None  # triangular factor of rows whose moment is ill-conditioned
     # whether the network is that of dropout; otherwise it is the least-squares map of rank at most
     # `width`, and `dropout` is zero
@@ -342,8 +380,6 @@ class NetworkState(WeightsState):
     # None if the second moment is not stored or not all rows were seen
     sketch: Sketch | None = None
     scales: Any = None
-    # the dropout loss of weights that were trained by SGD; None for the optimum, which knows it
-    objective: float | None = None
 
     @property
     def problem(self) -> LinearProblem:
@@ -387,8 +423,7 @@ class NetworkState(WeightsState):
         """The trained network; the exact optimum is computed when it is first needed."""
         if self.trained is None:
             self.solve()
-        assert self.trained is not None
-        return self.trained
+        return super().network
 
     @property
     def mean_parts(self) -> tuple[Matrix, Matrix]:
@@ -440,37 +475,12 @@ class NetworkState(WeightsState):
 
     def compute_attributes(self) -> dict[str, Any]:
         """Return the fitted attributes (such as ``left_`` and ``coef_``) by name."""
-        network, optimum = self.network, self.network.optimum
-        # Where there is nothing to learn, training ends with tiny weights, which may become zero.
-        learned = largest(optimum.singular_values) > 0
-        left, right = (
-            representable(part, self.ref, name, factor=learned)
-            for part, name in zip(network.weights, ("left_", "right_"), strict=True)
-        )
-        value = optimum.value if self.objective is None else self.objective
-        if not math.isfinite(value):
-            raise UnrepresentableError(
-                "the dropout loss overflows double precision. Divide X or y by a constant, so that "
-                "both have entries of similar size."
-            )
-        shared = {
-            "left_": left,
-            "right_": right,
-            "rank_": optimum.rank,
-            "threshold_": optimum.threshold,
-            "singular_values_": representable(
-                optimum.singular_values, self.ref, "singular_values_"
-            ),
-            "objective_": value,
-            "n_components_": self.width,
-            "n_iter_": network.n_iter,
-            "status_": network.status,
-            "history_": network.history,
-        }
+        shared = super().compute_attributes()
         center, output_center = self.centers()
         if self.n_features is None:
             return shared | {"mean_": representable(center, self.ref, "mean_", factor=False)}
-        coef = representable(like(left, center) @ like(right, center).mT, self.ref, "coef_")
+        left, right = (like(shared[name], center) for name in ("left_", "right_"))
+        coef = representable(left @ right.mT, self.ref, "coef_")
         intercept = output_center - like(coef, center) @ center
         intercept = representable(intercept, self.ref, "intercept_", factor=False)
         return shared | {

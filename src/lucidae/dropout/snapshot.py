@@ -48,9 +48,28 @@ def _row_mean(deviations: Any = None, **fields: Any) -> RowMean:
 
 def _of_solution(solution: ExactSolution, **fields: Any) -> FactorsState:
     """Return the factors of a matrix without missing entries, of earlier versions."""
-    found = {name: getattr(solution, name) for name in ("weights", "rank", "threshold", "value")}
-    found["singular_values"] = solution.singular_values
-    return FactorsState(completed=False, **found, **fields)
+    trained = TrainedNetwork(solution.weights, solution)
+    return FactorsState(completed=False, trained=trained, **fields)
+
+
+_OF_OPTIMUM = ("rank", "threshold", "singular_values", "value")
+_OF_NETWORK = ("weights", "n_iter", "status", "history")
+
+
+def _flat(state: FactorsState) -> dict[str, Any]:
+    """Return the fields of the state of factors, in which there is one set of weights."""
+    network = state.network
+    fields = vars(state) | {name: getattr(network.optimum, name) for name in _OF_OPTIMUM}
+    fields |= {name: getattr(network, name) for name in _OF_NETWORK}
+    return fields if state.objective is None else fields | {"value": state.objective}
+
+
+def _factors(weights: Weights, **fields: Any) -> FactorsState:
+    """Return the state of factors that has the given fields."""
+    found = {name: fields.pop(name) for name in _OF_OPTIMUM}
+    ended = {name: fields.pop(name) for name in _OF_NETWORK[1:] if name in fields}
+    optimum = ExactSolution(weights, **found, next_singular_value=0.0)
+    return FactorsState(trained=TrainedNetwork(weights, optimum, **ended), **fields)
 
 
 def _settled(state: Any) -> dict[str, Any]:
@@ -130,6 +149,8 @@ _SHARED = {"strength": float, "ref": DTYPE, "dropout": float, "cv": _CV}
 _SOLUTION = Record(object, None, _of_solution, solution=_OPTIMUM, **_SHARED)
 _FACTORS = Record(
     FactorsState,
+    _flat,
+    _factors,
     weights=_WEIGHTS,
     rank=int,
     threshold=float,
