@@ -196,7 +196,7 @@ FUNCTIONS = {
         solvers.leading_svd,
     ),
     "tied solver": (solvers.solve_tied,),
-    "reduced rank": (solvers.assemble, problem.ridged),
+    "reduced rank": (solvers.assemble, problem.whiten),
     "whitening": (problem.whiten,),
     "factorised rows": (
         problem.rows_problem,

@@ -15,7 +15,7 @@ import pytest
 import scipy.sparse
 
 from lucidae import DropoutAutoencoder, DropoutFactorization, DropoutRegressor, certify
-from lucidae.dropout import network, problem, regressor, solvers, theory
+from lucidae.dropout import network, problem, solvers, theory
 from lucidae.moments import SecondMoment
 
 SIZES = {"80 x 6": (80, 6), "400 x 60": (400, 60)}
@@ -122,10 +122,10 @@ FAULTS = {
     "merged squares": of_result((SecondMoment,), "merge", lambda found: moved(found, square=1.02)),
     "merged mean": of_result((SecondMoment,), "merge", lambda found: moved(found, mean=0.3)),
     "joint moment": of_result(
-        (problem, regressor), "joint_moment", lambda found: moved(found, square=0.97)
+        (problem, network), "joint_moment", lambda found: moved(found, square=0.97)
     ),
     "joint mean": of_result(
-        (problem, regressor), "joint_moment", lambda found: moved(found, mean=0.2)
+        (problem, network), "joint_moment", lambda found: moved(found, mean=0.2)
     ),
     "whitening": of_result(BOTH, "whiten", turned),
     "principal axes": of_result(

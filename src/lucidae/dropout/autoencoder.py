@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any, Self
 
 import numpy as np
@@ -339,10 +340,16 @@ class DropoutAutoencoder(
             like(part, source.mean) for part in (self.left_, self.right_, self.mean_)
         )
         xp, shift = namespace(left), source.mean - mean
-        inward = source.apply(right.mT).mT + shift[:, None] * (shift @ right)
-        total = source.trace + scalar(xp.sum(shift * shift))
-        fitted = scalar(xp.sum((left.mT @ left) * (right.mT @ inward)))
-        explained = 2 * scalar(xp.sum(left * inward)) - fitted
+        with np.errstate(over="ignore", invalid="ignore"):
+            inward = source.apply(right.mT).mT + shift[:, None] * (shift @ right)
+            total = source.trace + scalar(xp.sum(shift * shift))
+            fitted = scalar(xp.sum((left.mT @ left) * (right.mT @ inward)))
+            explained = 2 * scalar(xp.sum(left * inward)) - fitted
+        if not math.isfinite(explained) or not math.isfinite(total):
+            raise ValueError(
+                "the squares of X overflow double precision. Give X in the units of the rows that "
+                "were fitted."
+            )
         return explained / total if total > 0 else 1.0
 
     @property
