@@ -21,7 +21,6 @@ from lucidae.base import (
     validated_rows,
 )
 from lucidae.dropout.network import (
-    Matrix,
     NetworkMixin,
     NetworkState,
     allowed_gap,
@@ -276,23 +275,19 @@ class DropoutAutoencoder(
         check_is_fitted(self)
         X = validated_rows(self, X, reset=False)
         encoder, mean = beside_rows(self.right_, X), beside_rows(self.mean_, X)
-        rest = like(self._rounded_off(host(mean)), encoder)
+        # What the rounding of the mean to the dtype of the rows left of it. If ``mean_`` is the
+        # rounded stored mean, the stored mean is used, which has more digits; if a user has
+        # assigned another value, that value is used.
+        given, subtracted, (center, offset) = host(self.mean_), host(mean), self._state.mean_parts
+        rounding = machine_epsilon(self._state.ref) * np.abs(given)
+        fitted = np.abs((given - center) - offset) <= rounding
+        rest = np.where(fitted, (center - subtracted) + offset, given - subtracted)
+        rest = like(rest, encoder)
         with np.errstate(over="ignore", invalid="ignore"):
             # Sparse rows are centred after the product, so that they stay sparse.
             sparse = scipy.sparse.issparse(X)
             codes = X @ encoder - mean @ encoder if sparse else (X - mean) @ encoder
             return finite_output(codes - rest @ encoder, "codes")
-
-    def _rounded_off(self, subtracted: Matrix) -> Matrix:
-        """Return the mean of the training rows minus `subtracted`, that mean in another dtype.
-
-        If ``mean_`` is the rounded stored mean, the stored mean is used, which has more digits; if
-        a user has assigned another value, that value is used.
-        """
-        mean, (center, offset) = host(self.mean_), self._state.mean_parts
-        rounding = machine_epsilon(self._state.ref) * np.abs(mean)
-        fitted = np.abs((mean - center) - offset) <= rounding
-        return np.where(fitted, (center - subtracted) + offset, mean - subtracted)
 
     @by_blocks
     def inverse_transform(self, X: Any) -> Array:

@@ -683,7 +683,6 @@ def completion_path(
     >>> path.rank
     array([3, 1])
     """
-    check_missing_values(missing_values)
     tol = check_number(tol, "tol", low=0.0, open_low=True)
     max_iter = check_integer(max_iter, "max_iter", low=1)
     entries = ObservedEntries.of(marked(check_rows(X, finite="allow-nan"), missing_values))

@@ -348,19 +348,9 @@ def scalar_surface(
     first, second = axis[None, :] ** 2, axis[:, None] ** 2
     values = (target - first - second) ** 2 + strength * (first**2 + second**2)
     levels = np.linspace(np.sqrt(values.min()), np.sqrt(values.max()), 22)[1:-1] ** 2
-    return Surface(axis, values, _scalar_minima(target, strength), levels)
-
-
-def _scalar_minima(target: float, strength: float) -> Matrix:
-    """Return the global minima of the loss of one input, one output and two tied weights.
-
-    For m > 0 and λ > 0 they are (±u, ±u) with u² = m/(2 + λ), for m ≤ 0 the origin; for λ = 0 they
-    form a circle, and the array is empty.
-    """
-    if target <= 0:
-        return np.zeros((1, 2))
-    if strength == 0:
-        return np.empty((0, 2))
-    weight = (target / (2.0 + strength)) ** 0.5
-    signs = np.array([[1, 1], [-1, 1], [-1, -1], [1, -1]])
-    return np.asarray(weight * signs)
+    # The minima are (±u, ±u) with u² = m/(2 + λ), or the origin; for λ = 0 they form a circle.
+    minima = np.zeros((1, 2))
+    if target > 0:
+        signs = np.array([[1, 1], [-1, 1], [-1, -1], [1, -1]]) if strength > 0 else np.empty((0, 2))
+        minima = (target / (2.0 + strength)) ** 0.5 * signs
+    return Surface(axis, values, minima, levels)

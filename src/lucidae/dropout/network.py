@@ -262,9 +262,14 @@ class WeightsState(FittedState):
 
     @property
     def network(self) -> TrainedNetwork:
-        """The weights, and how they were found."""
+        """The weights; the exact optimum is computed when it is first needed."""
+        if self.trained is None:
+            self.solve()
         assert self.trained is not None
         return self.trained
+
+    def solve(self) -> None:
+        """Compute the exact optimum, unless the weights are known when the state is made."""
 
     def compute_attributes(self) -> dict[str, Any]:
         """Return the fitted attributes (such as ``left_`` and ``rank_``) by name."""
@@ -417,13 +422,6 @@ class NetworkState(WeightsState):
         """Whether the certificate needs the rows, because their second moment does not suffice."""
         stored = isinstance(self.moment, SecondMoment)
         return not stored or self.refined or self.root is not None
-
-    @property
-    def network(self) -> TrainedNetwork:
-        """The trained network; the exact optimum is computed when it is first needed."""
-        if self.trained is None:
-            self.solve()
-        return super().network
 
     @property
     def mean_parts(self) -> tuple[Matrix, Matrix]:

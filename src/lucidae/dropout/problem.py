@@ -777,10 +777,8 @@ class Passed(NamedTuple):
 
     def merge(self, other: Passed) -> Passed:
         """Return what remains of the rows of both, those of `other` after those of this one."""
-        moment = self.moment.merge(other.moment)
-        if self.sketch is None or other.sketch is None:
-            return Passed(moment, None, other.scales)
-        return Passed(moment, self.sketch.merge(other.sketch), self.scales)
+        sketch = self.sketch and other.sketch and self.sketch.merge(other.sketch)
+        return Passed(self.moment.merge(other.moment), sketch, other.scales)
 
 
 @dataclass

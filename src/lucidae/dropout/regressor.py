@@ -430,8 +430,25 @@ class DropoutRegressor(NetworkMixin, MultiOutputMixin, RegressorMixin, BaseEstim
         predicted = finite_output(self._predicted(X), "predictions")
         if not check_flag(return_std, "return_std"):
             return predicted
-        self._check_errors()
+        if self._trains:
+            raise ValueError(
+                f"return_std=True was given with solver={self.solver!r}, whose weights also depend "
+                "on random numbers, so that their standard errors are not known: use "
+                "solver='exact'."
+            )
         state = self._state
+        if isinstance(state.moment, RowMean):
+            raise ValueError(
+                "return_std=True was given, but the model was fitted to fewer rows than features, "
+                "so that the variance of the noise of the targets cannot be estimated: standard "
+                "errors need more rows than columns."
+            )
+        fitted = {name: state.attributes[name] for name in ("coef_", "intercept_")}
+        if changed_attributes({name: getattr(self, name) for name in fitted}, fitted):
+            raise ValueError(
+                "return_std=True was given, but coef_ or intercept_ were changed after the fit: "
+                "call fit again."
+            )
         errors = fitted_value_errors(
             state.problem,
             state.alpha,
@@ -463,31 +480,6 @@ class DropoutRegressor(NetworkMixin, MultiOutputMixin, RegressorMixin, BaseEstim
             if scipy.sparse.issparse(X):
                 return X @ columns + (bias - center @ columns)
             return (X - center) @ columns + bias
-
-    def _check_errors(self) -> None:
-        """Raise an error if the standard errors of predictions are not defined.
-
-        They are defined for the exact solution only, with `coef_` and `intercept_` as fitted, and
-        need more rows than features.
-        """
-        if self._trains:
-            raise ValueError(
-                f"return_std=True was given with solver={self.solver!r}, whose weights also depend "
-                "on random numbers, so that their standard errors are not known: use "
-                "solver='exact'."
-            )
-        if isinstance(self._state.moment, RowMean):
-            raise ValueError(
-                "return_std=True was given, but the model was fitted to fewer rows than features, "
-                "so that the variance of the noise of the targets cannot be estimated: standard "
-                "errors need more rows than columns."
-            )
-        fitted = {name: self._state.attributes[name] for name in ("coef_", "intercept_")}
-        if changed_attributes({name: getattr(self, name) for name in fitted}, fitted):
-            raise ValueError(
-                "return_std=True was given, but coef_ or intercept_ were changed after the fit: "
-                "call fit again."
-            )
 
     def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:
         """Return the coefficient of determination R² of the predictions, mean over targets.

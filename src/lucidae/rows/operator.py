@@ -644,8 +644,9 @@ def _projected(X: Any, direction: Vector) -> Vector:
     def part(first: int, last: int) -> Vector:
         return np.asarray(np.einsum("ij,j->i", X[first:last], direction))
 
-    threads = blas_threads() if X.size >= THREADED_ENTRIES else 1
-    return np.concatenate(in_threads(part, X.shape[0], threads))
+    if X.size < THREADED_ENTRIES:
+        return part(0, X.shape[0])
+    return np.concatenate(in_threads(part, X.shape[0], blas_threads()))
 
 
 def _arrays(X: Any) -> tuple[Vector, ...]:
