@@ -280,7 +280,12 @@ def problems(subject: Subject, judged: Judged) -> Iterator[White]:
         known = replace(subject, data=data)
         if few is not None:
             return _of_few_rows(few, known, judged)
-        return _of_factor(known, known.factor(), judged)
+        factor = known.factor()
+        found = _of_factor(known, factor, judged)
+        if not judged.tied:
+            return found
+        outputs = factor.inputs if factor.outputs is None else factor.outputs
+        return _tied(found, outputs, factor.inputs, judged.left)
 
     quick = data.factor is None and (few is not None or data.matrix is not None)
     if quick:
@@ -299,8 +304,6 @@ def _nonzero(sizes: Matrix) -> Matrix:
 
 def _of_factor(subject: JudgedRows, factor: RowFactor, judged: Judged) -> White:
     """Return the problem for white inputs, from a factor of the rows and a bound on its error."""
-    if judged.tied:
-        return _of_tied(subject, factor, judged)
     m, autoencoder, inputs = len(judged.right), factor.outputs is None, factor.inputs
     outputs = inputs if factor.outputs is None else factor.outputs
     # 1) What needs no inverse: the loss, which is a norm of F times `scope`, a norm of the weights.
@@ -390,16 +393,13 @@ def _outside(right: Matrix, lower: Matrix, error: float) -> Ball:
     return Ball(float(np.linalg.norm(right - basis @ (basis.T @ right))) / size, error)
 
 
-def _of_tied(subject: JudgedRows, factor: RowFactor, judged: Judged) -> White:
-    """Return the problem of tied layers; if the inputs are not white, that of separate layers."""
-    white = _of_factor(subject, factor, judged._replace(tied=False))
-    outputs = factor.inputs if factor.outputs is None else factor.outputs
-    size = float(np.linalg.norm(factor.inputs)) / math.sqrt(len(judged.right)) or 1.0
-    return _tied(white, outputs, factor.inputs / size, judged.left * math.sqrt(size))
-
-
 def _tied(white: White, outputs: Matrix, rows: Matrix, own: Matrix) -> White:
-    """Return the problem of tied layers for weights U (`own`), given that of separate layers."""
+    """Return the problem of tied layers, given that of separate layers for weights U (`own`).
+
+    If the inputs are not white, up to their size, no formula of the optimum is known.
+    """
+    size = float(np.linalg.norm(rows)) / math.sqrt(len(own)) or 1.0
+    rows, own = rows / size, own * math.sqrt(size)
     if np.abs(rows.T @ rows - np.eye(rows.shape[1])).max() > WHITE:
         return white._replace(tied=(outputs.T, rows, own), known=False)
     cross = outputs.T @ rows
@@ -414,7 +414,7 @@ def _of_matrix(matrix: Matrix, judged: Judged) -> White:
     energy, left, inner = float((matrix**2).sum()), judged.left, judged.right
     white = White(matrix, left, inner, energy)
     if judged.tied:
-        return _tied(white._replace(inner=left), matrix.T, np.eye(len(matrix)), left)
+        return _tied(white, matrix.T, np.eye(len(matrix)), left)
     if not (min(matrix.shape) > SMALL and FEW * (judged.width + 1) <= min(matrix.shape)):
         return white
     return _projected(RowMatrix(matrix), left, inner, energy, judged)
