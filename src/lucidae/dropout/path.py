@@ -562,8 +562,12 @@ def cross_validate(
 
     splits = checked_splits(cv, X.shape[0], weights)
     held_out = [taken(test) for _, test in splits]
+    # Whether every row is held out in exactly one fold, which trains on all other rows
+    partition = all(len(train) + len(test) == X.shape[0] for train, test in splits)
+    tests = np.sort(np.concatenate([test for _, test in splits]))
+    partition = partition and np.array_equal(tests, np.arange(X.shape[0]))
     total = None
-    if not is_wide(X) and _is_partition(splits, X.shape[0]):
+    if partition and not is_wide(X):
         moments = of_each(_moment, held_out, n_jobs=n_jobs, callbacks=callbacks)
         training: list[Any] = _complements(moments)
         total = moments[0].merge(training[0])
@@ -658,13 +662,6 @@ def checked_splits(cv: Any, n_rows: int, weights: Array | None) -> list[tuple[Ve
                     "shuffle: cv=KFold(5, shuffle=True)."
                 )
     return splits
-
-
-def _is_partition(splits: list[tuple[Vector, Vector]], n_rows: int) -> bool:
-    """Tell whether every row is held out in exactly one fold, which trains on all other rows."""
-    tests = np.sort(np.concatenate([test for _, test in splits]))
-    complete = all(len(train) + len(test) == n_rows for train, test in splits)
-    return complete and np.array_equal(tests, np.arange(n_rows))
 
 
 def _moment(X: Any, Y: Array, weights: Array | None) -> SecondMoment:

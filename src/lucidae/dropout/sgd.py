@@ -100,10 +100,15 @@ class SampleSource:
 
     def draw(self, rng: Rng, n_runs: int, batch_size: int, ref: Array) -> tuple[Array, Array]:
         """Return white inputs and centred outputs of random rows for every run."""
-        rows = self._rows(rng, n_runs * batch_size)
+        count = n_runs * batch_size
+        if self.cumulative is None:
+            rows = rng.randint(self.inputs.shape[0], size=count)
+        else:  # inverse transform sampling; side="right" skips rows of weight zero
+            drawn = rng.random_sample(count) * self.cumulative[-1]
+            rows = np.searchsorted(self.cumulative, drawn, side="right")
         white = _dense_rows(self.inputs, rows, ref) @ self.lift - self.center @ self.lift
         if self.noise > 0.0:
-            added = rng.standard_normal((len(rows), self.lift.shape[0]))
+            added = rng.standard_normal((count, self.lift.shape[0]))
             white = white + self.noise * (like(added, self.lift) @ self.lift)
         targets = _dense_rows(self.outputs, rows, ref) - self.output_center
         xp = namespace(ref)
@@ -111,14 +116,6 @@ class SampleSource:
             xp.reshape(like(part, ref), (n_runs, batch_size, part.shape[1]))
             for part in (white, targets)
         )
-
-    def _rows(self, rng: Rng, count: int) -> np.ndarray[Any, Any]:
-        """Return `count` random row indices, drawn in proportion to the weights of the rows."""
-        if self.cumulative is None:
-            return np.asarray(rng.randint(self.inputs.shape[0], size=count))
-        # Inverse transform sampling; side="right" skips rows of weight zero.
-        drawn = rng.random_sample(count) * self.cumulative[-1]
-        return np.asarray(np.searchsorted(self.cumulative, drawn, side="right"))
 
 
 def _dense_rows(values: Any, rows: np.ndarray[Any, Any], ref: Array) -> Array:
