@@ -300,10 +300,9 @@ class DropoutFactorization(
                 state = self._completed(observed, roots, width, dropout, settings, ref, start)
             X = rows  # judged at once, because its copy would be as large as the factors
         state.cv = cv
-        attributes = state.attributes
         if state.rows is None:
             title = type(self).__name__
-            state._certificate = state.judged_on((X, weights), attributes, title)
+            state._certificate = state.judged_on((X, weights), state.attributes, title)
         self._state = state
         return self
 
@@ -329,6 +328,7 @@ class DropoutFactorization(
         if self._trains or roots is not None:
             left = rows @ code_map(right, strength)
         left = like(representable(left, ref, "left_"), rows)
+        representable(found.optimum.singular_values, ref, "singular_values_")
         scaled = Weights(left if roots is None else left * roots[:, None], right)
         value = float(DropoutObjective(problem, strength).value(scaled))
         return FactorsState(
@@ -427,10 +427,10 @@ class DropoutFactorization(
                 "handle_missing='complete' and missing_values='absent'; if they are zeros, "
                 "give X.toarray()."
             )
-        X = validated_rows(self, X, reset=reset, finite="allow-nan")
-        if not self._completes and bool(namespace(X).any(namespace(X).isnan(X))):
+        X = validated_rows(self, X, reset=reset, finite=self._completes and "allow-nan")
+        if not self._completes and not bool(namespace(X).all(namespace(X).isfinite(X))):
             raise ValueError(
-                "X contains NaN. If entries are missing, use handle_missing='complete'."
+                "X contains NaN or infinity. If entries are missing, use handle_missing='complete'."
             )
         return X
 
