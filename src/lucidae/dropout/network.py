@@ -40,7 +40,7 @@ from lucidae.base import (
     validated_rows,
 )
 from lucidae.certificates.claims import Certificate, undecided, with_changes
-from lucidae.certificates.sketch import Sketch, column_scales, sketch_pairs
+from lucidae.certificates.sketch import Sketch, sketch_pairs
 from lucidae.dropout.claims import (
     LARGEST_GAP,
     certificate_of,
@@ -62,6 +62,7 @@ from lucidae.dropout.problem import (
     joint_moment,
     read_passed,
     row_root,
+    sketch_scales,
     whiten,
 )
 from lucidae.dropout.sgd import SCHEDULES, SampleSource, descend
@@ -514,7 +515,7 @@ class NetworkState(WeightsState):
         """
         if isinstance(self.moment, SecondMoment):
             if self.scales is None:
-                self.scales = column_scales(X, Y, centered=self.centered)
+                self.scales = sketch_scales(X, Y, centered=self.centered)
             self.sketch = sketch_pairs(X, Y, sample_weight, self.scales, before)
 
     def sketch_referred(self) -> None:

@@ -781,6 +781,15 @@ class Passed(NamedTuple):
         return Passed(self.moment.merge(other.moment), sketch, other.scales)
 
 
+def sketch_scales(X: Any, Y: Any, *, centered: bool = True) -> Any:
+    """Return the units of the columns in which rows [x | y] are sketched.
+
+    Inputs of a regression are whitened, so that columns of small scale count as much as others. The
+    loss of an autoencoder, whose outputs are its inputs, is in their own units.
+    """
+    return np.ones(X.shape[1]) if Y is None else column_scales(X, Y, centered=centered)
+
+
 @dataclass
 class PassedLeaf:
     """Function that returns what remains of a block of rows.
@@ -796,7 +805,7 @@ class PassedLeaf:
         if targets is not None:
             _refuse_overflow(targets)
         if self.scales is None:
-            self.scales = column_scales(rows, targets)
+            self.scales = sketch_scales(rows, targets)
         sketch = sketch_pairs(rows, targets, weights, self.scales)
         return Passed(joint_moment(rows, targets, weights), sketch, self.scales)
 
