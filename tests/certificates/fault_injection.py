@@ -50,7 +50,6 @@ READING = {
     "_complete",
     "_rows",
     "_validated",
-    "as_columns",
     "as_double",
     "as_float",
     "as_plain",
