@@ -804,10 +804,11 @@ class PassedLeaf:
         """Return the moment and the sketch of one block."""
         if targets is not None:
             _refuse_overflow(targets)
+        moment = joint_moment(rows, targets, weights)  # refuses rows that are not finite
         if self.scales is None:
             self.scales = sketch_scales(rows, targets)
         sketch = sketch_pairs(rows, targets, weights, self.scales)
-        return Passed(joint_moment(rows, targets, weights), sketch, self.scales)
+        return Passed(moment, sketch, self.scales)
 
 
 def read_passed(
