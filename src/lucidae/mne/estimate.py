@@ -28,7 +28,6 @@ from lucidae.sparsity.noise import WAYS, checked_noise
 from lucidae.sparsity.objectives import FullCovariance, GroupCovariance
 from lucidae.sparsity.path import NoisePath, noise_path
 from lucidae.sparsity.posterior import (
-    ActiveFactor,
     covariance_threshold,
     removal_costs,
     significance_threshold,
@@ -220,14 +219,19 @@ class GroupEstimate:
         `samples` is the number of independent samples, by default that of all samples.
         """
         found = replace(self, samples=samples)
-        while self.level is not None:
-            kept = found._significant()
-            if kept.size == found.columns.size:
-                kept = found._without_replaceable()
-            if kept.size == found.columns.size:
-                break
+        while (kept := found.kept()).size < found.columns.size:
             found = found._restricted(kept)
         return found
+
+    def kept(self) -> Floats:
+        """Return the columns without groups that are not significant, or without a replaceable one.
+
+        They are all columns if every group is significant and none can be replaced by others.
+        """
+        if self.level is None:
+            return self.columns
+        kept = self._significant()
+        return kept if kept.size < self.columns.size else self._without_replaceable()
 
     @cached_property
     @one_thread()
@@ -255,9 +259,13 @@ class GroupEstimate:
         """Return the labels of the groups that are significant at a multiple of the noise."""
         if not self.columns.size:
             return self.groups
-        level, noise = float(self.template.significance), factor * self.noise_variance
-        louder = replace(self, noise_variance=noise, level=level)._restricted(self.columns)
-        return louder.significant(self.samples).groups
+        level = float(self.template.significance)
+        return replace(self.louder(factor), level=level).significant(self.samples).groups
+
+    def louder(self, factor: float) -> GroupEstimate:
+        """Return the estimate of the same groups, fitted at a multiple of the noise variance."""
+        noise = factor * self.noise_variance
+        return replace(self, noise_variance=noise, fitted=None)._restricted(self.columns)
 
     @cached_property
     def thresholds(self) -> dict[int, float]:
@@ -400,10 +408,8 @@ class GroupEstimate:
         # With D = ΦB, P = DᵀΣ⁻¹D and Q = DᵀΣ⁻¹M/√n, a group costs log|I − P| + tr(Qᵀ(I − P)⁻¹Q) on
         # its own rows and columns. By Woodbury's identity I − P is the posterior covariance of the
         # latents, and Q their posterior mean divided by √n.
-        every = np.arange(self.columns.size)
-        mean = self._factor.mean(self.responses)
-        left = self._factor.posterior().covariance(every)
-        return left, mean @ mean.T / self.responses.shape[1]
+        mean, covariance = self._latents
+        return covariance.copy(), mean @ mean.T / self.responses.shape[1]
 
     @cached_property
     @one_thread()
@@ -445,27 +451,30 @@ class GroupEstimate:
         return root, kept
 
     @cached_property
-    def _factor(self) -> ActiveFactor:
-        """Factorised posterior covariance of the latents Z, which have the prior N(0, I).
+    def _latents(self) -> tuple[Floats, Floats]:
+        """Posterior mean (a, n) and covariance (a, a) of the latents Z, with the prior N(0, I).
 
         The coefficients of the selected columns are BZ, where BBᵀ is their prior covariance.
         """
-        scaled = self.gain[:, self.columns] @ self._roots[0]
-        return ActiveFactor.of(scaled, np.ones(self.columns.size), self.noise_variance)
+        fields = self.gain[:, self.columns] @ self._roots[0]
+        # ΦB = V diag(s) Pᵀ without its square, so that no digits are lost if the noise is small.
+        # Rows of zeros give P all directions of the latents.
+        padding = np.zeros((max(self.columns.size - len(fields), 0), self.columns.size))
+        left, sizes, right = np.linalg.svd(np.vstack([fields, padding]), full_matrices=False)
+        total = (sizes**2 + self.noise_variance)[:, None]
+        mean = right.T @ (sizes[:, None] / total * (left[: len(fields)].T @ self.responses))
+        return mean, right.T @ (self.noise_variance / total * right)
 
     @cached_property
     def mean(self) -> Floats:
         """Posterior mean of the coefficients of the a selected columns for n responses, (a, n)."""
-        return np.asarray(self._roots[0] @ self._factor.mean(self.responses))
+        return np.asarray(self._roots[0] @ self._latents[0])
 
     @cached_property
     def covariance(self) -> Floats:
         """Posterior covariance (a, a) of the coefficients of the a selected columns."""
-        if not self.columns.size:
-            return np.zeros((0, 0))
-        latent = self._factor.posterior()
         root = self._roots[0]
-        return np.asarray(root @ latent.covariance(np.arange(self.columns.size)) @ root.T)
+        return np.asarray(root @ self._latents[1] @ root.T)
 
     @cached_property
     def debiased(self) -> Floats:
@@ -603,12 +612,12 @@ def loss_without(
     members = [index[mask] for (_, index), mask in zip(groups.by_size, kept, strict=True)]
     priors = [prior[mask] for prior, mask in zip(present, kept, strict=True)]
     with suppress(np.linalg.LinAlgError):  # the rest is impossible up to rounding
+        energy, gram = _energy_and_gram(problem, members, priors)
         for _ in range(ROUNDS):
-            energy, gram = _energy_and_gram(problem, members, priors)
             change, loss = loss - n_responses * (energy - before), n_responses * (energy - before)
             if loss < threshold or change < max(REFITTED * threshold, SLOW * (loss - threshold)):
                 break
-            move_all(gram, members, priors, kind)
+            energy -= move_all(gram, members, priors, kind)
     return float(loss)
 
 

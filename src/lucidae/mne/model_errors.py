@@ -121,10 +121,10 @@ def fit_with_errors(
     # times this noise, none of them explains errors of the forward solution.
     level = 1.0 + model_error * sensor_power(problem) / noise_variance
     if chosen:
-        louder = plain[0].moved(*_whitened(DOUBT * level * np.eye(rank), gain, responses))
-        if louder.significant(count).columns.size == plain[0].columns.size:
+        louder = replace(plain[0].louder(DOUBT * level), samples=None)
+        if louder.kept().size == plain[0].columns.size:
             return plain
-    raised = candidates.moved(*_whitened(level * np.eye(rank), gain, responses)).significant(count)
+    raised = candidates.louder(level).significant(count)
     samples, change = independent_samples(raised), 0.0
     labels, basis = observable_basis(gain, labels, HIDDEN)
     gain, expansion = gain @ basis, expansion @ basis
@@ -132,10 +132,8 @@ def fit_with_errors(
     # 3) Move the sources to better places, by the energy of sources and errors together.
     shifts = Shifts(problem, gain, labels, expansion, position_error)
     if position_error and estimate.level is not None:
-        priors = rearranged(
-            shifts, responses, estimate, level * noise_variance, estimate.thresholds
-        )
-        estimate = estimate.at(priors)
+        estimate = estimate.at(rearranged(shifts, responses, estimate))
+    estimate = replace(estimate, noise_variance=noise_variance)
     # 4) Fit their prior covariances and compute their errors in turn. Those that are then not
     # significant are left out, which changes both.
     for _ in range(ROUNDS):
@@ -171,16 +169,14 @@ def _whitened(noise: Floats, gain: Floats, responses: Floats) -> tuple[Floats, F
     return white[:, : gain.shape[1]], white[:, gain.shape[1] :]
 
 
-def rearranged(
-    shifts: Shifts, responses: Floats, estimate: GroupEstimate, noise: float,
-    thresholds: dict[int, float],
-) -> dict[int, Floats]:  # fmt: skip
+def rearranged(shifts: Shifts, responses: Floats, estimate: GroupEstimate) -> dict[int, Floats]:
     """Return places at which sources and their errors have a lower energy, with the priors there.
 
     Each source in turn, the weakest first, goes to the best place nearby, with all others fixed, or
     is left out if its evidence there is below the threshold for the number of its columns.
     """
     owners, count = estimate.labels[estimate.columns], responses.shape[1]
+    noise, thresholds = estimate.noise_variance, estimate.thresholds
     # a root of the moment of the data
     root = np.asarray(np.linalg.qr(responses.T, mode="r")).T / np.sqrt(count)
     priors: dict[int, Floats] = {}
@@ -202,9 +198,8 @@ def rearranged(
             others = np.hstack([np.zeros((len(responses), 0)), *rest])
             lower = np.linalg.cholesky(noise * np.eye(len(responses)) + others @ others.T)
             # 2) The evidence of a source at every place nearby that is free.
-            near, fields = shifts.near(group)
-            free = [k for k, one in enumerate(near) if one == group or one not in priors]
-            places, fields = [near[k] for k in free], fields[free]
+            places = [one for one in shifts.near(group) if one == group or one not in priors]
+            fields = shifts.fields(places)
             found, gains = best_priors(lower, fields, root)
             excess = count * gains - [thresholds[shifts.size(one)] for one in places]
             # 3) The best of them, or none.
@@ -264,7 +259,7 @@ class Shifts:
     labels: Floats  # (κ,): group of each column, ascending
     expansion: Any  # (n_columns, κ): currents of the sources by coefficients of the columns
     position_error: float  # δ in metres
-    known: dict[int, tuple[list[int], Floats]] = field(default_factory=dict)  # those of `near`
+    known: dict[int, Floats] = field(default_factory=dict)  # the fields of groups, as by `fields`
 
     @cached_property
     def tree(self) -> Any:
@@ -275,15 +270,13 @@ class Shifts:
         """Return the number of columns of a group, zero if there is no such group."""
         return int(np.diff(np.searchsorted(self.labels, [group, group + 1]))[0])
 
-    def near(self, group: int) -> tuple[list[int], Floats]:
-        """Return the sources near a source, with itself (of a patch itself alone), and `fields`."""
-        if group not in self.known:
-            places, found = self.tree.data, [group]
-            if group < len(places):
-                near = self.tree.query_ball_point(places[group], REACH * self.spacing)
-                found = [one for one in sorted(near) if self.size(one)]
-            self.known[group] = found, self.fields(found)
-        return self.known[group]
+    def near(self, group: int) -> list[int]:
+        """Return the sources near a source, with itself; of a patch, itself alone."""
+        places = self.tree.data
+        if group >= len(places):
+            return [group]
+        near = self.tree.query_ball_point(places[group], REACH * self.spacing)
+        return [one for one in sorted(near) if self.size(one)]
 
     @cached_property
     def spacing(self) -> float:
@@ -292,9 +285,16 @@ class Shifts:
 
     def fields(self, groups: Any) -> Floats:
         """Return Φ_b and the three δ∂ᵢΦ_b of k groups, (k, 4, d, m), padded to equal sizes."""
+        unknown = [group for group in groups if group not in self.known]
+        if unknown:
+            self.known.update(zip(unknown, self._computed(unknown), strict=True))
+        return np.stack([self.known[group] for group in groups])[..., : max(map(self.size, groups))]
+
+    def _computed(self, groups: list[int]) -> Floats:
+        """Return the fields of k groups, which are padded to the size of the largest of all."""
         first = np.searchsorted(self.labels, groups)
         last = np.searchsorted(self.labels, groups, side="right")
-        columns = first[:, None] + np.arange((last - first).max())
+        columns = first[:, None] + np.arange(np.unique(self.labels, return_counts=True)[1].max())
         present = columns < last[:, None]
         used = columns[present]
         found = np.zeros((*columns.shape, 4, len(self.gain)))
@@ -313,12 +313,15 @@ class Shifts:
 
     def errors(self, estimate: GroupEstimate) -> Floats:
         """Return δ² Σ_b Σ_i (∂ᵢΦ_b) Γ_b (∂ᵢΦ_b)ᵀ over the sources and patches of an estimate."""
+        total = np.zeros((len(self.gain),) * 2)
         if not self.position_error or not estimate.columns.size:
-            return np.zeros((len(self.gain),) * 2)
-        slopes = self.position_error * self.slopes(estimate.columns)
-        return np.asarray(
-            np.einsum("aid,ab,bie->de", slopes, estimate.prior, slopes, optimize=True)
-        )
+            return total
+        owners = self.labels[estimate.columns]
+        for group, fields in zip(estimate.groups, self.fields(estimate.groups), strict=True):
+            here = np.flatnonzero(owners == group)
+            slopes, prior = fields[1:, :, : here.size], estimate.prior[np.ix_(here, here)]
+            total += np.einsum("idm,mo,ieo->de", slopes, prior, slopes, optimize=True)
+        return total
 
 
 def derivatives(problem: EvokedProblem, sources: Floats, tree: Any) -> Floats:
