@@ -1,4 +1,4 @@
-"""Seconds of single calls of `sparse_vae` and of gamma_map, in turn, at the default threads."""
+"""Processor seconds of `sparse_vae` and of gamma_map, with one penalty and with all of them."""
 
 from __future__ import annotations
 
@@ -9,25 +9,19 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks._meg_runs import Cell, gamma_map, quiet, simulate
+from benchmarks._meg_runs import ALPHAS, Cell, gamma_map, quiet, simulate
 from benchmarks._tables import duration, markdown
 
-CALLS = 5
-"""Number of calls of `sparse_vae` in a round, of which the median of the seconds is taken.
+CALLS = 3
+"""Number of calls of `sparse_vae` on each recording, of which the fastest counts.
 
-Threads that wait for work make single times vary."""
-
-ROUNDS = 5
-"""Largest number of rounds on each recording; a round has one call of gamma_map."""
-
-ENOUGH = 12.0
-"""Seconds of gamma_map on one recording after which no further round begins."""
+Other work on the machine makes single calls slower."""
 
 
-def rounds(cell: Cell, seed: int, folder: str) -> list[tuple[float, float]]:
-    """Return the seconds of `sparse_vae` and of gamma_map (α = 1, MNE's update_mode=1) by rounds.
+def times(cell: Cell, seed: int, folder: str) -> tuple[float, float, float]:
+    """Return the seconds of `sparse_vae`, of gamma_map with α = 1, and of gamma_map with all α.
 
-    The first are medians; one more call before all others is not counted.
+    One more call of `sparse_vae` before all others is not counted.
     """
     from lucidae.mne import sparse_vae
 
@@ -35,46 +29,40 @@ def rounds(cell: Cell, seed: int, folder: str) -> list[tuple[float, float]]:
     data = (recording.evoked, recording.forward, recording.noise_cov)
 
     def seconds(call: Callable[[], Any]) -> float:
-        begin = time.perf_counter()
+        begin = time.process_time()
         call()
-        return time.perf_counter() - begin
+        return time.process_time() - begin
 
     def own() -> Any:
         return sparse_vae(*data, loose=cell.loose, verbose="ERROR")
 
-    def peer() -> Any:
-        return gamma_map(recording, cell.loose, 1.0, 1)
-
     own()
-    found: list[tuple[float, float]] = []
-    while len(found) < ROUNDS and sum(theirs for _, theirs in found) < ENOUGH:
-        median = float(np.median([seconds(own) for _ in range(CALLS)]))
-        found.append((median, seconds(peer)))
-    return found
+    fastest = min(seconds(own) for _ in range(CALLS))
+    peers = {
+        alpha: seconds(lambda alpha=alpha: gamma_map(recording, cell.loose, alpha, 1))
+        for alpha in ALPHAS
+    }
+    return fastest, peers[1.0], sum(peers.values())
 
 
 def calls(cells: Iterable[Cell], seeds: int, folder: str) -> str:
-    """Return the table of `--calls` for the cells with free orientation."""
-    rows, medians = [], []
-    with quiet(None):
+    """Return the table of `--calls`."""
+    rows, ratios = [], []
+    with quiet():
         for cell in cells:
-            if cell.loose != 1.0:
-                continue
-            measured = np.array(
-                [pair for seed in range(seeds) for pair in rounds(cell, seed, folder)]
-            )
-            low, middle, high = np.quantile(measured[:, 1] / measured[:, 0], [0.25, 0.5, 0.75])
-            own, peer = np.median(measured, axis=0)
-            ranges = f"{low:.3g} to {high:.3g}"
-            row = (cell.name, f"{middle:.3g}", ranges, duration(own), duration(peer))
-            print(*row, len(measured), sep=" | ", file=sys.stderr, flush=True)
-            rows.append((*row, str(len(measured))))
-            medians.append(middle)
-    if not rows:
-        return "No cell has free orientation."
-    header = ("cell", "ratio: median", "half of them", "`sparse_vae`", "gamma_map", "calls")
-    few = sum(middle < 10.0 for middle in medians)
-    return (
-        f"{markdown(header, rows)}\n\nMedian of the cells: {np.median(medians):.3g}. "
-        f"Smallest: {min(medians):.3g}. Below 10: {few} of {len(medians)} cells."
-    )
+            measured = np.array([times(cell, seed, folder) for seed in range(seeds)])
+            ratios.append(np.median(measured[:, 1:] / measured[:, :1], axis=0))
+            shown = [duration(value) for value in np.median(measured, axis=0)]
+            rows.append((cell.name, *shown, *(f"{ratio:.2g}" for ratio in ratios[-1])))
+            print(*rows[-1], sep=" | ", file=sys.stderr, flush=True)
+    names = ("α = 1", f"all {len(ALPHAS)} α")
+    header = (
+        "cell", "`sparse_vae`", *(f"gamma_map, {name}" for name in names),
+        *(f"ratio, {name}" for name in names),
+    )  # fmt: skip
+    found = [
+        f"With {name} the median of the cells is {np.median(column):.2g}, the smallest "
+        f"{column.min():.2g}, and {np.sum(column < 10.0)} of {len(column)} cells are below 10."
+        for name, column in zip(names, np.transpose(ratios), strict=True)
+    ]
+    return f"{markdown(header, rows)}\n\n{' '.join(found)}"

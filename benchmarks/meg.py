@@ -34,10 +34,10 @@ so that an interrupted run goes on where it ended. Cheap methods are run first, 
 by seed, so that with `--minutes` the last seeds of the slow methods are left out; the table says
 how many seeds there were.
 
-**Calls** (`--calls`). Five calls of `sparse_vae` and one of gamma_map (α = 1, MNE's update_mode=1)
-in turn, at the default number of threads, in seconds of a clock. The ratio is the seconds of
-gamma_map divided by the median of the five before it. Up to five rounds on each of at most five
-recordings are counted, fewer if gamma_map takes long.
+**Calls** (`--calls`). Processor seconds with one thread: the fastest of three calls of `sparse_vae`
+with its defaults, one call of gamma_map with α = 1 (MNE's update_mode=1), and the sum of those with
+all penalties that the table tries, of which a user has to choose one. Medians over at most five
+recordings; the ratios are those of gamma_map to `sparse_vae`.
 
 **Energies** (`--energies`). gamma_map and `SparseVAE` minimise the same energy of the whitened data
 if the three columns of a source share one variance. A second table compares the energies at which

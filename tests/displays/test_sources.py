@@ -152,7 +152,7 @@ def test_result_is_drawn_with_its_path(points):
     assert [text.get_text() for text in display.ax_[0].texts] == ["1", "2?"]  # 2 is doubtful
     np.testing.assert_allclose(display.orientations, [[1.0, 0.0, 0.0], [0.0, 1.0, 0.0]])
     assert display.path.columns.tolist() == [9, 4, 20]
-    assert display.path.names == ["1: lh 9", "2: lh 4", "lh 20"]
+    assert display.path.names == ["1: lh 9", "2?: lh 4", "lh 20"]
     expected = [[np.nan, np.nan, 0.2], [np.nan, 0.5, 0.4], [0.1, np.nan, np.nan]]
     np.testing.assert_array_equal(display.path.contributions, expected)
     assert display.path.marks == {"noise variance of the fit": 1.0}

@@ -26,6 +26,9 @@ SMALLEST = 30.0
 WIDTH_OF_AXES = 160.0
 """Approximate width of a projection in points, from which distances in mm are computed."""
 
+HALF_OF_A_NUMBER = 6.0
+"""Half the width of the number of a source in points."""
+
 MOST_NUMBERS = 20
 """Largest number of sources that have a number in the projections: the strongest ones."""
 
@@ -390,6 +393,8 @@ class SourceDisplay(Display):
         numbered = self._numbered()
         lines = self._lines(pair)[[source for _, source in numbered]].reshape(-1, 2)
         taken = np.concatenate([circles, lines])
+        point = 2.0 * self._extent()[1] / WIDTH_OF_AXES  # in mm
+        ends = HALF_OF_A_NUMBER * point * np.array([[-1.0, 0.0], [0.0, 0.0], [1.0, 0.0]])
         box = {"boxstyle": "round,pad=0.15", "facecolor": "white", "edgecolor": "black"}
         style = {"ha": "center", "va": "center", "textcoords": "offset points"}
         for number, source in numbered:
@@ -398,9 +403,9 @@ class SourceDisplay(Display):
                 axes.annotate(number, places[source], xytext=(0, 0), **style, **boxed)
                 continue
             distance = 0.5 * np.sqrt(self._areas[source]) + 6.0
-            reach = distance * 2.0 * self._extent()[1] / WIDTH_OF_AXES
+            reach = distance * point
             shift = _free_direction(places[source], reach, taken)
-            taken = np.concatenate([taken, [places[source] + reach * shift]])
+            taken = np.concatenate([taken, places[source] + reach * shift + ends])
             axes.annotate(number, places[source], xytext=distance * shift, zorder=4, **style)
 
     @property
@@ -478,13 +483,16 @@ def _path_of_sources(result: Any, path: Any, max_sources: int) -> NoisePathDispl
     others = [row for row in np.argsort(-peaks, kind="stable") if listed[row] not in own]
     chosen = [*np.searchsorted(listed, own), *others][:max_sources]
     names = [result.group_name(listed[row]) for row in chosen]
-    names[: own.size] = [f"{number}: {name}" for number, name in enumerate(names[: own.size], 1)]
-    marks = {"noise variance of the fit": float(result.noise_variance)}
+    marks = ["?" * one.doubtful for one in result.found_sources]
+    names[: own.size] = [
+        f"{number}{mark}: {name}"
+        for number, (mark, name) in enumerate(zip(marks, names, strict=False), 1)
+    ]
     return NoisePathDisplay(
         path.noise_variances,
         listed[chosen],
         shares[chosen],
-        marks=marks,
+        marks={"noise variance of the fit": float(result.noise_variance)},
         names=names,
         noun="source",
         omitted=listed.size - len(chosen),

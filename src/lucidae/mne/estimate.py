@@ -612,12 +612,12 @@ def loss_without(
     members = [index[mask] for (_, index), mask in zip(groups.by_size, kept, strict=True)]
     priors = [prior[mask] for prior, mask in zip(present, kept, strict=True)]
     with suppress(np.linalg.LinAlgError):  # the rest is impossible up to rounding
-        energy, gram = _energy_and_gram(problem, members, priors)
         for _ in range(ROUNDS):
+            energy, gram = _energy_and_gram(problem, members, priors)
             change, loss = loss - n_responses * (energy - before), n_responses * (energy - before)
             if loss < threshold or change < max(REFITTED * threshold, SLOW * (loss - threshold)):
                 break
-            energy -= move_all(gram, members, priors, kind)
+            move_all(gram, members, priors, kind)
     return float(loss)
 
 
@@ -671,16 +671,20 @@ def forward_selection(
     # A root R of the moment of the data, and ΦᵀΣ⁻¹Φ and ΦᵀΣ⁻¹R without sources.
     root = np.asarray(np.linalg.qr(responses.T, mode="r")).T / np.sqrt(count)
     metrics, loadings = group_grams(gain, members) / noise, gain.T @ root / noise
+    products: dict[Any, Floats] = {}  # ΦᵀΦ_g of the groups that have been present
 
     def candidates(covariances: Floats) -> tuple[Floats, Floats]:
         """Return the present groups and those that may explain most, with their ΦᵀΣ⁻¹[Φ, R]."""
         # With sources, Σ⁻¹ = I/γ − HHᵀ (Woodbury), H = AL⁻ᵀ/√γ, AAᵀ = Σ − γI, LLᵀ = γI + AᵀA.
         active = np.flatnonzero(covariances.any(axis=(1, 2)))
-        fields = np.hstack(list(stack[active] @ square_root(covariances[active])) or [gain[:, :0]])
+        roots = square_root(covariances[active])
+        products.update({g: gain.T @ stack[g] for g in active if g not in products})
+        crossed = [products[g] @ half for g, half in zip(active, roots, strict=True)]
+        fields = np.hstack(list(stack[active] @ roots) or [gain[:, :0]])
         lower = np.linalg.cholesky(noise * np.eye(fields.shape[1]) + fields.T @ fields)
-        known = scipy.linalg.solve_triangular(lower, fields.T, lower=True).T / np.sqrt(noise)
-        seen = gain.T @ known
-        loading = seen @ (known.T @ root)
+        turn = scipy.linalg.solve_triangular(lower, np.eye(len(lower)), lower=True) / np.sqrt(noise)
+        seen = np.hstack(crossed or [gain.T[:, :0]]) @ turn.T  # ΦᵀH
+        loading = seen @ (turn @ (fields.T @ root))
         np.subtract(loadings, loading, out=loading)  # a second array would take most of the time
         # The gain Σᵢ λᵢ − 1 − log λᵢ, over eigenvalues λᵢ > 1 of S⁻¹Q, is at most t − 1 − log t,
         # t = Σᵢ λᵢ.

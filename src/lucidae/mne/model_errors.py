@@ -103,9 +103,10 @@ def fit_with_errors(
         )
 
     def without_errors() -> tuple[GroupEstimate, Any, FittedNoise]:
-        samples = float(count)
+        estimate, before, samples = candidates, np.inf, float(count)
         for _ in range(ROUNDS):
-            estimate = candidates.significant(samples)
+            # Fewer samples have larger thresholds, so that what was left out stays out.
+            estimate = (estimate if samples < before else candidates).significant(samples)
             before, samples = samples, independent_samples(estimate)
             if abs(samples - before) <= SETTLED * before:
                 break
@@ -156,7 +157,8 @@ def sensor_power(problem: EvokedProblem) -> float:
     The mean square of whitened data is larger if the noise is small along some directions, which
     errors of the forward solution are not.
     """
-    back = np.linalg.pinv(problem.whitener)
+    whitener = problem.whitener  # its rows are linearly independent
+    back = np.linalg.solve(whitener @ whitener.T, whitener).T
     deviations = np.linalg.norm(back, axis=1)  # of the noise of each sensor
     used = deviations > 0.0
     return float(np.mean((back[used] @ problem.responses / deviations[used, None]) ** 2))
