@@ -53,7 +53,7 @@ def calls(cells: Iterable[Cell], seeds: int, folder: str) -> str:
             measured = np.array([times(cell, seed, folder) for seed in range(seeds)])
             ratios.append(np.median(measured[:, 1:] / measured[:, :1], axis=0))
             shown = [duration(value) for value in np.median(measured, axis=0)]
-            rows.append((cell.name, *shown, *(f"{ratio:.2g}" for ratio in ratios[-1])))
+            rows.append((cell.name, *shown, *(f"{ratio:.3g}" for ratio in ratios[-1])))
             print(*rows[-1], sep=" | ", file=sys.stderr, flush=True)
     names = ("α = 1", f"all {len(ALPHAS)} α")
     header = (
