@@ -56,6 +56,7 @@ from lucidae.validation import (
     check_row_count,
     check_rows,
     check_weights,
+    explained_refusals,
     has_complex,
     is_dask,
     unframed,
@@ -696,7 +697,7 @@ def validated_data(
             )
     if scipy.sparse.issparse(y):
         raise ValueError("y is a sparse matrix, expected a dense array: give y.toarray().")
-    y = check_kind(unframed(y, "y", accept_complex=True), "y")
+    given, y = y, check_kind(unframed(y, "y", accept_complex=True), "y")
     if scipy.sparse.issparse(X) and (X.dtype.kind == "c" or has_complex(y)):
         raise ValueError(
             "a sparse X was given with complex numbers in X or y, expected real numbers: give "
@@ -704,7 +705,8 @@ def validated_data(
         )
     X = dense_if_small(validated_rows(estimator, X, reset=reset, accept_complex=True))
     y = y if is_array(y) else np.asarray(y)
-    y = check_rows(y[:, None] if y.ndim == 1 else y, name="y", accept_complex=True)
+    with explained_refusals(y=given):
+        y = check_rows(y[:, None] if y.ndim == 1 else y, name="y", accept_complex=True)
     check_row_count(X, y)
     refuse_extremes(X, "X")
     refuse_extremes(y, "y")
