@@ -34,6 +34,7 @@ from lucidae.sparsity.objectives import (
     GroupCovariance,
     State,
     axes_of,
+    evaluate,
     learned_noise,
     positive,
 )
@@ -48,7 +49,6 @@ from lucidae.sparsity.solve import (
     lifted,
     minimised,
     solve,
-    sweep,
 )
 from lucidae.sparsity.working_set import COARSE, NEWTON_STEPS, first_point, orthonormal
 from lucidae.validation import (
@@ -218,19 +218,22 @@ class RowFold:
         """Return the error on the test rows, the start of the next fit, and columns per row."""
         with limited_blas(self.train.count):
             at = self.problem.with_noise(scalar(self.units.normalised_noise(noise)))
-            state, start = _coarse(self.point, at, objective, self.start, quick)
+            point = _coarse(self.point, at, objective, self.start, quick)
             dictionary, responses = self.train.weighted
-            relevance = self.units.relevance(state.relevance)
-            factor = ActiveFactor.of(dictionary, relevance, noise, axes_of(state))
+            relevance, axes = point.parameters, None
+            if isinstance(objective, GroupCovariance):
+                relevance, axes = point.state.relevance, axes_of(point.state)
+            relevance = self.units.relevance(relevance)
+            factor = ActiveFactor.of(dictionary, relevance, noise, axes)
             index, mean = factor.nonzero_mean(responses, rough=True)
             error = self.test.squared_error(index, mean, self.train)
-            return error, start, factor.active.size / self.train.count
+            return error, point.parameters, factor.active.size / self.train.count
 
 
 def _coarse(
     first: Any, problem: Problem, objective: Energy, start: Any, quick: bool = False
-) -> tuple[State, Any]:
-    """Return a fit of the low accuracy that predictions need, and where the next one starts."""
+) -> Any:
+    """Return the point at which a fit of the low accuracy that predictions need ends."""
     if first is not None:
         # After one sweep from nothing, the errors of held-out rows of groups with covariances were
         # up to 2.5 times those of an accurate fit, so that there are three. From the fit before,
@@ -240,15 +243,15 @@ def _coarse(
         for _ in range(3 if several else 1):
             if point.violation <= COARSE:
                 break
-            point = sweep(point, COARSE, newton_steps=QUICK_STEPS if quick else NEWTON_STEPS)
-        return point.state, point.parameters
+            # Not by `sweep`, whose test of the energy would evaluate all columns once more.
+            point = point.swept(COARSE, False, QUICK_STEPS if quick else NEWTON_STEPS)
+        return point
     # No start is better for a small problem: one from a larger γ may end at a higher energy.
     exact = objective.exact_coordinates
     begin = lifted(problem, objective, None if exact else start)
     rule, limit = ("mackay", FEW_STEPS) if exact else ("mm", 100)
     settings = SolverSettings(tolerance=COARSE, limit=limit)
-    point = iterated(lambda at: at.updated(rule), begin, settings, problem.rows).value
-    return point.state, point.parameters
+    return iterated(lambda at: at.updated(rule), begin, settings, problem.rows).value
 
 
 @dataclass(frozen=True, eq=False)
@@ -418,7 +421,9 @@ def coarse_trace(problem: Problem, objective: Energy, noise: float) -> PathTrace
     first = first_point(problem, objective) if objective.exact_coordinates else None
     start, powers, shares = None, np.zeros((len(steps), problem.columns)), np.zeros(len(steps))
     for place, level in enumerate(steps):
-        state, start = _coarse(first, problem.with_noise(float(level)), objective, start)
+        point = _coarse(first, problem.with_noise(float(level)), objective, start)
+        start, full = point.parameters, isinstance(objective, GroupCovariance)
+        state = point.state if full else evaluate(point.problem, start, curvature=False)
         powers[place], shares[place] = column_powers(state, objective), explained_share(state)
     return PathTrace(noise * steps / target, powers, shares)
 
