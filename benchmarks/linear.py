@@ -108,7 +108,7 @@ def solver_epochs(
     method = make_method("rag", MethodSettings(np.zeros(K), geometric_prior(K), None, tied))
     training = DescentSettings(learning_rate=RATE, momentum=MOMENTUM, max_iter=n_epochs, tol=0.0)
     stiff = stiffness(method, covariance, start, preconditioned=training.preconditions)
-    return descend(method, covariance, start, training, stiff, {}).value
+    return descend(method, covariance, start, training, stiff, {}, None, None).value
 
 
 def simulated_epochs(spectrum: Spectrum, n_epochs: int) -> UntiedWeights:
