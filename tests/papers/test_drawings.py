@@ -82,6 +82,17 @@ def test_a_diverged_run_of_the_learning_rates_counts_as_one():
     check_numbers(plot, outcome.curves, f"alignment/{method}/{optimizer}")
 
 
+def test_a_model_all_of_whose_runs_diverged_at_once_is_drawn_without_a_line():
+    runs = {"rag": [0.5, 0.1], "nonuniform_l2": [np.nan, np.nan]}
+    curves = {
+        f"{measure}/{method}/nesterov": Curve([1.0, 10.0], y)
+        for measure in ("alignment", "subspace")
+        for method, y in runs.items()
+    }
+    (plot,) = plots(outcome_of("lae-dynamics", curves=curves))
+    check_numbers(plot, curves, "alignment/rag/nesterov")
+
+
 def test_a_run_that_misses_the_target_needs_at_least_the_limit():
     setting = experiment("lae-scaling").at("smoke").setting
     largest = max(setting.sizes)

@@ -84,8 +84,11 @@ def dynamics(outcome: Outcome) -> Sequence[Drawn]:
             for name, curve in outcome.curves.items():
                 kind, *run = name.split("/")
                 if kind == measure and run[2:] == ([] if size is None else [str(size)]):
-                    style = look(*run[:2], markevery=0.11, markersize=3.5)
-                    axes.plot(*positive(curve), label=label(*run[:2]), **style)
+                    x, y = positive(curve)
+                    # Markers at even distances along the curve need at least one finite value.
+                    every = 0.11 if np.isfinite(y).any() else None
+                    style = look(*run[:2], markevery=every, markersize=3.5)
+                    axes.plot(x, y, label=label(*run[:2]), **style)
             axes.set(title=title, xlabel="epoch", xscale="log", ylim=(-0.03, 1.0))
         if size is not None:
             line[0].set_title(f"{PANELS['alignment']}, batches of {size}")

@@ -163,8 +163,8 @@ class Manifold:
             curves[f"course/{arm}"] = Curve(steps, course, "step")
             worse = [[cell.arrays[f"loss/{arm}"] - cell.arrays["loss/full"]] for cell in cells]
             curves[f"worse/{arm}"] = Curve.over_seeds([0.0], worse)
-            directions = [cell.arrays[f"active_directions/{arm}"] for cell in cells]
-            curves[f"directions/{arm}"] = Curve([0.0], [np.mean(directions)])
+            directions = [[cell.arrays[f"active_directions/{arm}"]] for cell in cells]
+            curves[f"directions/{arm}"] = Curve.over_seeds([0.0], directions)
         return curves
 
     def facts(self) -> Mapping[str, str]:
@@ -217,8 +217,7 @@ def compared(dimensions: Sequence[int], cells: Sequence[Results]) -> dict[str, C
         found[name] = Curve(margin.x, margin.y + ALLOWED * margin.error, "r =")
     for arm in ARMS:
         found[f"active_directions_{arm}"] = over(per_seed(f"active_directions/{arm}"))
-    used = found["active_directions_full"]
-    found["excess"] = Curve(used.x, abs(used.y - used.x), "r =")
+    found["excess"] = over(abs(per_seed("active_directions/full") - np.asarray(dimensions)))
     few = np.asarray(dimensions) <= 3
     if few.any() and not few.all():
         rise = cost[:, ~few].mean(axis=1) - cost[:, few].mean(axis=1)
