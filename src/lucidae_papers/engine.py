@@ -47,6 +47,7 @@ MODULES = {
     "lae-dynamics": "linear.dynamics",
     "lae-weights": "linear.dynamics:WEIGHTS",
     "lae-scaling": "linear.scaling",
+    "lae-scaling-rates": "linear.scaling:RATES_OF_SCALING",
     "lae-penalties": "linear.penalties",
     "lae-minibatch": "linear.dynamics:MINIBATCH",
     "lae-learning-rates": "linear.dynamics:LEARNING_RATES",

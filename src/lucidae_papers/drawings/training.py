@@ -250,6 +250,31 @@ def learning_rates(outcome: Outcome) -> Sequence[Drawn]:
     return [Drawn(figure, caption)]
 
 
+def rates_of_scaling(outcome: Outcome) -> Sequence[Drawn]:
+    """Return a plot of the epochs to alignment against the rate, a panel per number of latents."""
+    setting = outcome.setting
+    sizes = list(dict.fromkeys(k for *_, k in setting.search))
+    figure, panels = new_figure(
+        1, len(sizes), figsize=(1.2 + 3.2 * len(sizes), 4.0), sharey=True, squeeze=False
+    )
+    for method, optimizer, k in setting.search:
+        curve, axes = outcome.curves[f"epochs/{method}/{optimizer}/{k}"], panels[0][sizes.index(k)]
+        style, finite = look(method, optimizer), np.isfinite(curve.y)
+        axes.plot(curve.x[finite], curve.y[finite], label=label(method, optimizer), **style)
+        used = finite & (curve.x == setting.used(method, optimizer, k))
+        ring = {"marker": "o", "markersize": 11, "markerfacecolor": "none"}
+        axes.plot(curve.x[used], curve.y[used], color=style["color"], linestyle="", **ring)
+        axes.set(title=f"{k} latents", xlabel="learning rate", xscale="log", yscale="log")
+    panels[0][0].set_ylabel("epochs")
+    shared_legend(figure, panels[0][0], 3)
+    caption = (
+        f"Epochs to an axis-alignment distance of {setting.baseline.target:g}, means over the "
+        "seeds; a rate at which a seed does not reach it has no point. Circles mark the rates of "
+        "the experiment lae-scaling."
+    )
+    return [Drawn(figure, caption, ("epochs/",))]
+
+
 def penalties(outcome: Outcome) -> Sequence[Drawn]:
     """Return a plot of three choices of ℓ₂ penalties and of the training with each."""
     setting = outcome.setting

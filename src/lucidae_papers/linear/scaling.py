@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -45,13 +45,17 @@ class EpochsToAlignment:
     limit: int  # epochs after which a run is stopped
     target: float = 0.3  # the axis-alignment distance at which a run is stopped
 
-    def cells(self) -> Sequence[Cell]:
-        """Return one run per model, optimizer, seed and number of latents.
+    def cells_of(self, method: str, optimizer: str, learning_rate: float, k: int) -> Sequence[Cell]:
+        """Return one run per seed of a model with k latents.
 
         On an accelerator the seeds are trained together. Models that draw dropout masks can not be
         trained together and no statement is about them: they have the first seed alone.
         """
-        shared = {
+        settings = {
+            "method": method,
+            "optimizer": optimizer,
+            "learning_rate": learning_rate,
+            "k": k,
             "data": self.data,
             "n_epochs": self.limit,
             "target": self.target,
@@ -60,23 +64,21 @@ class EpochsToAlignment:
             "batch_size": None,
             **START,
         }
+        cost = cost_of(method, optimizer, self.data, k, self.limit) / 3  # most reach the target
+        stochastic = method in STOCHASTIC
+        together = "" if stochastic else f"{method}/{optimizer}/{k}/{learning_rate:g}"
         return [
-            Cell(
-                measure,
-                {
-                    "method": method,
-                    "optimizer": optimizer,
-                    "learning_rate": rates[k > 50],
-                    "k": k,
-                    "seed": seed,
-                    **shared,
-                },
-                cost_of(method, optimizer, self.data, k, self.limit) / 3,  # most reach the target
-                "" if method in STOCHASTIC else f"{method}/{optimizer}/{k}",
-            )
-            for (method, optimizer), rates in self.rates.items()
-            for seed in (SEEDS[:1] if method in STOCHASTIC else SEEDS)
+            Cell(measure, {**settings, "seed": seed}, cost, together)
+            for seed in (SEEDS[:1] if stochastic else SEEDS)
+        ]
+
+    def cells(self) -> Sequence[Cell]:
+        """Return the runs of every model and optimizer with every number of latents."""
+        return [
+            cell
+            for pair, rates in self.rates.items()
             for k in self.sizes
+            for cell in self.cells_of(*pair, rates[k > 50], k)
         ]
 
     def curves(self, results: Results) -> Curves:
@@ -90,9 +92,7 @@ class EpochsToAlignment:
         curves = {}
         for method, optimizer in self.rates:
             found = results.where(method=method, optimizer=optimizer)
-            every = [float(cell.arrays["epochs"]) for cell in found]
-            epochs = np.reshape(every, (-1, len(self.sizes)))
-            epochs = np.where(np.isnan(epochs), np.inf, epochs)
+            epochs = epochs_of(found, len(self.sizes))
             name = f"{method}/{optimizer}"
             curves[f"epochs/{name}"] = Curve.over_seeds(self.sizes, epochs, "k =")
             lower = np.where(np.isfinite(epochs), epochs, self.limit)
@@ -112,6 +112,15 @@ class EpochsToAlignment:
             "seeds": f"{len(SEEDS)}; one for nested dropout with random masks",
             "initial weights": START_WORDS,
         }
+
+
+def epochs_of(results: Results, points: int) -> Any:
+    """Return the epochs to the target, (seeds, points); infinite if it was not reached.
+
+    The results are ordered by the points of the grid, and for each of them by the seed.
+    """
+    every = np.reshape([float(cell.arrays["epochs"]) for cell in results], (points, -1)).T
+    return np.where(np.isnan(every), np.inf, every)
 
 
 def exponent(sizes: Sequence[float], epochs: Any) -> float:
@@ -210,6 +219,9 @@ def expect(
     return found
 
 
+SMALL = EpochsToAlignment("small-gaussian", (2, 5, 10, 20), RATES, limit=2500)
+PAPER = EpochsToAlignment("gaussian", EVERY_SIZE, RATES, limit=50_000)
+
 EXPERIMENT = Experiment(
     name="lae-scaling",
     title="Epochs against the number of latents",
@@ -229,15 +241,148 @@ EXPERIMENT = Experiment(
         "falls to 0.3 at every number of latents.",
     },
     smoke=Scale(
-        EpochsToAlignment("small-gaussian", (2, 5, 10, 20), RATES, limit=2500),
+        SMALL,
         expect(2500),
         reported=REPORTED,
         unjudged={"adam": "this scale has at most 20 latents; the claim is about hundreds."},
     ),
-    paper=Scale(
-        EpochsToAlignment("gaussian", EVERY_SIZE, RATES, limit=50_000),
-        expect(50_000, (50, 100), (200, 300, 400, 500)),
-        reported=REPORTED,
-    ),
+    paper=Scale(PAPER, expect(50_000, (50, 100), (200, 300, 400, 500)), reported=REPORTED),
     draw="training.scaling",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class RateSearch:
+    """Settings of a search: models of some numbers of latents, each with several learning rates.
+
+    The other settings are those of the experiment lae-scaling, so that runs which both have are
+    done once.
+    """
+
+    baseline: EpochsToAlignment  # settings of lae-scaling
+    # the learning rates that are tried, by model, optimizer and number of latents
+    search: Mapping[tuple[str, str, int], tuple[float, ...]]
+
+    def used(self, method: str, optimizer: str, k: int) -> float:
+        """Return the learning rate of the experiment lae-scaling."""
+        return self.baseline.rates[method, optimizer][k > 50]
+
+    def cells(self) -> Sequence[Cell]:
+        """Return one run per model, optimizer, number of latents, learning rate and seed."""
+        return [
+            cell
+            for (method, optimizer, k), rates in self.search.items()
+            for rate in rates
+            for cell in self.baseline.cells_of(method, optimizer, rate, k)
+        ]
+
+    def curves(self, results: Results) -> Curves:
+        """Return, over the learning rates, the epochs until the decoder is aligned.
+
+        ``"ratio"`` is the number of epochs at the rate that the experiment lae-scaling uses,
+        divided by the smallest of the search. The limit takes the place of infinity.
+        """
+        curves = {}
+        for (method, optimizer, k), rates in self.search.items():
+            found = results.where(method=method, optimizer=optimizer, k=k)
+            epochs = epochs_of(found, len(rates))
+            lower = np.where(np.isfinite(epochs), epochs, self.baseline.limit)
+            used = lower[:, [rates.index(self.used(method, optimizer, k))]]
+            name = f"{method}/{optimizer}/{k}"
+            curves[f"epochs/{name}"] = Curve.over_seeds(rates, epochs, "learning rate")
+            curves[f"ratio/{name}"] = Curve.over_seeds([0], used / lower.min(axis=1, keepdims=True))
+            curves[f"least/{name}"] = Curve.over_seeds([0], lower.min(axis=1, keepdims=True))
+        return curves
+
+    def facts(self) -> Mapping[str, str]:
+        """Return the settings in words, for the HTML page of the results."""
+        facts = dict(self.baseline.facts())
+        facts["latents"] = listed(dict.fromkeys(k for *_, k in self.search))
+        facts["rates"] = "those of Bao et al. 2020, Table 3"
+        facts["seeds"] = str(len(SEEDS))
+        return facts
+
+
+# Bao et al. 2020, Table 3; nested dropout with random masks is left out.
+TABLE_3 = {
+    ("nonuniform_l2", "nesterov", 20): (1e-4, 3e-4, 1e-3, 3e-3),
+    ("rag", "nesterov", 20): (3e-5, 1e-4, 3e-4, 1e-3),
+    ("expected_nested_dropout", "nesterov", 20): (1e-4, 3e-4, 1e-3, 3e-3),
+    ("linear_vae", "nesterov", 20): (3e-5, 1e-4, 3e-4, 1e-3),
+    ("nonuniform_l2", "adam", 20): (1e-3, 3e-3, 1e-2, 3e-2),
+    ("expected_nested_dropout", "adam", 20): (1e-3, 3e-3, 1e-2, 3e-2),
+    ("linear_vae", "adam", 20): (3e-4, 1e-3, 3e-3, 1e-2),
+    ("nonuniform_l2", "nesterov", 200): (1e-4, 3e-4, 1e-3, 3e-3),
+    ("rag", "nesterov", 200): (3e-5, 1e-4, 3e-4, 1e-3),
+    ("expected_nested_dropout", "nesterov", 200): (1e-4, 3e-4, 1e-3, 3e-3),
+    ("linear_vae", "nesterov", 200): (3e-5, 1e-4, 3e-4, 1e-3),
+    ("nonuniform_l2", "adam", 200): (1e-3, 3e-3, 1e-2, 3e-2),
+    ("expected_nested_dropout", "adam", 200): (1e-3, 3e-3, 1e-2, 3e-2),
+    ("linear_vae", "adam", 200): (3e-4, 1e-3, 3e-3, 1e-2),
+    ("expected_nested_dropout", "adam", 500): (3e-3, 1e-2, 3e-2, 1e-1),
+}
+SMOKE_SEARCH = {
+    ("nonuniform_l2", "nesterov", 10): (3e-4, 1e-3, 3e-3),
+    ("rag", "nesterov", 10): (3e-5, 1e-4, 3e-4),
+    ("expected_nested_dropout", "adam", 10): (1e-3, 3e-3, 1e-2),
+}
+
+
+def _trial(key: tuple[str, str, int]) -> str:
+    method, optimizer, k = key
+    return f"{label(method, optimizer)}, k = {k}"
+
+
+def expect_of_rates(search: Iterable[tuple[str, str, int]], factor: float) -> tuple[AtMost, ...]:
+    """Return the verdicts that no rate of the search needs `factor` times fewer epochs."""
+    return tuple(
+        AtMost(
+            "ratio/{}/{}/{}".format(*key),
+            factor,
+            says=f"{EPOCHS}: rate in use over best rate, {_trial(key)}",
+        )
+        for key in search
+    )
+
+
+def least(search: Iterable[tuple[str, str, int]]) -> tuple[Reported, ...]:
+    """Return the reports of the epochs at the best rate."""
+    return tuple(
+        Reported(
+            "least/{}/{}/{}".format(*key),
+            says=f"{EPOCHS} (or the limit), best rate, {_trial(key)}",
+        )
+        for key in search
+    )
+
+
+RATES_OF_SCALING = Experiment(
+    name="lae-scaling-rates",
+    title="Search over learning rates for several numbers of latents",
+    reference="Bao et al. 2020, Table 3",
+    about="The number of epochs until the axis-alignment distance is 0.3, as in the experiment "
+    "lae-scaling, for several learning rates of each model and optimizer. A run that does not "
+    "reach this distance counts with the limit of epochs; if none does, the ratio is 1.",
+    claims={
+        "best": "Of the learning rates that were tried, those that Bao et al. 2020 use (Tables 3 "
+        "and 4) need the fewest epochs.",
+    },
+    findings={
+        "close": "No other rate of the search needs less than half of the epochs of the rate in "
+        "use.",
+    },
+    smoke=Scale(
+        RateSearch(SMALL, SMOKE_SEARCH),
+        {},
+        reported=least(SMOKE_SEARCH),
+        unjudged=dict.fromkeys(
+            ("best", "close"), "the table is about 1000 features; this scale has other data."
+        ),
+    ),
+    paper=Scale(
+        RateSearch(PAPER, TABLE_3),
+        {"best": expect_of_rates(TABLE_3, 1.0), "close": expect_of_rates(TABLE_3, 2.0)},
+        reported=least(TABLE_3),
+    ),
+    draw="training.rates_of_scaling",
 )
