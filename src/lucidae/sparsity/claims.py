@@ -108,9 +108,8 @@ def certificate_of(figures: Figures, title: str) -> Certificate:
     found, evidence = [*_fit(figures), *_representation(figures)], figures.evidence
     if len(figures.rows) == 1:
         (rows,) = figures.rows
-        unique = uniqueness_of(
-            rows.dictionary, rows.responses, figures.used, figures.relative_error
-        )
+        used, error = evidence["used"], evidence["relative_error"]
+        unique = uniqueness_of(rows.dictionary, rows.responses, used, error)
         found, evidence = [*found, *_uniqueness(figures, unique)], evidence | unique.evidence
     found += [*_shape(figures), *_path(figures), *_covariances(figures)]
     return Certificate(title, tuple(found), evidence)
@@ -181,7 +180,7 @@ def _representation(figures: Figures) -> Iterator[Claim]:
     without = "Coefficients alone have no support with a test of significance."
     support = judged(figures, Claim("support", statement, "Wilks 1938"), advice, without)
     if figures.tied and support.holds is not None:
-        sets = "; ".join(" or ".join(map(str, found)) for found in figures.tied)
+        sets = "; ".join(" or ".join(map(str, np.sort(found))) for found in figures.tied)
         alternatives = (
             "Some columns are proportional to others, so that the data cannot tell them apart, and "
             f"support_ has one of each set. Alternatives: {sets}."
@@ -189,7 +188,7 @@ def _representation(figures: Figures) -> Iterator[Claim]:
         support = replace(support, advice=f"{support.advice} {alternatives}".strip())
     yield support
     statement = "relative error of the reconstructed responses"
-    error = figures.relative_error
+    error = figures.evidence["relative_error"]
     yield Claim("reconstruction", statement, f"{WIPF}, Theorem 4.1 (ii)", error)
     statement = f"number of active latents among {figures.rows[0].powers.size} columns"
     yield Claim("active_dimensions", statement, f"{WIPF}, Definition 3.1", figures.n_active)
@@ -199,7 +198,7 @@ def _shape(figures: Figures) -> Iterator[Claim]:
     """Yield the claims about local minima, collapsed latents and rows of large influence."""
     statement = "median ratio of successive norms of the coefficient rows, in descending order"
     scales = Claim("row_scales", statement, f"{WIPF}, Theorem 4.1", advice=ONE_COLUMN)
-    ratios = row_scale_ratios(figures.row_norms)
+    ratios = row_scale_ratios(figures.evidence["row_norms"])
     if ratios.size:
         scales = replace(scales, value=float(np.median(ratios)), advice=SCALES)
     yield scales
@@ -224,13 +223,13 @@ def _shape(figures: Figures) -> Iterator[Claim]:
 
 def _path(figures: Figures) -> Iterator[Claim]:
     """Yield claims about how the columns in use change with the noise variance."""
-    reference, path = "Meinshausen & Bühlmann 2010", figures.path
+    reference, path = "Meinshausen & Bühlmann 2010", figures.fit.path
     statement = "share of the columns in use that stay in use if the noise variance is varied"
     stability = Claim("path_stability", statement, reference)
     if not figures.noise_rule or len(figures.rows) > 1:
         return
     if path is None or path["overlap"] is None:
-        correlated = ", without response_covariance," * bool(figures.response_rule)
+        correlated = ", without response_covariance," * (figures.fit.responses is not None)
         why = (
             "The fit was not repeated at neighbouring noise variances. Call "
             f"lucidae.sparsity.noise_path{correlated} to see how the columns change."
@@ -275,8 +274,9 @@ def _covariances(figures: Figures) -> Iterator[Claim]:
         ) * (rank < rows)
         statement = f"rank of the noise covariance of {rows} rows, by which the rows were whitened"
         yield Claim("noise_covariance", statement, "Aitken 1936", rank, advice=advice)
-    if figures.response_rule:
-        statement, advice = RESPONSE_CLAIMS[figures.response_rule]
+    if figures.fit.responses is not None:
+        rule = "learn" if figures.fit.given_responses is None else "given"
+        statement, advice = RESPONSE_CLAIMS[rule]
         yield judged(figures, Claim("response_covariance", statement, "Zhang & Rao 2011"), advice)
 
 
@@ -286,7 +286,7 @@ def _uniqueness(figures: Figures, unique: Uniqueness) -> Iterator[Claim]:
         Claim(name, SPARSEST, CHEN_HUO)
         for name in ("unique_in_general_position", "unique_by_coherence")
     )
-    count, why = figures.used.size, ""
+    count, why = figures.evidence["used"].size, ""
     if unique.exact_error > EXACT:
         why = (
             "Least squares on the active columns leaves a relative error of "

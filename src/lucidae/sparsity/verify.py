@@ -89,6 +89,8 @@ BLOCK_ENTRIES = 2_000_000
 CORRELATION_STEP, LARGEST_CORRELATION = 0.01, 0.999
 """Change of artanh ρ to the correlations of responses that are compared, and the largest |ρ|."""
 
+INVALID = "the fitted numbers are not those of any model"
+
 BOUNDARY = {
     2: (0.1464, 0.3536, 0.3536, 0.1464),
     3: (0.0249, 0.1048, 0.2251, 0.2904, 0.2251, 0.1048, 0.0249),
@@ -160,18 +162,14 @@ class Distance(NamedTuple):
 class Figures:
     """The measured values of one fit."""
 
-    used: Any  # the columns with coefficients other than zero
-    row_norms: Any  # of these columns: the norm of the row of U times that of the column
-    relative_error: float  # ‖X − ΦU‖/‖X‖
     rows: Sequence[PreparedRows]  # for claims of uniqueness
+    fit: Fit
     kind: EnergyKind
     n_active: int
     distances: dict[str, Distance] = field(default_factory=dict)  # by the name of the claim
     noise_rule: str = ""  # how γ was found, "floor" if learning ended at its smallest value
-    response_rule: str = ""  # how the covariance of the responses was found, if there is one
     tied: Sequence[Any] = ()  # sets of columns of which each can replace the others
     full_gains: int = 0  # collapsed latents that would lower the energy of the full posterior
-    path: dict[str, Any] | None = None
     correlation: float | None = None  # smallest one of the strongest column and its successors
     leverage: tuple[Any, Any, float] | None = None  # rows, their shares, and the largest share
     evidence: dict[str, Any] = field(default_factory=dict)
@@ -399,20 +397,19 @@ def shared_prior(relevance: Any, implied: float = 0.0) -> Prior:
 def full_prior(fit: Fit, w: Any, rows: PreparedRows, labels: Any) -> Prior:
     """Return the prior of groups with covariances of their own; their units are unit columns."""
     given, count, largest = fit.covariances, labels.max() + 1, int(np.bincount(labels).max())
-    invalid = Prior(w, np.zeros(0, int), np.zeros((0, 0)), np.inf)
     if np.shape(given) != (count, largest, largest) or not np.isfinite(given).all():
-        return invalid
+        raise np.linalg.LinAlgError(INVALID)
     known = fit.roots if np.shape(fit.roots) == np.shape(given) else np.zeros(np.shape(given))
     lengths = np.sqrt(np.where(rows.powers > 0, rows.powers, 1.0))
-    columns, roots, deviation, lost, blurred = [invalid.columns], [invalid.root], 0.0, 0.0, 0.0
-    in_use = given.any(axis=(1, 2))
+    in_use, deviation, lost, blurred = given.any(axis=(1, 2)), 0.0, 0.0, 0.0
+    columns, roots = [np.zeros(0, int)], [np.zeros((0, 0))]
     for number in np.flatnonzero(in_use):
         members = np.flatnonzero(labels == number)
         size, scales = members.size, lengths[members]
         scaled = given[number, :size, :size] * scales * scales[:, None]
         padded = np.count_nonzero(given[number]) > np.count_nonzero(scaled)
-        if padded or not np.isfinite(scaled).all():
-            return invalid
+        if padded:
+            raise np.linalg.LinAlgError(INVALID)
         symmetric = 0.5 * (scaled + adjoint(scaled))
         variances, axes = np.linalg.eigh(symmetric)
         # Where the columns of a group are dependent, the data say nothing: there Γ is zero.
@@ -432,9 +429,14 @@ def full_prior(fit: Fit, w: Any, rows: PreparedRows, labels: Any) -> Prior:
         columns.append(members)
         roots.append(axes * spreads / scales[:, None])
     if w[~in_use[labels]].any():
-        return invalid
+        raise np.linalg.LinAlgError(INVALID)
     root = scipy.sparse.block_diag(roots, "csr")
     return Prior(w, np.concatenate(columns), root, deviation, lost, blurred)
+
+
+def _covariance_distance(state: Evaluation) -> Distance:
+    """Return how far the covariances of groups are from covariances with the given diagonals."""
+    return Distance(Ball(max(state.prior.deviation - 4.0 * state.fit.rounding, 0.0)), FINEST)
 
 
 def group_axes(Phi: Any, members: Any, least: float) -> tuple[Any, Any]:
@@ -557,6 +559,7 @@ class Evaluation(NamedTuple):
     prior: Prior
     ats: list[At]  # one for each problem
     labels: Any  # (κ,): number of the block of each column
+    ties: Sequence[Any] = ()  # sets of columns of which each can replace the others
 
     @property
     def tolerance(self) -> float:
@@ -597,25 +600,25 @@ def measure(samples: Sequence[Sample], fit: Fit, kind: EnergyKind = EnergyKind()
     """Return the measured values of a fit on the rows of one or several problems."""
     # 1) what coefficients alone tell
     problems = [prepared(sample) for sample in samples]
-    figures = _of_coefficients(problems, fit.coef, kind)
+    figures = _of_coefficients(problems, fit, kind)
     if fit.noise is None:
         return figures
 
     # 2) every problem at the prior covariances; an invalid fit has infinite distances
     figures.noise_rule, distances = fit.rule, figures.distances
-    if fit.responses is not None:
-        figures.response_rule = "learn" if fit.given_responses is None else "given"
     attributes: dict[str, tuple[Any, Callable[[Evaluation], Distance | None]]] = {
         "noise_variance": (fit.noise, _noise_distance),
         "energy": (fit.energy if kind.violation is None else None, _energy_distance),
         "predictive_variance": (fit.variances, _variance_distance),
+        "support": (fit.support, _support),
+        "group_covariances": (fit.covariances, _covariance_distance),
         "response_covariance": (fit.responses, _response),
     }
     given = [name for name, (value, _) in attributes.items() if value is not None]
-    state = _evaluation(distances, problems, fit, kind)
-    if state is None:
+    try:
+        state = _evaluation(problems, fit, kind)
+    except np.linalg.LinAlgError:
         names = ["stationarity", "posterior_mean", "posterior_collapse", *given]
-        names += [] if fit.support is None else ["support"]
         distances |= dict.fromkeys(names, Distance(Ball(np.inf)))
         return figures
 
@@ -627,32 +630,39 @@ def measure(samples: Sequence[Sample], fit: Fit, kind: EnergyKind = EnergyKind()
     distances["stationarity"] = Distance(violation, state.tolerance, state.reach)
     distances["posterior_mean"] = Distance(mean, max(FINEST, state.stored), state.reach)
 
-    # 4) what is reported beside the relevances: γ, energy, predictions, support
+    # 4) what is reported beside the relevances, and what is noticed
     found = {name: attributes[name][1](state) for name in given}
     distances |= {name: each for name, each in found.items() if each is not None}
-    if fit.support is not None:
-        wrong, figures.tied = _support(state)
-        distances["support"] = Distance(wrong)
-    figures.path, figures.correlation = fit.path, _path_correlation(state)
     if fit.rule == "learn" and any(_floored(state, at) for at in state.ats):
         figures.noise_rule = "floor"
-    figures.leverage = _leverage(state)
-    figures.evidence |= _evidence(state) | {
+    figures.tied = [each for each in state.ties if np.isin(each, fit.support).any()]
+    figures.leverage, figures.correlation = _leverage(state), _path_correlation(state)
+    parts: dict[str, list[float]] = {
+        "noise_variance": [at.noise for at in state.ats], "n_responses": [at.n for at in state.ats],
+        "data_term": [at.fit for at in state.ats],
+        "dimension": [at.rows.dimension for at in state.ats],
+        "residual": [power(at.residuals) / at.n for at in state.ats],
+    }  # fmt: skip
+    single = len(state.ats) == 1
+    figures.evidence |= {
+        name: each[0] if single else np.array(each) for name, each in parts.items()
+    }
+    figures.evidence |= {
+        "energy": energy_of(state) if kind.violation is None else None, "tolerance": kind.tolerance,
+        "significance": kind.significance, "given_noise": fit.given_noise,
         "mean_distance": mean.value, "leverage_rows": figures.leverage[0],
         "leverage_shares": figures.leverage[1],
     }  # fmt: skip
     if figures.tied:
-        figures.evidence["tied_columns"] = [columns.tolist() for columns in figures.tied]
+        figures.evidence["tied_columns"] = [np.sort(each).tolist() for each in figures.tied]
     return figures
 
 
-def _of_coefficients(
-    problems: Sequence[PreparedRows], coef: Sequence[Any], kind: EnergyKind
-) -> Figures:
+def _of_coefficients(problems: Sequence[PreparedRows], fit: Fit, kind: EnergyKind) -> Figures:
     """Return the measured values that do not need a noise variance."""
     total, residual = sum(power(rows.responses) for rows in problems), 0.0
-    norms = np.zeros(len(coef[0]))
-    for rows, U in zip(problems, coef, strict=True):
+    norms = np.zeros(len(fit.coef[0]))
+    for rows, U in zip(problems, fit.coef, strict=True):
         used = np.flatnonzero(U.any(axis=1))
         residual += power(rows.responses - rows.dictionary[:, used] @ U[used])
         norms += squares(U).sum(axis=1) * rows.powers
@@ -661,37 +671,29 @@ def _of_coefficients(
     error = (residual / total) ** 0.5 if total > 0 else (np.inf if residual > 0 else 0.0)
     shares = norms[used] / max(total**0.5, 1e-300)
     evidence = {"relative_error": error, "used": used, "row_norms": shares}
-    return Figures(used, norms[used], error, problems, kind, int(used.size), evidence=evidence)
+    return Figures(problems, fit, kind, int(used.size), evidence=evidence)
 
 
-def _evaluation(
-    distances: dict[str, Distance], problems: list[PreparedRows], fit: Fit, kind: EnergyKind
-) -> Evaluation | None:
-    """Return every problem at the fitted covariances; None if these numbers are not valid."""
-    w, implied, noise, B = fit.relevance, 0.0, fit.noise or (), fit.responses
+def _evaluation(problems: list[PreparedRows], fit: Fit, kind: EnergyKind) -> Evaluation:
+    """Return every problem at the fitted covariances; raise an error if these are not valid."""
+    w, implied, noise = fit.relevance, 0.0, np.array(fit.noise)
     if w is None:
         w, implied = implied_relevance(problems[0], fit.coef[0], noise[0], fit.rounding)
-    finite = all(np.isfinite(U).all() for U in fit.coef) and np.isfinite(w).all()
-    if not (finite and (w >= 0).all() and all(0 < level < np.inf for level in noise)):
-        return None
+    finite = all(np.isfinite(each).all() for each in (*fit.coef, w, noise))
+    if not (finite and (w >= 0).all() and (noise > 0).all()):
+        raise np.linalg.LinAlgError(INVALID)
     prior, labels = shared_prior(w, implied), group_numbers(kind.labels, w.size)
     if kind.full_groups:
         prior = full_prior(fit, w, problems[0], labels)
-        deviation = Ball(max(prior.deviation - 4.0 * fit.rounding, 0.0))
-        distances["group_covariances"] = Distance(deviation, FINEST)
-    if B is not None:
-        n = problems[0].responses.shape[1]
-        valid = np.shape(B) == (n, n) and np.isfinite(B).all() and abs(B - B.T).max() <= 1e-10
-        if not (valid and abs(np.trace(B) / n - 1.0) <= 1e-10):
-            return None
-        factors, turn = np.linalg.eigh(B)
+    if fit.responses is not None:
+        factors, turn = np.linalg.eigh(fit.responses)
+        if len(turn) != problems[0].responses.shape[1]:
+            raise np.linalg.LinAlgError(INVALID)
         rotated = {"responses": problems[0].responses @ turn, "turn": turn}
         problems = [problems[0]._replace(factors=np.maximum(factors, 0.0), **rotated)]
-    try:
-        ats = [evaluated(rows, prior, level) for rows, level in zip(problems, noise, strict=True)]
-    except np.linalg.LinAlgError:
-        return None
-    return Evaluation(fit, kind, prior, ats, labels) if prior.deviation < np.inf else None
+    ats = [evaluated(rows, prior, level) for rows, level in zip(problems, noise, strict=True)]
+    state = Evaluation(fit, kind, prior, ats, labels)
+    return state._replace(ties=tied_columns(state)) if kind.labels is None else state
 
 
 def implied_relevance(
@@ -1008,22 +1010,6 @@ def _energy_distance(state: Evaluation) -> Distance:
     return Distance(Ball(abs((state.fit.energy or 0.0) - energy) / size, lost), ENERGY, state.reach)
 
 
-def _evidence(state: Evaluation) -> dict[str, Any]:
-    """Return, by name, the numbers from which measured values can be computed again."""
-    fit, kind = state.fit, state.kind
-    parts: dict[str, list[float]] = {
-        "noise_variance": [at.noise for at in state.ats], "n_responses": [at.n for at in state.ats],
-        "data_term": [at.fit for at in state.ats],
-        "dimension": [at.rows.dimension for at in state.ats],
-        "residual": [power(at.residuals) / at.n for at in state.ats],
-    }  # fmt: skip
-    single = len(state.ats) == 1
-    return {name: each[0] if single else np.array(each) for name, each in parts.items()} | {
-        "energy": energy_of(state) if kind.violation is None else None, "tolerance": kind.tolerance,
-        "significance": kind.significance, "given_noise": fit.given_noise,
-    }  # fmt: skip
-
-
 def _response(state: Evaluation) -> Distance:
     """Return the distance of the covariance of the responses from what it should be.
 
@@ -1056,8 +1042,8 @@ def _response(state: Evaluation) -> Distance:
 # 5. Support, leverage, stability -------------------------------------------------------------
 
 
-def _support(state: Evaluation) -> tuple[Ball, list[Any]]:
-    """Return how many columns `support_` contains or lacks wrongly, and the sets of tied columns.
+def _support(state: Evaluation) -> Distance:
+    """Return how many columns `support_` contains or lacks wrongly.
 
     A block is significant if the tail probability of its evidence, twice the log-likelihood that is
     lost without it, is below α over the number of blocks. Tied columns, each of which can replace
@@ -1065,8 +1051,7 @@ def _support(state: Evaluation) -> tuple[Ball, list[Any]]:
     """
     blocks, columns = state.labels, state.prior.columns
     level, owners = state.kind.significance / (int(blocks.max()) + 1), blocks[columns]
-    ties = tied_columns(state) if state.kind.labels is None else []
-    for found in ties:
+    for found in state.ties:
         owners[np.isin(columns, found)] = found[0]
     expected, close = np.zeros((2, blocks.size), dtype=bool)
     for number in np.unique(owners):
@@ -1082,8 +1067,7 @@ def _support(state: Evaluation) -> tuple[Ball, list[Any]]:
     claimed = np.isin(np.arange(blocks.size), support)
     different = claimed != expected
     wrong = int((different & ~close).sum()) + support.size - int(claimed.sum())
-    named = [np.sort(found) for found in ties if claimed[found].any()]
-    return Ball(float(wrong), 0.0 if wrong else float((different & close).sum())), named
+    return Distance(Ball(float(wrong), 0.0 if wrong else float((different & close).sum())))
 
 
 def tied_columns(state: Evaluation) -> list[Any]:
