@@ -298,10 +298,8 @@ def prepared(sample: Sample) -> PreparedRows:
     # 3) dictionary and responses; what lies outside of the range of R is not used
     moved = centred(X, shares)
     lost = max(1.0 - power(basis @ moved) / power(moved), 0.0) if power(moved) > 0 else 0.0
-    if scipy.sparse.issparse(Phi):
-        found: Any = SparseColumns(Phi, shares, whitener)
-    else:
-        found = whitener @ centred(Phi, shares)
+    found: Any = SparseColumns(sample, shares, whitener)
+    found = found if scipy.sparse.issparse(Phi) else whitener @ centred(Phi, shares)
     X = whitener @ moved
     imaginary = any(np.iscomplexobj(part) and bool(part.imag.any()) for part in (found, X))
     powers = [squares(block).sum(axis=0) for _, block in column_blocks(found)]
@@ -321,15 +319,26 @@ def count_distinct(Phi: Any, X: Any, noise: Any) -> int:
     return len({row.tobytes() for row in np.column_stack([Phi, X, noise]) + 0.0})
 
 
+def centred_columns(sample: Sample, shares: Any, columns: Any) -> Any:
+    """Return columns of the dictionary as a dense array, minus their means."""
+    block = sample.dictionary[:, columns]
+    return centred(block.toarray() if scipy.sparse.issparse(block) else block, shares)
+
+
 class SparseColumns:
     """A sparse dictionary whose columns are centred, whitened and made dense when they are read."""
 
-    def __init__(self, matrix: Any, shares: Any, whitener: Any) -> None:
-        self.matrix, self.shares, self.whitener = scipy.sparse.csc_array(matrix), shares, whitener
+    def __init__(self, sample: Sample, shares: Any, whitener: Any) -> None:
+        matrix = scipy.sparse.csc_array(sample.dictionary)
+        self.sample, self.shares, self.whitener = (
+            sample._replace(dictionary=matrix),
+            shares,
+            whitener,
+        )
         self.shape, self.dtype = (whitener.shape[0], matrix.shape[1]), matrix.dtype
 
     def __getitem__(self, key: Any) -> Any:
-        return self.whitener @ centred(self.matrix[:, key[1]].toarray(), self.shares)
+        return self.whitener @ centred_columns(self.sample, self.shares, key[1])
 
 
 def column_blocks(Phi: Any) -> Iterator[tuple[slice, Any]]:
@@ -882,10 +891,9 @@ def _mean_distance(state: Evaluation) -> Ball:
 def prediction_distance(rows: PreparedRows, coef: Any, predicted: Any) -> Ball:
     """Return the largest difference between predictions and the linear model ȳ + (x − x̄)U."""
     used, sample = np.flatnonzero(coef.any(axis=1)), rows.sample
-    Phi, X, U = sample.dictionary[:, used], sample.responses, coef[used]
-    Phi = Phi.toarray() if scipy.sparse.issparse(Phi) else Phi
-    Phi, moved = centred(Phi, rows.shares), centred(X, rows.shares)
-    mean = (X - moved)[0]
+    Phi, U = centred_columns(sample, rows.shares, used), coef[used]
+    moved = centred(sample.responses, rows.shares)
+    mean = (sample.responses - moved)[0]
     size = np.sqrt(sample.weights @ squares(moved) / sample.weights.sum())
     size = np.where(size > 0, size, np.abs(mean))
     size = np.where(size > 0, size, 1.0)
@@ -903,10 +911,8 @@ def _variance_distance(state: Evaluation) -> Distance:
     not whitened has the variance ‖h − hPPᴴ‖² + γ Σ|hP|²/(λs² + γ), for each response.
     """
     at, prior, rows, sample = state.ats[0], state.prior, state.ats[0].rows, state.ats[0].rows.sample
-    Phi = sample.dictionary[:, prior.columns]
-    Phi = Phi.toarray() if scipy.sparse.issparse(Phi) else Phi
     kept = np.flatnonzero(abs(rows.whitener).sum(axis=0))
-    half = (centred(Phi, rows.shares) @ prior.root)[kept]
+    half = (centred_columns(sample, rows.shares, prior.columns) @ prior.root)[kept]
     along = half @ at.right
     beyond = squares(half - along @ at.right.conj().T).sum(axis=1)[:, None] * rows.factors
     spread = beyond / at.noise + squares(along) @ (rows.factors / (at.powers + at.noise))
@@ -1140,36 +1146,34 @@ def _leverage(state: Evaluation) -> tuple[Any, Any, float]:
     """Return the rows that carry more than their share, these shares, and the largest share.
 
     Shares are those of the squares of the responses, relative to the noise of the row, and of the
-    columns of a dense dictionary, on average. The coefficients of a column in use rest on the rows
-    in which its squares are; a column that has one value in all other rows does so by design. A row
+    columns of the dictionary, on average. The coefficients of a column in use rest on the rows in
+    which its squares are; a column that has one value in all other rows does so by design. A row
     that is given m times has m shares.
     """
-    found, values, most, offset = [np.zeros(0, dtype=int)], [np.zeros(0)], 0.0, 0
     w, z = state.prior.relevance, state.average(at.z for at in state.ats).value
-    used = np.flatnonzero(w * z > ACTIVE)
+    used, parts, most = np.flatnonzero(w * z > ACTIVE), [], 0.0
     for rows, sample in ((at.rows, at.rows.sample) for at in state.ats):
+        parts.append(np.zeros(len(sample.responses)))
         if not scipy.sparse.issparse(rows.whitener):
             continue  # rows are mixed by the whitener
-        kept = rows.whitener.indices
-        Phi, weights = rows.dictionary, np.maximum(sample.weights[kept], 1.0)
+        inverse, kept = ratio(1.0, rows.powers), rows.whitener.indices
+        weights = np.maximum(sample.weights[kept], 1.0)
+        columns = sum(
+            squares(block) @ inverse[part] for part, block in column_blocks(rows.dictionary)
+        )
         shares = squares(rows.responses).sum(axis=1) / max(power(rows.responses), 1e-300)
-        if not isinstance(Phi, SparseColumns):
-            columns = squares(Phi) @ ratio(1.0, rows.powers)
-            shares = np.maximum(shares, columns / max(np.count_nonzero(rows.powers), 1))
-        shares = shares / weights
+        shares = np.maximum(shares, columns / max(np.count_nonzero(inverse), 1)) / weights
         high = np.where(shares > INFLUENCE, shares, 0.0)
-        terms = squares(Phi[:, used]) * ratio(1.0, rows.powers[used]) / weights[:, None]
+        terms = squares(rows.dictionary[:, used]) * inverse[used] / weights[:, None]
         for row, place in zip(*np.nonzero(terms > COEFFICIENT), strict=True):
-            column = sample.dictionary[:, [used[place]]]
-            column = column.toarray() if scipy.sparse.issparse(column) else column
+            column = centred_columns(sample, rows.shares, [used[place]])
             others = np.delete(column[kept, 0], row)
             if others.size > 1 and (others != others[0]).any():
                 high[row] = max(high[row], terms[row, place])
-        found.append(kept[high > 0] + offset)
-        values.append(high[high > 0])
-        most = max(most, float(shares.max()), float(high.max()))
-        offset += len(sample.responses)
-    return np.concatenate(found), np.concatenate(values), most
+        parts[-1][kept], most = high, max(most, float(shares.max()))
+    high = np.concatenate(parts)
+    named = np.flatnonzero(high)
+    return named, high[named], max(most, float(high.max()))
 
 
 def _path_correlation(state: Evaluation) -> float | None:
