@@ -70,14 +70,12 @@ TRUST = (
 )
 
 LEARNED = "the energy is stationary in the noise variance"
-HELD = "the noise variance is the mean squared error of predicting held-out rows"
+HELD = "the noise variance follows from predictions of held-out rows"
 NOISE_STATEMENTS = {
     "learn": LEARNED,
     "floor": LEARNED,
     "learn_diagonal": f"{LEARNED} of every row",
-    "auto": f"{HELD}, times a factor for errors of the dictionary",
-    "cv": HELD,
-    "cv_1se": "held-out rows are predicted within one standard error of the best noise variance",
+    **dict.fromkeys(HELD_OUT, HELD),
 }
 """What is claimed of the noise variance, by the rule by which it was found."""
 

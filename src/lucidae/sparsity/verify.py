@@ -122,7 +122,7 @@ class Fit(NamedTuple):
     predicted: Any = None  # (d, n): predicted means of the rows
     variances: Any = None  # (d,): posterior variances of these means
     support: Any = None
-    covariances: Any = None  # (groups, m, m): Γ_b, and roots A of it, which keep more digits
+    covariances: Any = None  # (groups, m, m): Γ_b, and the roots A that it was computed from
     roots: Any = None
     responses: Any = None  # (n, n): covariance B of the responses, and the one that was given
     given_responses: Any = None
@@ -384,15 +384,13 @@ class Prior(NamedTuple):
     relevance: Any  # (κ,): the relevances w, or the diagonals of Γ
     columns: Any  # (a,): the columns of these blocks
     root: Any  # (a, a): a block for each of them, sparse
-    deviation: float = 0.0  # from symmetric, positive semi-definite, diagonal w
-    # errors of ΦΓΦᴴ and of ΦA because Γ and A are rounded, where columns are nearly dependent
-    lost: float = 0.0
-    blurred: float = 0.0
+    deviation: float = 0.0  # from the diagonals w
+    blurred: float = 0.0  # error of ΦA because A is rounded, where columns are nearly dependent
     implied: float = 0.0  # relative error of relevances that coefficients imply
 
     def inexact(self, noise: float) -> float:
-        """Return the error that cancelling entries of Γ, or implied ones, cause relative to Σ."""
-        return float(self.lost / noise + self.blurred / noise**0.5 + self.implied)
+        """Return the error that cancelling entries of A, or implied ones, cause relative to Σ."""
+        return float(self.blurred / noise**0.5 + self.implied)
 
 
 def shared_prior(relevance: Any, implied: float = 0.0) -> Prior:
@@ -405,34 +403,29 @@ def shared_prior(relevance: Any, implied: float = 0.0) -> Prior:
 
 def full_prior(fit: Fit, w: Any, rows: PreparedRows, labels: Any) -> Prior:
     """Return the prior of groups with covariances of their own; their units are unit columns."""
-    given, count, largest = fit.covariances, labels.max() + 1, int(np.bincount(labels).max())
-    if np.shape(given) != (count, largest, largest) or not np.isfinite(given).all():
+    given, known, largest = fit.covariances, fit.roots, int(np.bincount(labels).max())
+    if not np.shape(given) == np.shape(known) == (labels.max() + 1, largest, largest):
         raise np.linalg.LinAlgError(INVALID)
-    known = fit.roots if np.shape(fit.roots) == np.shape(given) else np.zeros(np.shape(given))
     lengths = np.sqrt(np.where(rows.powers > 0, rows.powers, 1.0))
-    in_use, deviation, lost, blurred = given.any(axis=(1, 2)), 0.0, 0.0, 0.0
+    in_use, deviation, blurred = given.any(axis=(1, 2)), 0.0, 0.0
     columns, roots = [np.zeros(0, int)], [np.zeros((0, 0))]
     for number in np.flatnonzero(in_use):
         members = np.flatnonzero(labels == number)
         size, scales = members.size, lengths[members]
-        scaled = given[number, :size, :size] * scales * scales[:, None]
-        padded = np.count_nonzero(given[number]) > np.count_nonzero(scaled)
-        if padded:
+        covariance = given[number, :size, :size] * scales * scales[:, None]
+        root, sizes = known[number, :size, :size] * scales[:, None], np.diagonal(covariance).real
+        # Γ loses digits where columns are nearly dependent; A does not, and gives Γ up to rounding.
+        allowed = gamma(16.0 * (size + 1)) + 4.0 * fit.rounding
+        same = np.abs(root @ adjoint(root) - covariance) <= allowed * np.sqrt(
+            np.outer(sizes, sizes)
+        )
+        if not same.all() or np.count_nonzero(given[number]) > np.count_nonzero(covariance):
             raise np.linalg.LinAlgError(INVALID)
-        symmetric = 0.5 * (scaled + adjoint(scaled))
-        variances, axes = np.linalg.eigh(symmetric)
         # Where the columns of a group are dependent, the data say nothing: there Γ is zero.
         _, unseen = group_axes(rows.dictionary, members[None], 0.5 * DEPENDENT)
-        beyond = np.linalg.norm(unseen[0] @ scaled) / np.linalg.norm(scaled)
-        apart = np.abs(np.diagonal(scaled) - w[members] * scales**2).max()
-        gap = max(2.0 * np.abs(scaled - symmetric).max(), apart, -variances[0])
-        deviation = max(deviation, beyond, gap / np.abs(scaled).max())
-        # the given root, if it is one up to a few ε√(Γᵢᵢ Γⱼⱼ); that of Γ itself loses digits
-        root, sizes = known[number, :size, :size] * scales[:, None], np.sqrt(np.diagonal(symmetric))
-        allowed = gamma(16.0 * (size + 1)) * np.abs(np.outer(sizes, sizes))
-        if not (np.abs(root @ adjoint(root) - scaled) <= allowed).all():
-            root = axes * np.sqrt(np.maximum(variances, 0.0))
-            lost = max(lost, gamma(size) * float(np.abs(scaled).sum()))
+        beyond = np.linalg.norm(unseen[0] @ covariance) / np.linalg.norm(covariance)
+        apart = np.abs(sizes - w[members] * scales**2).max() / np.abs(covariance).max()
+        deviation = max(deviation, beyond, apart)
         axes, spreads, _ = np.linalg.svd(root)  # latents along the principal axes of Γ
         blurred = max(blurred, gamma(size) * float(np.linalg.norm(spreads)))
         columns.append(members)
@@ -440,7 +433,7 @@ def full_prior(fit: Fit, w: Any, rows: PreparedRows, labels: Any) -> Prior:
     if w[~in_use[labels]].any():
         raise np.linalg.LinAlgError(INVALID)
     root = scipy.sparse.block_diag(roots, "csr")
-    return Prior(w, np.concatenate(columns), root, deviation, lost, blurred)
+    return Prior(w, np.concatenate(columns), root, deviation, blurred)
 
 
 def _covariance_distance(state: Evaluation) -> Distance:
@@ -1030,8 +1023,7 @@ def _response(state: Evaluation) -> Distance:
     places = np.abs(np.subtract.outer(np.arange(n), np.arange(n)))
     if not abs(correlation) < 1 or np.abs(correlation**places - covariance).max() > 1e-8:
         return Distance(Ball(np.inf))
-    half = at.rows.dictionary[:, state.prior.columns] @ state.prior.root
-    values = np.linalg.svd(half, compute_uv=False)[:, None] ** 2
+    values = at.powers[:, -1:] / at.rows.factors[-1]
     inside = at.targets[: len(values)] @ at.rows.turn.T  # of the responses as they are given
 
     def energy(angle: float) -> float:
