@@ -149,11 +149,9 @@ def _fit(figures: Figures) -> Iterator[Claim]:
     energy = Claim("energy", statement, f"{WIPF}, eq. 18, 48 and 50")
     without = "No energy was reported, or the verifier does not know the formula of this energy."
     yield judged(figures, energy, CHANGED, without)
-    if len(figures.rows) == 1:
+    if figures.fit.variances is not None:
         statement = "the variances of predictions follow from the relevances and the noise variance"
-        spread = Claim("predictive_variance", statement, f"{WIPF}, eq. 18")
-        without = "Coefficients alone have no predictive variance."
-        yield judged(figures, spread, CHANGED, without)
+        yield judged(figures, Claim("predictive_variance", statement, f"{WIPF}, eq. 18"), CHANGED)
 
 
 def _noise_variance(figures: Figures) -> Claim:
@@ -214,9 +212,8 @@ def _shape(figures: Figures) -> Iterator[Claim]:
         collapse = replace(collapse, advice=advice.strip())
     yield collapse
     statement = "largest share of the data, or of a column's coefficients, that one row carries"
-    leverage = Claim("leverage", statement, "Belsley, Kuh & Welsch 1980", advice=NO_NOISE)
-    known = figures.leverage
-    yield leverage if known is None else replace(leverage, advice="").influenced(*known)
+    leverage = Claim("leverage", statement, "Belsley, Kuh & Welsch 1980")
+    yield leverage.influenced(*figures.leverage)
 
 
 def _path(figures: Figures) -> Iterator[Claim]:

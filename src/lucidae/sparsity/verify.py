@@ -71,9 +71,9 @@ DEPENDENT = 1e-10
 CONSTANT = 8
 """A column that varies by fewer rounding errors, relative to its largest entry, is constant."""
 
-TIED, IN_USE = 1e-12, 0.01
+TIED, IN_USE, NEARLY = 1e-12, 0.01, 1e-4
 """Columns are tied if the squared sine of their angle is below the first number. Compared are those
-whose latents have a variance of at most 1 − 0.01."""
+whose latents have a variance of at most 1 − 0.01, with columns of equal z/‖φ‖² up to 1e-4."""
 
 INFLUENCE = 0.5
 """Share of all responses, or of all columns, above which one row is named.
@@ -166,12 +166,12 @@ class Figures:
     fit: Fit
     kind: EnergyKind
     n_active: int
+    leverage: tuple[Any, Any, float]  # rows, their shares, and the largest share
     distances: dict[str, Distance] = field(default_factory=dict)  # by the name of the claim
     noise_rule: str = ""  # how γ was found, "floor" if learning ended at its smallest value
     tied: Sequence[Any] = ()  # sets of columns of which each can replace the others
     full_gains: int = 0  # collapsed latents that would lower the energy of the full posterior
     correlation: float | None = None  # smallest one of the strongest column and its successors
-    leverage: tuple[Any, Any, float] | None = None  # rows, their shares, and the largest share
     evidence: dict[str, Any] = field(default_factory=dict)
 
 
@@ -193,6 +193,7 @@ class PreparedRows(NamedTuple):
     volume: float  # log|R| on its range
     outside: float  # share of the responses' power outside this range
     powers: Any  # (κ,): squared norms of the columns
+    carried: Any  # (r,): share of each row in the squares of a column, averaged over columns
     turn: Any = None
     factors: Any = np.ones(1)  # (n,): variances λ of the rotated responses; (1,) if all are 1
 
@@ -298,14 +299,19 @@ def prepared(sample: Sample) -> PreparedRows:
     # 3) dictionary and responses; what lies outside of the range of R is not used
     moved = centred(X, shares)
     lost = max(1.0 - power(basis @ moved) / power(moved), 0.0) if power(moved) > 0 else 0.0
-    found: Any = SparseColumns(sample, shares, whitener)
-    found = found if scipy.sparse.issparse(Phi) else whitener @ centred(Phi, shares)
+    if scipy.sparse.issparse(Phi):
+        found: Any = SparseColumns(sample, shares, whitener)
+    else:
+        found = whitener @ centred(Phi, shares)
     X = whitener @ moved
     imaginary = any(np.iscomplexobj(part) and bool(part.imag.any()) for part in (found, X))
-    powers = [squares(block).sum(axis=0) for _, block in column_blocks(found)]
+    powers, carried = np.zeros(Phi.shape[1]), np.zeros(len(X))
+    for part, block in column_blocks(found):
+        powers[part] = squares(block).sum(axis=0)
+        carried += squares(block) @ ratio(1.0, powers[part])
     return PreparedRows(
         sample._replace(weights=weights), found, X, shares, whitener, axis, dimension, distinct,
-        imaginary, volume, lost, np.concatenate(powers),
+        imaginary, volume, lost, powers, carried / max(int((powers > 0).sum()), 1),
     )  # fmt: skip
 
 
@@ -404,7 +410,8 @@ def shared_prior(relevance: Any, implied: float = 0.0) -> Prior:
 def full_prior(fit: Fit, w: Any, rows: PreparedRows, labels: Any) -> Prior:
     """Return the prior of groups with covariances of their own; their units are unit columns."""
     given, known, largest = fit.covariances, fit.roots, int(np.bincount(labels).max())
-    if not np.shape(given) == np.shape(known) == (labels.max() + 1, largest, largest):
+    shape = (labels.max() + 1, largest, largest)
+    if not np.shape(given) == np.shape(known) == shape or not np.isfinite(given).all():
         raise np.linalg.LinAlgError(INVALID)
     lengths = np.sqrt(np.where(rows.powers > 0, rows.powers, 1.0))
     in_use, deviation, blurred = given.any(axis=(1, 2)), 0.0, 0.0
@@ -626,9 +633,6 @@ def measure(samples: Sequence[Sample], fit: Fit, kind: EnergyKind = EnergyKind()
 
     # 3) the conditions of optimality, all from S and Q
     violation, mean = _optimality(figures, state), _mean_distance(state)
-    if fit.relevance is None:
-        # Stationary relevances say nothing if they do not give these coefficients.
-        violation = Ball(float(np.max([violation.value, mean.value])), violation.error)
     distances["stationarity"] = Distance(violation, state.tolerance, state.reach)
     distances["posterior_mean"] = Distance(mean, max(FINEST, state.stored), state.reach)
 
@@ -638,7 +642,7 @@ def measure(samples: Sequence[Sample], fit: Fit, kind: EnergyKind = EnergyKind()
     if fit.rule == "learn" and any(_floored(state, at) for at in state.ats):
         figures.noise_rule = "floor"
     figures.tied = [each for each in state.ties if np.isin(each, fit.support).any()]
-    figures.leverage, figures.correlation = _leverage(state), _path_correlation(state)
+    figures.correlation = _path_correlation(state)
     parts: dict[str, list[float]] = {
         "noise_variance": [at.noise for at in state.ats], "n_responses": [at.n for at in state.ats],
         "data_term": [at.fit for at in state.ats],
@@ -652,8 +656,7 @@ def measure(samples: Sequence[Sample], fit: Fit, kind: EnergyKind = EnergyKind()
     figures.evidence |= {
         "energy": energy_of(state) if kind.violation is None else None, "tolerance": kind.tolerance,
         "significance": kind.significance, "given_noise": fit.given_noise,
-        "mean_distance": mean.value, "leverage_rows": figures.leverage[0],
-        "leverage_shares": figures.leverage[1],
+        "mean_distance": mean.value,
     }  # fmt: skip
     if figures.tied:
         figures.evidence["tied_columns"] = [np.sort(each).tolist() for each in figures.tied]
@@ -672,8 +675,12 @@ def _of_coefficients(problems: Sequence[PreparedRows], fit: Fit, kind: EnergyKin
     used = np.flatnonzero(norms > ACTIVE * norms.max(initial=0.0))
     error = (residual / total) ** 0.5 if total > 0 else (np.inf if residual > 0 else 0.0)
     shares = norms[used] / max(total**0.5, 1e-300)
-    evidence = {"relative_error": error, "used": used, "row_norms": shares}
-    return Figures(problems, fit, kind, int(used.size), evidence=evidence)
+    leverage = _leverage(problems, used)
+    evidence = {
+        "relative_error": error, "used": used, "row_norms": shares, "leverage_rows": leverage[0],
+        "leverage_shares": leverage[1],
+    }  # fmt: skip
+    return Figures(problems, fit, kind, int(used.size), leverage, evidence=evidence)
 
 
 def _evaluation(problems: list[PreparedRows], fit: Fit, kind: EnergyKind) -> Evaluation:
@@ -1072,25 +1079,26 @@ def tied_columns(state: Evaluation) -> list[Any]:
     """Return sets of proportional columns; the first is the first one that is in use.
 
     Columns that explain less than a hundredth of their prior variance cannot be in the support.
+    Proportional columns have equal z/‖φ‖²: only columns where it is nearly equal are compared.
     """
-    dictionaries = [at.rows.dictionary for at in state.ats]
-    Phi = dictionaries[0] if len(dictionaries) == 1 else np.vstack(dictionaries)
+    w, dictionaries = state.prior.relevance, [at.rows.dictionary for at in state.ats]
     norms, z = (
         sum(at.rows.powers for at in state.ats),
         state.average(at.z for at in state.ats).value,
     )
-    used = np.flatnonzero(state.prior.relevance * z > IN_USE)
-    own, tied = Phi[:, used], []
-    for part, block in column_blocks(Phi):
-        least = (1.0 - TIED) * np.outer(norms[used], norms[part])
-        tied.append((squares(own.conj().T @ block) >= least) & (least > 0))
-    found, done = [], np.zeros(norms.size, dtype=bool)
-    for column, near in zip(used, np.hstack(tied), strict=True):
-        near &= ~done
-        if near[column] and near.sum() > 1:
-            done |= near
-            near[column] = False
-            found.append(np.append(column, np.flatnonzero(near)))
+    level, found, done = ratio(z, norms), [], norms <= 0
+    order = np.argsort(level)
+    places = np.searchsorted(level[order], [level * (1.0 - NEARLY), level * (1.0 + NEARLY)])
+    for column in np.flatnonzero((w * z > IN_USE) & (places[1] - places[0] > 1)):
+        near = np.sort(order[places[0, column] : places[1, column]])
+        near = near[~done[near] & (near != column)]
+        if done[column] or not near.size:
+            continue
+        inner: Any = sum(Phi[:, [column]].conj().T @ Phi[:, near] for Phi in dictionaries)
+        tied = near[squares(inner[0]) >= (1.0 - TIED) * norms[column] * norms[near]]
+        if tied.size:
+            found.append(np.append(column, tied))
+            done[found[-1]] = True
     return found
 
 
@@ -1134,7 +1142,7 @@ def _tails(state: Evaluation, evidence: Any, size: int) -> Any:
     return np.where(evidence > 0, np.sum(tails, axis=0), 1.0)
 
 
-def _leverage(state: Evaluation) -> tuple[Any, Any, float]:
+def _leverage(problems: Sequence[PreparedRows], used: Any) -> tuple[Any, Any, float]:
     """Return the rows that carry more than their share, these shares, and the largest share.
 
     Shares are those of the squares of the responses, relative to the noise of the row, and of the
@@ -1142,21 +1150,17 @@ def _leverage(state: Evaluation) -> tuple[Any, Any, float]:
     which its squares are; a column that has one value in all other rows does so by design. A row
     that is given m times has m shares.
     """
-    w, z = state.prior.relevance, state.average(at.z for at in state.ats).value
-    used, parts, most = np.flatnonzero(w * z > ACTIVE), [], 0.0
-    for rows, sample in ((at.rows, at.rows.sample) for at in state.ats):
+    parts, most = [], 0.0
+    for rows, sample in ((rows, rows.sample) for rows in problems):
         parts.append(np.zeros(len(sample.responses)))
         if not scipy.sparse.issparse(rows.whitener):
             continue  # rows are mixed by the whitener
-        inverse, kept = ratio(1.0, rows.powers), rows.whitener.indices
+        kept = rows.whitener.indices
         weights = np.maximum(sample.weights[kept], 1.0)
-        columns = sum(
-            squares(block) @ inverse[part] for part, block in column_blocks(rows.dictionary)
-        )
         shares = squares(rows.responses).sum(axis=1) / max(power(rows.responses), 1e-300)
-        shares = np.maximum(shares, columns / max(np.count_nonzero(inverse), 1)) / weights
+        shares = np.maximum(shares, rows.carried) / weights
         high = np.where(shares > INFLUENCE, shares, 0.0)
-        terms = squares(rows.dictionary[:, used]) * inverse[used] / weights[:, None]
+        terms = squares(rows.dictionary[:, used]) * ratio(1.0, rows.powers[used]) / weights[:, None]
         for row, place in zip(*np.nonzero(terms > COEFFICIENT), strict=True):
             column = centred_columns(sample, rows.shares, [used[place]])
             others = np.delete(column[kept, 0], row)
