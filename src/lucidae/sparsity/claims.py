@@ -149,9 +149,10 @@ def _fit(figures: Figures) -> Iterator[Claim]:
     energy = Claim("energy", statement, f"{WIPF}, eq. 18, 48 and 50")
     without = "No energy was reported, or the verifier does not know the formula of this energy."
     yield judged(figures, energy, CHANGED, without)
-    if figures.fit.variances is not None:
+    if figures.fit.variances is not None or figures.fit.relevance is None:
         statement = "the variances of predictions follow from the relevances and the noise variance"
-        yield judged(figures, Claim("predictive_variance", statement, f"{WIPF}, eq. 18"), CHANGED)
+        spread = Claim("predictive_variance", statement, f"{WIPF}, eq. 18")
+        yield judged(figures, spread, CHANGED, "Coefficients alone have no predictive variance.")
 
 
 def _noise_variance(figures: Figures) -> Claim:

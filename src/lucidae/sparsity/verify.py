@@ -272,8 +272,10 @@ def prepared(sample: Sample) -> PreparedRows:
     A row that is given m times is one row with noise variance R_ii/m.
     """
     Phi, X, weights, intercept, R = sample
+    Phi = scipy.sparse.csc_array(Phi) if scipy.sparse.issparse(Phi) else Phi
     R = np.ones(len(X)) if R is None else R
     weights = np.ones(len(X)) if weights is None else weights
+    sample = sample._replace(dictionary=Phi, weights=weights)
     # 1) the whitener T, with TRTᴴ = I on the range of R, and an orthonormal basis of the range
     if R.ndim == 1:
         kept, least = np.flatnonzero((R > 0) & (weights > 0)), 1e-7
@@ -310,7 +312,7 @@ def prepared(sample: Sample) -> PreparedRows:
         powers[part] = squares(block).sum(axis=0)
         carried += squares(block) @ ratio(1.0, powers[part])
     return PreparedRows(
-        sample._replace(weights=weights), found, X, shares, whitener, axis, dimension, distinct,
+        sample, found, X, shares, whitener, axis, dimension, distinct,
         imaginary, volume, lost, powers, carried / max(int((powers > 0).sum()), 1),
     )  # fmt: skip
 
@@ -335,13 +337,9 @@ class SparseColumns:
     """A sparse dictionary whose columns are centred, whitened and made dense when they are read."""
 
     def __init__(self, sample: Sample, shares: Any, whitener: Any) -> None:
-        matrix = scipy.sparse.csc_array(sample.dictionary)
-        self.sample, self.shares, self.whitener = (
-            sample._replace(dictionary=matrix),
-            shares,
-            whitener,
-        )
-        self.shape, self.dtype = (whitener.shape[0], matrix.shape[1]), matrix.dtype
+        self.sample, self.shares, self.whitener = sample, shares, whitener
+        self.shape = whitener.shape[0], sample.dictionary.shape[1]
+        self.dtype = sample.dictionary.dtype
 
     def __getitem__(self, key: Any) -> Any:
         return self.whitener @ centred_columns(self.sample, self.shares, key[1])
@@ -402,9 +400,8 @@ class Prior(NamedTuple):
 def shared_prior(relevance: Any, implied: float = 0.0) -> Prior:
     """Return the prior of single columns, or of groups whose columns share one relevance."""
     used = np.flatnonzero(relevance)
-    return Prior(
-        relevance, used, scipy.sparse.diags_array(np.sqrt(relevance[used])), implied=implied
-    )
+    root = scipy.sparse.diags_array(np.sqrt(relevance[used]))
+    return Prior(relevance, used, root, implied=implied)
 
 
 def full_prior(fit: Fit, w: Any, rows: PreparedRows, labels: Any) -> Prior:
@@ -779,8 +776,7 @@ def _optimality(figures: Figures, state: Evaluation) -> Ball:
         "active": chosen, "relevance": w[chosen], "curvature": z.value[chosen],
         "alignment": q.value[chosen], "ratio": 1.0 + full_excess.value[chosen],
         "worst_inactive": worst, "largest_ratio_outside": float(outside[worst]) + 1.0,
-        "rounding": max(at.rounding for at in state.ats),
-        "reach": max(at.reach for at in state.ats), "violation": violation.value,
+        "violation": violation.value,
     }  # fmt: skip
     return violation
 
@@ -871,9 +867,8 @@ def _mean_distance(state: Evaluation) -> Ball:
         lost = (0.5 * state.fit.rounding + gamma(0)) * np.linalg.norm(U, axis=1)
         distance = np.maximum(np.linalg.norm(apart, axis=1) - lost, 0.0)
         seen, norms = w * rows.powers > gamma(0) * at.noise, np.sqrt(rows.powers)
-        spread = np.where(
-            seen, (at.n * w) ** 0.5, ratio(power(rows.responses) ** 0.5 or 1.0, norms)
-        )
+        unit = power(rows.responses) ** 0.5 or 1.0
+        spread = np.where(seen, (at.n * w) ** 0.5, ratio(unit, norms))
         values.append(float(ratio(distance, spread).max()))
         if state.kind.full_groups:
             together = power(at.whitened(rows.dictionary[:, columns] @ apart[columns])) ** 0.5
@@ -960,34 +955,27 @@ def _noise_change(state: Evaluation, at: At) -> float:
 def _noise_distance(state: Evaluation) -> Distance | None:
     """Return the relative distance of γ from what its rule gives; None if that is unknown."""
     fit, rule, rows, found = state.fit, state.fit.rule, state.ats[0].rows, []
-    noise, asked, cov = (
-        np.array([at.noise for at in state.ats]),
-        fit.given_noise,
-        rows.sample.noise_cov,
-    )
+    noise, asked = np.array([at.noise for at in state.ats]), fit.given_noise
     if rule == "fallback":
         count = rows.dimension + (rows.axis is not None)
         asked = FALLBACK * power(rows.responses) / (count * rows.responses.shape[1])
     if asked is not None:
-        found.append(np.abs(noise / np.maximum(asked, SMALLEST_NOISE * state.mean_square) - 1.0))
+        asked = np.maximum(asked, SMALLEST_NOISE * state.mean_square)
+        found.append(np.abs(noise / asked - 1.0).max())
+    cov = rows.sample.noise_cov
     if fit.row_variances is not None and cov is not None:
         expected = noise[0] * (cov if cov.ndim == 1 else np.diagonal(cov)).real
         if fit.row_variances.shape != expected.shape:
             return Distance(Ball(np.inf))
         sizes = np.where(expected > 0, expected, expected.max(initial=0.0))
-        found.append(np.abs(fit.row_variances - expected) / sizes)
+        found.append((np.abs(fit.row_variances - expected) / sizes).max())
     learned = rule in ("learn", "learn_diagonal") and all(at.rows.dimension > 0 for at in state.ats)
     if learned:
-        found += [np.array([_noise_change(state, at)]) for at in state.ats]
-    if not found:
-        return None
-    value = float(np.max(np.concatenate(found)))
-    if not learned:
-        return Distance(Ball(value), GIVEN)
-    error = max(
-        4.0 * at.rounding * (len(at.powers) + at.fit) / at.rows.dimension for at in state.ats
-    )
-    return Distance(Ball(value, error), state.tolerance, state.reach)
+        found += [_noise_change(state, at) for at in state.ats]
+        errors = [at.rounding * (len(at.powers) + at.fit) / at.rows.dimension for at in state.ats]
+        ball = Ball(float(np.max(found)), 4.0 * max(errors))
+        return Distance(ball, state.tolerance, state.reach)
+    return Distance(Ball(float(np.max(found))), GIVEN) if found else None
 
 
 def energy_of(state: Evaluation) -> float:
