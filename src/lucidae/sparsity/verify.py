@@ -84,7 +84,7 @@ COEFFICIENT = 0.95
 """Share of the squares of a column in use above which the row that it rests on is named."""
 
 BLOCK_ENTRIES = 2_000_000
-"""Largest number of entries of a sparse dictionary that are dense at a time."""
+"""Largest number of entries of a dictionary that are dense, and worked on, at a time."""
 
 CORRELATION_STEP, LARGEST_CORRELATION = 0.01, 0.999
 """Change of artanh ρ to the correlations of responses that are compared, and the largest |ρ|."""
