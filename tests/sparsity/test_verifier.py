@@ -92,7 +92,7 @@ def test_a_latent_is_active_above_a_millionth_of_its_prior_variance(factor):
 def test_rows_count_as_used_above_a_millionth_of_the_largest(factor):
     U = np.diag([1.0, factor * 1e-6, 0.0])
     found = measure(Sample(np.eye(3), U), U)
-    assert found.used.size == 1 + (factor > 1)
+    assert found.evidence["used"].size == 1 + (factor > 1)
 
 
 @SIDES
@@ -109,7 +109,7 @@ def test_the_rank_of_responses_ignores_a_millionth(factor):
 def test_a_fit_is_exact_below_a_hundred_millionth(factor):
     X = np.array([[1.0], [factor * 1e-8], [0.0]])
     found = measure(Sample(np.eye(3), X), np.array([[1.0], [0.0], [0.0]]))
-    unique = theory.uniqueness_of(np.eye(3), X, np.array([0]), found.relative_error)
+    unique = theory.uniqueness_of(np.eye(3), X, np.array([0]), found.evidence["relative_error"])
     assert unique.exact_error == pytest.approx(factor * 1e-8)
     for name in ("unique_in_general_position", "unique_by_coherence"):
         assert claim(found, name).holds is (True if factor < 1 else None)
@@ -363,11 +363,13 @@ def test_the_threshold_of_the_warning_of_an_unstable_path(overlap, warns):
         "column": 0, "strongest": np.zeros(2, int), "changed": np.zeros(2, bool),
         "noise": np.ones(2), "overlap": overlap,
     }  # fmt: skip
-    figures = replace(one_column(0.9), noise_rule="cv", path=path)
+    figures = one_column(0.9)
+    figures = replace(figures, noise_rule="cv", fit=figures.fit._replace(path=path))
     assert claim(figures, "path_stability").advice.startswith("Warning") is warns
     path |= {"overlap": 1.0, "strongest": np.array([0, 1])}
     for real in (True, False):  # columns of nearly equal strength may change places
-        other = replace(figures, path=path | {"changed": np.array([False, real])})
+        changed = path | {"changed": np.array([False, real])}
+        other = replace(figures, fit=figures.fit._replace(path=changed))
         advice = claim(other, "path_stability").advice
         assert ("the strongest column changes" in advice) is real
 

@@ -261,8 +261,9 @@ def _distance(selected: SelectedSources) -> Measured:
     at, prior = selected.at, selected.blocks
     if selected.full:
         # Q − S is zero on the range of Γ, and negative semi-definite.
-        balls = [slack for _, slack, _ in group_slack(at, prior)]
-        balls += [group_ratios(at, members)[:, -1] - 1.0 for members, _ in prior.blocks]
+        balls = [group_slack(at, selected.labels[selected.columns])[1]]
+        places = [selected.columns[here][None] for here in selected.members.values()]
+        balls += [group_ratios(at, members)[:, -1] - 1.0 for members in places]
     else:
         labels = group_numbers(selected.labels, len(selected.labels))
         slope = (at.q - at.z) * prior.relevance
@@ -365,16 +366,16 @@ class SelectedSources:
         """The prior covariances of the selected groups, for the verifier of the sparse family."""
         relevance = np.zeros(self.gain.shape[1])
         relevance[self.columns] = np.diagonal(self.prior)
-        found = [
-            (self.columns[here][None], self.roots[g][None]) for g, here in self.members.items()
-        ]
-        return Prior(relevance, found)
+        root = np.zeros(self.prior.shape)
+        for label, here in self.members.items():
+            root[np.ix_(here, here)] = self.roots[label]
+        return Prior(relevance, self.columns, root)
 
     @cached_property
     def at(self) -> At:
         """The problem at these covariances, evaluated by the verifier of the sparse family."""
         rows = prepared(Sample(self.gain, self.responses))
-        at = evaluated(rows, self.blocks, self.noise, None, np.ones(1))
+        at = evaluated(rows, self.blocks, self.noise)
         # An error ΔΓ_g of the roots (TTᵀ differs from Γ_g, mostly because rounding made Γ_g
         # indefinite) changes Σ by ‖ΔΓ_g‖‖S_g‖ relative to itself, where S_g = Φ_gᵀΣ⁻¹Φ_g.
         lost = at.rounding

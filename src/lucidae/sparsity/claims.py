@@ -37,9 +37,18 @@ UNVERIFIED = "the methods of the registered energy itself, not verified independ
 SPARSEST = "no other representation of the responses uses as few columns"
 OPEN = "It is not known whether another set of as few columns represents the responses"
 NO_NOISE = "No noise variance is known for these coefficients: give noise_variance."
-NOT_DETERMINED = (
-    "The coefficients do not determine the relevances (prior variances of the coefficients): these "
-    "are not finite, or too inaccurate because the coefficients interpolate the responses."
+NOT_FITTED = "The noise variance was given with the coefficients, and nothing was fitted."
+ZERO_STATIONARY = "A zero coefficient is stationary for this energy, whatever the data say."
+ONE_COLUMN = "Fewer than two columns are active."
+NO_COHERENCE = "The mutual coherence was not computed, because the dictionary has too many columns."
+SCALES = (
+    "The smaller this ratio, the fewer bad local minima the energy has. How small it must be is "
+    "not known, because the theorem does not state its constants."
+)
+LEARN_AGAIN = (
+    "Raise max_iter. If the noise variance then falls further, towards zero, these data do not "
+    "determine it (too few rows for so many columns, or no noise): give a number, or let SparseVAE "
+    "find it by noise_variance='cv'."
 )
 CHANGED = (
     "The fitted attributes do not fit together, or do not belong to these data: they were changed, "
@@ -61,14 +70,12 @@ TRUST = (
 )
 
 LEARNED = "the energy is stationary in the noise variance"
-HELD = "the noise variance is the mean squared error of predicting held-out rows"
+HELD = "the noise variance follows from predictions of held-out rows"
 NOISE_STATEMENTS = {
     "learn": LEARNED,
     "floor": LEARNED,
     "learn_diagonal": f"{LEARNED} of every row",
-    "auto": f"{HELD}, times a factor for errors of the dictionary",
-    "cv": HELD,
-    "cv_1se": "held-out rows are predicted within one standard error of the best noise variance",
+    **dict.fromkeys(HELD_OUT, HELD),
 }
 """What is claimed of the noise variance, by the rule by which it was found."""
 
@@ -95,20 +102,15 @@ RESPONSE_CLAIMS = {
 
 
 def certificate_of(figures: Figures, title: str) -> Certificate:
-    """Return a certificate with all claims about a fit and the numbers from which to check them."""
-    (rows,) = figures.rows
-    unique = uniqueness_of(rows.dictionary, rows.responses, figures.used, figures.relative_error)
-    found = (
-        *_optimality(figures), _variance(figures), *_representation(figures),
-        *_uniqueness(figures, unique), *_shape(figures), *_path(figures), *_covariances(figures),
-    )  # fmt: skip
-    return Certificate(title, found, figures.evidence | unique.evidence)
-
-
-def joint_certificate(figures: Figures) -> Certificate:
-    """Return the certificate of a fit of several dictionaries with one set of relevances."""
-    found = (*_optimality(figures), *_representation(figures), *_shape(figures))
-    return Certificate("solve_joint, full posterior", found, figures.evidence)
+    """Return all claims about a fit, of one dictionary or of several, and numbers to check them."""
+    found, evidence = [*_fit(figures), *_representation(figures)], figures.evidence
+    if len(figures.rows) == 1:
+        (rows,) = figures.rows
+        used, error = evidence["used"], evidence["relative_error"]
+        unique = uniqueness_of(rows.dictionary, rows.responses, used, error)
+        found, evidence = [*found, *_uniqueness(figures, unique)], evidence | unique.evidence
+    found += [*_shape(figures), *_path(figures), *_covariances(figures)]
+    return Certificate(title, tuple(found), evidence)
 
 
 def judged(figures: Figures, claim: Claim, advice: str, without: str = NO_NOISE) -> Claim:
@@ -119,18 +121,17 @@ def judged(figures: Figures, claim: Claim, advice: str, without: str = NO_NOISE)
     verdict = claim.judged(found.ball, found.limit, advice)
     if verdict.holds is False and found.ball.value - found.limit <= found.reach:
         why = OUT_OF_REACH.format(reach=found.reach)
-        known: Any = {"value": found.ball.value, "threshold": found.limit, "error": found.reach}
-        return replace(claim, **known, advice=why, undecided=True)
+        return replace(verdict, holds=None, error=found.reach, advice=why, undecided=True)
     return verdict
 
 
-def _optimality(figures: Figures) -> Iterator[Claim]:
-    """Yield the claims about relevances, coefficients, noise variance and energy."""
+def _fit(figures: Figures) -> Iterator[Claim]:
+    """Yield the claims about relevances, coefficients, noise variance, energy and predictions."""
     blocks = "covariances of the groups" if figures.kind.full_groups else "relevances"
-    unknown = figures.kind.violation is not None
+    known = figures.kind.violation is None
     stationary = Claim(
         "stationarity", f"the energy is stationary in the {blocks} (KKT conditions)",
-        UNVERIFIED if unknown else f"{WIPF}, eq. 18 and 21",
+        f"{WIPF}, eq. 18 and 21" if known else UNVERIFIED,
         headline="stationary point of the loss",
     )  # fmt: skip
     advice = "Raise max_iter, or raise tol if this accuracy is enough."
@@ -140,8 +141,7 @@ def _optimality(figures: Figures) -> Iterator[Claim]:
             "the covariances of the groups are symmetric and positive semi-definite, and their "
             "diagonals are the relevances"
         )
-        valid = Claim("group_covariances", statement, f"{WIPF}, eq. 18")
-        yield judged(figures, valid, CHANGED)
+        yield judged(figures, Claim("group_covariances", statement, f"{WIPF}, eq. 18"), CHANGED)
     statement = "the coefficients are the posterior mean, and predictions are computed from it"
     yield judged(figures, Claim("posterior_mean", statement, f"{WIPF}, eq. 18"), CHANGED)
     yield _noise_variance(figures)
@@ -149,34 +149,23 @@ def _optimality(figures: Figures) -> Iterator[Claim]:
     energy = Claim("energy", statement, f"{WIPF}, eq. 18, 48 and 50")
     without = "No energy was reported, or the verifier does not know the formula of this energy."
     yield judged(figures, energy, CHANGED, without)
+    if figures.fit.variances is not None or figures.fit.relevance is None:
+        statement = "the variances of predictions follow from the relevances and the noise variance"
+        spread = Claim("predictive_variance", statement, f"{WIPF}, eq. 18")
+        yield judged(figures, spread, CHANGED, "Coefficients alone have no predictive variance.")
 
 
 def _noise_variance(figures: Figures) -> Claim:
     """Return the claim that the noise variance is what its rule gives."""
-    rule, without, advice = figures.noise_rule, NO_NOISE, CHANGED
-    if rule.startswith("learn") or rule == "floor":
-        advice = (
-            "Raise max_iter. If the noise variance then falls further, towards zero, these data do "
-            "not determine it (too few rows for so many columns, or no noise): give a number, or "
-            "let SparseVAE find it by noise_variance='cv'."
-        )
-    if "stationarity" in figures.distances:
-        without = "The noise variance was given with the coefficients, and nothing was fitted."
-    if rule in HELD_OUT:
-        without = "Held-out rows are predicted only during fit."
+    rule = figures.noise_rule
     statement = NOISE_STATEMENTS.get(rule, "the noise variance is the one that was given")
     text = Claim("noise_variance", statement, "Wipf & Rao 2007")
-    claim = judged(figures, text, advice, without)
-    if claim.holds and rule in NOT_REPEATED:
-        return replace(text, advice=NOT_REPEATED[rule])
-    return claim
-
-
-def _variance(figures: Figures) -> Claim:
-    """Return the claim about the variances of predictions."""
-    statement = "the variances of predictions follow from the relevances and the noise variance"
-    text = Claim("predictive_variance", statement, f"{WIPF}, eq. 18")
-    return judged(figures, text, CHANGED, "Coefficients alone have no predictive variance.")
+    without = NOT_FITTED if "stationarity" in figures.distances else NO_NOISE
+    without = NOT_REPEATED.get(rule, without)
+    claim = judged(
+        figures, text, LEARN_AGAIN if statement.startswith(LEARNED) else CHANGED, without
+    )
+    return replace(text, advice=without) if claim.holds and rule in NOT_REPEATED else claim
 
 
 def _representation(figures: Figures) -> Iterator[Claim]:
@@ -188,7 +177,7 @@ def _representation(figures: Figures) -> Iterator[Claim]:
     without = "Coefficients alone have no support with a test of significance."
     support = judged(figures, Claim("support", statement, "Wilks 1938"), advice, without)
     if figures.tied and support.holds is not None:
-        sets = "; ".join(" or ".join(map(str, found)) for found in figures.tied)
+        sets = "; ".join(" or ".join(map(str, np.sort(found))) for found in figures.tied)
         alternatives = (
             "Some columns are proportional to others, so that the data cannot tell them apart, and "
             f"support_ has one of each set. Alternatives: {sets}."
@@ -196,85 +185,67 @@ def _representation(figures: Figures) -> Iterator[Claim]:
         support = replace(support, advice=f"{support.advice} {alternatives}".strip())
     yield support
     statement = "relative error of the reconstructed responses"
-    error = figures.relative_error
+    error = figures.evidence["relative_error"]
     yield Claim("reconstruction", statement, f"{WIPF}, Theorem 4.1 (ii)", error)
-    statement = f"number of active latents among {figures.n_columns} columns"
+    statement = f"number of active latents among {figures.rows[0].powers.size} columns"
     yield Claim("active_dimensions", statement, f"{WIPF}, Definition 3.1", figures.n_active)
 
 
 def _shape(figures: Figures) -> Iterator[Claim]:
     """Yield the claims about local minima, collapsed latents and rows of large influence."""
     statement = "median ratio of successive norms of the coefficient rows, in descending order"
-    scales = Claim("row_scales", statement, f"{WIPF}, Theorem 4.1")
-    ratios = row_scale_ratios(figures.row_norms)
-    advice = (
-        "The smaller this ratio, the fewer bad local minima the energy has. How small it must be "
-        "is not known, because the theorem does not state its constants."
+    scales = Claim("row_scales", statement, f"{WIPF}, Theorem 4.1", advice=ONE_COLUMN)
+    ratios = row_scale_ratios(figures.evidence["row_norms"])
+    if ratios.size:
+        scales = replace(scales, value=float(np.median(ratios)), advice=SCALES)
+    yield scales
+    collapsed = figures.rows[0].powers.size - figures.n_active
+    statement = (
+        f"none of the {collapsed} collapsed latents would lower the energy if it were active"
     )
-    yield (
-        replace(scales, value=float(np.median(ratios)), advice=advice)
-        if ratios.size
-        else replace(scales, advice="Fewer than two columns are active.")
-    )
-    yield _posterior_collapse(figures)
+    collapse = Claim("posterior_collapse", statement, f"{WIPF}, Theorem 4.4")
+    advice = "The value is the number of collapsed latents that would lower it. Raise max_iter."
+    without = ZERO_STATIONARY if "stationarity" in figures.distances else NO_NOISE
+    collapse = judged(figures, collapse, advice, without)
+    if figures.full_gains and figures.kind.posterior != "full":
+        full = f"{figures.full_gains} of the collapsed latents would lower the energy of "
+        advice = f"{collapse.advice} {full}posterior='full'."
+        collapse = replace(collapse, advice=advice.strip())
+    yield collapse
     statement = "largest share of the data, or of a column's coefficients, that one row carries"
     leverage = Claim("leverage", statement, "Belsley, Kuh & Welsch 1980")
-    known = figures.leverage
-    yield replace(leverage, advice=NO_NOISE) if known is None else leverage.influenced(*known)
-
-
-def _posterior_collapse(figures: Figures) -> Claim:
-    """Return the claim that no inactive column would lower the energy if it were active."""
-    known, without = figures.kind.posterior, NO_NOISE
-    if "stationarity" in figures.distances:
-        without = "A zero coefficient is stationary for this energy, whatever the data say."
-    statement = (
-        f"none of the {figures.n_columns - figures.n_active} collapsed latents would lower the "
-        "energy if it were active"
-    )
-    text = Claim("posterior_collapse", statement, f"{WIPF}, Theorem 4.4")
-    advice = "The value is the number of collapsed latents that would lower it. Raise max_iter."
-    claim = judged(figures, text, advice, without)
-    if claim.value is None and without != NO_NOISE and known in ("full", "diagonal"):
-        return replace(text, advice=NOT_DETERMINED, undecided=True)
-    if not figures.full_gains or known == "full":
-        return claim
-    full = (
-        f"{figures.full_gains} of the collapsed latents would lower the energy of posterior='full'."
-    )
-    return replace(claim, advice=f"{claim.advice} {full}".strip())
+    yield leverage.influenced(*figures.leverage)
 
 
 def _path(figures: Figures) -> Iterator[Claim]:
     """Yield claims about how the columns in use change with the noise variance."""
-    reference, path = "Meinshausen & Bühlmann 2010", figures.path
+    reference, path = "Meinshausen & Bühlmann 2010", figures.fit.path
     statement = "share of the columns in use that stay in use if the noise variance is varied"
     stability = Claim("path_stability", statement, reference)
-    if not figures.noise_rule:
+    if not figures.noise_rule or len(figures.rows) > 1:
         return
     if path is None or path["overlap"] is None:
-        correlated = ", without response_covariance," * bool(figures.response_rule)
+        correlated = ", without response_covariance," * (figures.fit.responses is not None)
         why = (
             "The fit was not repeated at neighbouring noise variances. Call "
             f"lucidae.sparsity.noise_path{correlated} to see how the columns change."
         )
         yield replace(stability, advice=why)
         return
-    warnings = []
-    if path["overlap"] < STABLE:
+    warnings, overlap = [], path["overlap"]
+    if overlap < STABLE:
         warnings.append(
             f"of the columns that are in use at this or at a neighbouring noise variance, only "
-            f"{100.0 * path['overlap']:.0f} % are in use at both"
+            f"{100.0 * overlap:.0f} % are in use at both"
         )
     changed = path.get("changed", path["strongest"] != path["column"])  # older fits do not tell
-    if changed.any():
-        worst = int(np.argmax(changed))
+    for worst in np.flatnonzero(changed)[:1]:
         warnings.append(
             f"the strongest column changes: it is column {path['column']} at this noise variance "
             f"and column {path['strongest'][worst]} at {path['noise'][worst]:.3g}"
         )
     advice = f"Warning: {', and '.join(warnings)}. {TRUST}" if warnings else ""
-    yield replace(stability, value=path["overlap"], advice=advice)
+    yield replace(stability, value=overlap, advice=advice)
     if figures.correlation is not None:
         statement = (
             "the strongest column is the same at neighbouring noise variances, or is replaced by "
@@ -288,18 +259,20 @@ def _path(figures: Figures) -> Iterator[Claim]:
 
 def _covariances(figures: Figures) -> Iterator[Claim]:
     """Yield the claims about covariances of the noise and of the responses, if there are any."""
-    if figures.noise_rank is not None:
-        rank, rows, share = figures.noise_rank
+    problem = figures.rows[0]
+    if problem.sample.noise_cov is not None:
+        rank, rows = problem.whitener.shape
         advice = (
             f"The noise covariance of the {rows} rows has rank {rank}, as after an average "
             f"reference or a projection. The fit uses the {rank} dimensions of its range; of the "
-            f"power of the responses, {100.0 * share:.2g} % lie outside and were not used."
-        )
+            f"power of the responses, {100.0 * problem.outside:.2g} % lie outside and were not "
+            "used."
+        ) * (rank < rows)
         statement = f"rank of the noise covariance of {rows} rows, by which the rows were whitened"
-        advice = advice if rank < rows else ""
         yield Claim("noise_covariance", statement, "Aitken 1936", rank, advice=advice)
-    if figures.response_rule:
-        statement, advice = RESPONSE_CLAIMS[figures.response_rule]
+    if figures.fit.responses is not None:
+        rule = "learn" if figures.fit.given_responses is None else "given"
+        statement, advice = RESPONSE_CLAIMS[rule]
         yield judged(figures, Claim("response_covariance", statement, "Zhang & Rao 2011"), advice)
 
 
@@ -309,45 +282,41 @@ def _uniqueness(figures: Figures, unique: Uniqueness) -> Iterator[Claim]:
         Claim(name, SPARSEST, CHEN_HUO)
         for name in ("unique_in_general_position", "unique_by_coherence")
     )
-    count, exact, why = figures.used.size, unique.exact_error <= EXACT, ""
-    if not exact:
+    count, why = figures.evidence["used"].size, ""
+    if unique.exact_error > EXACT:
         why = (
             "Least squares on the active columns leaves a relative error of "
             f"{unique.exact_error:.2g}, and the theorem covers exact fits only."
         )
     elif unique.spark is None:
         why = unique.reason or NO_FEWER
+    if why or unique.spark is None:
+        yield from (replace(claim, advice=why) for claim in (general, coherent))
+        return
     # 1) if all columns are in general position, any d of them are independent
-    if unique.proved and exact:
+    bound, only = uniqueness_bound(unique.spark, unique.rank), ""
+    if count < bound and unique.reason.startswith(UNCHECKED):
+        only = (
+            f" If all columns are in general position, the {count} active columns are the only "
+            f"possible choice, because {count} is smaller than {bound:g}."
+        )
+    if unique.proved:
         yield replace(general, value=count, holds=True, advice=unique.reason)
-    elif why or unique.spark is None:
-        yield replace(general, advice=why)
     else:
-        bound, only = uniqueness_bound(unique.spark, unique.rank), ""
-        if count < bound and unique.reason.startswith(UNCHECKED):
-            only = (
-                f" If all columns are in general position, the {count} active columns are the only "
-                f"possible choice, because {count} is smaller than {bound:g}."
-            )
         yield replace(general, advice=f"{OPEN}. {unique.reason}{only}")
     # 2) the mutual coherence bounds the number of columns that can be dependent
-    if not why and unique.coherence is None:
-        why = "The mutual coherence was not computed, because the dictionary has too many columns."
-    if why or unique.coherence is None:
-        yield replace(coherent, advice=why)
+    if unique.coherence is None:
+        yield replace(coherent, advice=NO_COHERENCE)
         return
-    bound = uniqueness_bound(
-        spark_bound(unique.coherence, len(figures.rows[0].responses)), unique.rank
-    )
-    if count < bound:
-        yield replace(coherent, value=count, threshold=bound, holds=True)
-        return
+    spark = spark_bound(unique.coherence, len(figures.rows[0].responses))
+    bound = uniqueness_bound(spark, unique.rank)
     why = (
         f"{OPEN}: the condition is sufficient but not necessary. The mutual coherence of the "
         f"dictionary is {unique.coherence:.3g}, so fewer than {bound:.3g} columns would have to "
         f"be active; {count} are."
     )
-    yield replace(coherent, advice=why)
+    found: Any = {"value": count, "threshold": bound, "holds": True}
+    yield replace(coherent, **(found if count < bound else {"advice": why}))
 
 
 @certifies("sparsity")

@@ -30,7 +30,7 @@ from lucidae.cards import Html, card, facts
 from lucidae.certificates.claims import Certificate
 from lucidae.iteration import Solution, limited_blas
 from lucidae.iteration.progress import elapsed
-from lucidae.sparsity.claims import joint_certificate
+from lucidae.sparsity.claims import certificate_of
 from lucidae.sparsity.noise import checked_levels, first_noise, learn_levels
 from lucidae.sparsity.objectives import UPDATES, FullCovariance, flat_start
 from lucidae.sparsity.posterior import ActiveFactor, shared_support
@@ -367,7 +367,8 @@ def _certified(
         given_noise,
         support=to_numpy(found.support),
     )
-    return joint_certificate(measure(samples, fit, EnergyKind(**settings)))
+    figures = measure(samples, fit, EnergyKind(**settings))
+    return certificate_of(figures, "solve_joint, full posterior")
 
 
 def _in_units(

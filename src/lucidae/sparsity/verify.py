@@ -84,10 +84,12 @@ COEFFICIENT = 0.95
 """Share of the squares of a column in use above which the row that it rests on is named."""
 
 BLOCK_ENTRIES = 2_000_000
-"""Largest number of entries of a sparse dictionary that are dense at a time."""
+"""Largest number of entries of a dictionary that are dense, and worked on, at a time."""
 
 CORRELATION_STEP, LARGEST_CORRELATION = 0.01, 0.999
 """Change of artanh ρ to the correlations of responses that are compared, and the largest |ρ|."""
+
+INVALID = "the fitted numbers are not those of any model"
 
 BOUNDARY = {
     2: (0.1464, 0.3536, 0.3536, 0.1464),
@@ -120,7 +122,7 @@ class Fit(NamedTuple):
     predicted: Any = None  # (d, n): predicted means of the rows
     variances: Any = None  # (d,): posterior variances of these means
     support: Any = None
-    covariances: Any = None  # (groups, m, m): Γ_b, and roots A of it, which keep more digits
+    covariances: Any = None  # (groups, m, m): Γ_b, and the roots A that it was computed from
     roots: Any = None
     responses: Any = None  # (n, n): covariance B of the responses, and the one that was given
     given_responses: Any = None
@@ -160,22 +162,16 @@ class Distance(NamedTuple):
 class Figures:
     """The measured values of one fit."""
 
-    n_columns: int
-    n_active: int
-    used: Any  # the columns with coefficients other than zero
-    row_norms: Any  # of these columns: the norm of the row of U times that of the column
-    relative_error: float  # ‖X − ΦU‖/‖X‖
     rows: Sequence[PreparedRows]  # for claims of uniqueness
+    fit: Fit
     kind: EnergyKind
+    n_active: int
+    leverage: tuple[Any, Any, float]  # rows, their shares, and the largest share
     distances: dict[str, Distance] = field(default_factory=dict)  # by the name of the claim
     noise_rule: str = ""  # how γ was found, "floor" if learning ended at its smallest value
-    response_rule: str = ""  # how the covariance of the responses was found, if there is one
-    tied: tuple[Any, ...] = ()  # sets of columns of which each can replace the others
+    tied: Sequence[Any] = ()  # sets of columns of which each can replace the others
     full_gains: int = 0  # collapsed latents that would lower the energy of the full posterior
-    noise_rank: tuple[int, int, float] | None = None  # rank and size of R, power outside its range
-    path: dict[str, Any] | None = None
     correlation: float | None = None  # smallest one of the strongest column and its successors
-    leverage: tuple[Any, Any, float] | None = None  # rows, their shares, and the largest share
     evidence: dict[str, Any] = field(default_factory=dict)
 
 
@@ -187,17 +183,19 @@ class PreparedRows(NamedTuple):
 
     sample: Sample  # as they were given, with weights
     dictionary: Any  # (r, κ)
-    responses: Any  # (r, n)
+    responses: Any  # (r, n): rotated by the eigenvectors (n, n) of their covariance, if it is known
     shares: Any  # (d,): weight of each given row in the means; None without an intercept
-    whitener: Any  # (d,) or (r, d)
+    whitener: Any  # (r, d), sparse if the noise of the rows is independent
     axis: Any  # (r,): unit vector of the whitened intercept
-    total: float  # number of rows, with their weights, and of independent rows
-    dimension: float
+    dimension: float  # number of independent rows, with their weights
     distinct: int
     complex_: bool
     volume: float  # log|R| on its range
     outside: float  # share of the responses' power outside this range
     powers: Any  # (κ,): squared norms of the columns
+    carried: Any  # (r,): share of each row in the squares of a column, averaged over columns
+    turn: Any = None
+    factors: Any = np.ones(1)  # (n,): variances λ of the rotated responses; (1,) if all are 1
 
 
 def squares(values: Any) -> Any:
@@ -224,6 +222,13 @@ def compressed(matrix: Any) -> Any:
     """Return a matrix with the products MMᴴ of a given one, and no more columns than rows."""
     few = matrix.shape[1] <= len(matrix)
     return matrix if few else upper(matrix.conj().T).conj().T
+
+
+def ratio(values: Any, sizes: Any) -> Any:
+    """Return `values` divided by `sizes`, and zero for every entry whose divisor is zero."""
+    if isinstance(values, Ball):
+        return Ball(ratio(values.value, sizes), ratio(values.error, sizes))
+    return np.where(sizes > 0, values / np.where(sizes > 0, sizes, 1.0), 0.0)
 
 
 def centred(values: Any, shares: Any) -> Any:
@@ -258,7 +263,7 @@ def noise_whitener(noise_cov: Any, rounding: float) -> tuple[Any, float, Any]:
     # R = HHᴴ, and on the range of H = BU the inverse of H is U⁻¹Bᴴ.
     basis, R = np.linalg.qr(scales[:, None] * vectors[:, seen] * np.sqrt(values[seen]))
     volume = 2.0 * float(np.log(np.abs(np.diagonal(R))).sum())
-    return solve_triangular(R, basis.conj().T), volume, basis
+    return solve_triangular(R, basis.conj().T), volume, basis.conj().T
 
 
 def prepared(sample: Sample) -> PreparedRows:
@@ -266,58 +271,50 @@ def prepared(sample: Sample) -> PreparedRows:
 
     A row that is given m times is one row with noise variance R_ii/m.
     """
-    Phi, X, R = sample.dictionary, sample.responses, sample.noise_cov
+    Phi, X, weights, intercept, R = sample
+    Phi = scipy.sparse.csc_array(Phi) if scipy.sparse.issparse(Phi) else Phi
     R = np.ones(len(X)) if R is None else R
-    weights = np.ones(len(X)) if sample.weights is None else sample.weights
-    sample = sample._replace(weights=weights)
-    diagonal, least = R.ndim == 1, 1e-7
-    basis: Any = None
-    # 1) the whitener T, with TRTᴴ = I on the range of R, and T1, the whitened intercept
-    if diagonal:
-        seen = R > 0
-        whitener = np.sqrt(np.where(seen, weights / np.where(seen, R, 1.0), 0.0))
-        volume, total = float(weights[seen] @ np.log(R[seen])), float(weights[seen].sum())
-        kept, ones, sizes = np.flatnonzero(whitener), whitener, whitener
+    weights = np.ones(len(X)) if weights is None else weights
+    sample = sample._replace(dictionary=Phi, weights=weights)
+    # 1) the whitener T, with TRTᴴ = I on the range of R, and an orthonormal basis of the range
+    if R.ndim == 1:
+        kept, least = np.flatnonzero((R > 0) & (weights > 0)), 1e-7
+        basis: Any = scipy.sparse.eye_array(len(X), format="csr")[kept]
+        whitener = scipy.sparse.diags_array(np.sqrt(weights[kept] / R[kept])) @ basis
+        volume, dimension = float(weights[kept] @ np.log(R[kept])), float(weights[kept].sum())
+        distinct = count_distinct(basis @ Phi, X[kept], R[kept])
     else:
-        limit = 10.0 * len(R) * apparent_rounding(R)
-        whitener, volume, basis = noise_whitener(R, limit)
-        total, least, kept = float(len(whitener)), max(least, limit), np.arange(len(whitener))
-        ones, sizes = whitener.sum(axis=1), np.linalg.norm(whitener, axis=1)
+        single = np.complex64 if np.iscomplexobj(R) else np.float32
+        stored = epsilon(single if (R.astype(single) == R).all() else float)
+        least = max(1e-7, 10.0 * len(R) * stored)
+        whitener, volume, basis = noise_whitener(R, 10.0 * len(R) * stored)
+        distinct, dimension = len(whitener), float(len(whitener))
     # 2) the means of generalised least squares, unless R has no variance in their direction
-    dimension, shares, axis = total, None, None
-    if sample.intercept:
-        shares = weights / weights.sum()
-        if np.linalg.norm(ones) > least * sizes.max() * ones.size**0.5:
-            dimension, axis = dimension - 1.0, (ones / np.linalg.norm(ones))[kept]
+    shares = axis = None
+    if intercept:
+        shares, ones = weights / weights.sum(), whitener @ np.ones(len(X))
+        if np.linalg.norm(ones) > least * abs(whitener).max() * ones.size**0.5:
+            dimension, axis = dimension - 1.0, ones / np.linalg.norm(ones)
             volume += float(np.log(power(ones)) - np.log(weights.sum()))
-            shares = ones**2 if diagonal else ones.conj() @ whitener
+            shares = ones.conj() @ whitener
             shares = shares / shares.sum()
-
-    def whitened(values: Any) -> Any:
-        return whitener[kept, None] * values[kept] if diagonal else whitener @ values
-
     # 3) dictionary and responses; what lies outside of the range of R is not used
     moved = centred(X, shares)
-    inside = moved[R > 0] if diagonal else basis.conj().T @ moved
-    lost = max(1.0 - power(inside) / power(moved), 0.0) if power(moved) > 0 else 0.0
+    lost = max(1.0 - power(basis @ moved) / power(moved), 0.0) if power(moved) > 0 else 0.0
     if scipy.sparse.issparse(Phi):
-        found: Any = SparseColumns(Phi, shares, whitener)
+        found: Any = SparseColumns(sample, shares, whitener)
     else:
-        found = whitened(centred(Phi, shares))
-    given = (Phi[kept], X[kept], R[kept]) if diagonal else (found, whitened(moved), ones)
-    X = whitened(moved)
+        found = whitener @ centred(Phi, shares)
+    X = whitener @ moved
     imaginary = any(np.iscomplexobj(part) and bool(part.imag.any()) for part in (found, X))
-    powers = [np.einsum("ij,ij->j", block.conj(), block).real for _, block in column_blocks(found)]
+    powers, carried = np.zeros(Phi.shape[1]), np.zeros(len(X))
+    for part, block in column_blocks(found):
+        powers[part] = squares(block).sum(axis=0)
+        carried += squares(block) @ ratio(1.0, powers[part])
     return PreparedRows(
-        sample, found, X, shares, whitener, axis, total, dimension, count_distinct(*given),
-        imaginary, volume, lost, np.concatenate(powers),
+        sample, found, X, shares, whitener, axis, dimension, distinct,
+        imaginary, volume, lost, powers, carried / max(int((powers > 0).sum()), 1),
     )  # fmt: skip
-
-
-def apparent_rounding(values: Any) -> float:
-    """Return the machine epsilon of float32 for numbers that it represents, else of float64."""
-    single = np.complex64 if np.iscomplexobj(values) else np.float32
-    return epsilon(single if (values.astype(single) == values).all() else float)
 
 
 def count_distinct(Phi: Any, X: Any, noise: Any) -> int:
@@ -330,23 +327,26 @@ def count_distinct(Phi: Any, X: Any, noise: Any) -> int:
     return len({row.tobytes() for row in np.column_stack([Phi, X, noise]) + 0.0})
 
 
-class SparseColumns:
-    """A sparse dictionary whose columns are centred, weighted and made dense when they are read."""
+def centred_columns(sample: Sample, shares: Any, columns: Any) -> Any:
+    """Return columns of the dictionary as a dense array, minus their means."""
+    block = sample.dictionary[:, columns]
+    return centred(block.toarray() if scipy.sparse.issparse(block) else block, shares)
 
-    def __init__(self, matrix: Any, shares: Any, whitener: Any) -> None:
-        self.matrix, self.shares = scipy.sparse.csc_array(matrix), shares
-        self.kept, self.dtype = np.flatnonzero(whitener), matrix.dtype
-        self.roots, self.shape = whitener[self.kept, None], (self.kept.size, matrix.shape[1])
+
+class SparseColumns:
+    """A sparse dictionary whose columns are centred, whitened and made dense when they are read."""
+
+    def __init__(self, sample: Sample, shares: Any, whitener: Any) -> None:
+        self.sample, self.shares, self.whitener = sample, shares, whitener
+        self.shape = whitener.shape[0], sample.dictionary.shape[1]
+        self.dtype = sample.dictionary.dtype
 
     def __getitem__(self, key: Any) -> Any:
-        block = centred(self.matrix[:, key[1]].toarray(), self.shares)
-        return self.roots * block[self.kept]
+        return self.whitener @ centred_columns(self.sample, self.shares, key[1])
 
 
 def column_blocks(Phi: Any) -> Iterator[tuple[slice, Any]]:
     """Return slices of the columns of a dictionary, each with its columns as a dense array."""
-    if not isinstance(Phi, SparseColumns):
-        return iter([(slice(0, Phi.shape[1]), Phi)])
     width = max(BLOCK_ENTRIES // max(Phi.shape[0], 1), 1)
     parts = (slice(first, first + width) for first in range(0, Phi.shape[1], width))
     return ((part, Phi[:, part]) for part in parts)
@@ -355,11 +355,9 @@ def column_blocks(Phi: Any) -> Iterator[tuple[slice, Any]]:
 def group_numbers(groups: Any, count: int) -> Any:
     """Return the number of each column's group, from 0 in the order of the given labels.
 
-    `groups` are labels, or the number of consecutive columns in each group, or None.
+    `groups` are labels, or the number of consecutive columns in each group, None for 1.
     """
-    if groups is None:
-        return None
-    labels = np.arange(count) // groups if np.ndim(groups) == 0 else groups
+    labels = np.arange(count) // (groups or 1) if np.ndim(groups) == 0 else groups
     return np.unique(labels, return_inverse=True)[1]
 
 
@@ -367,7 +365,7 @@ def totals_in(values: Any, labels: Any) -> Any:
     """Return, for each column, the sum of the values of its group."""
     if isinstance(values, Ball):
         return Ball(totals_in(values.value, labels), totals_in(values.error, labels))
-    return values if labels is None else np.bincount(labels, values)[labels]
+    return np.bincount(labels, values)[labels]
 
 
 def blocks_by_size(labels: Any) -> list[tuple[Any, Any]]:
@@ -381,93 +379,70 @@ def blocks_by_size(labels: Any) -> list[tuple[Any, Any]]:
     ]
 
 
-def stacked(Phi: Any, members: Any) -> Any:
-    """Return the columns of blocks (k, m) as an array of shape (k, r, m)."""
-    columns = Phi[:, members.ravel()]
-    return np.moveaxis(columns.reshape(len(columns), *members.shape), 1, 0)
-
-
 # 2. Prior ------------------------------------------------------------------------------------
 
 
 class Prior(NamedTuple):
-    """Prior covariances of the blocks, as roots A of those that are not zero."""
+    """Prior covariances of the blocks, with a root A of those that are not zero."""
 
     relevance: Any  # (κ,): the relevances w, or the diagonals of Γ
-    blocks: list[tuple[Any, Any]]  # columns (k, m) and roots (k, m, m), or (k, 1, 1) = √w
-    deviation: float = 0.0  # from symmetric, positive semi-definite, diagonal w
-    # errors of ΦΓΦᴴ and of ΦA because Γ and A are rounded, where columns are nearly dependent
-    lost: float = 0.0
-    blurred: float = 0.0
+    columns: Any  # (a,): the columns of these blocks
+    root: Any  # (a, a): a block for each of them, sparse
+    deviation: float = 0.0  # from the diagonals w
+    blurred: float = 0.0  # error of ΦA because A is rounded, where columns are nearly dependent
+    implied: float = 0.0  # relative error of relevances that coefficients imply
 
     def inexact(self, noise: float) -> float:
-        """Return the error that cancelling entries of Γ cause, relative to Σ."""
-        return float(self.lost / noise + self.blurred / noise**0.5)
-
-    @property
-    def columns(self) -> Any:
-        """The columns that the columns of ΦA belong to."""
-        return np.concatenate([np.zeros(0, int), *(members.ravel() for members, _ in self.blocks)])
-
-    def half(self, Phi: Any) -> Any:
-        """Return ΦA."""
-        parts = [np.zeros((Phi.shape[0], 0))]
-        for members, roots in self.blocks:
-            found = np.moveaxis(stacked(Phi, members) @ roots, 0, 1)
-            parts.append(found.reshape(Phi.shape[0], -1))
-        return np.hstack(parts)
-
-    def split(self, half: Any) -> Iterator[tuple[Any, Any, Any]]:
-        """Yield columns, roots and the parts (k, r, m) of a matrix with the columns of ΦA."""
-        start = 0
-        for members, roots in self.blocks:
-            part = half[:, start : start + members.size].reshape(len(half), *members.shape)
-            yield members, roots, np.moveaxis(part, 0, 1)
-            start += members.size
+        """Return the error that cancelling entries of A, or implied ones, cause relative to Σ."""
+        return float(self.blurred / noise**0.5 + self.implied)
 
 
-def shared_prior(relevance: Any) -> Prior:
+def shared_prior(relevance: Any, implied: float = 0.0) -> Prior:
     """Return the prior of single columns, or of groups whose columns share one relevance."""
     used = np.flatnonzero(relevance)
-    return Prior(relevance, [(used[:, None], np.sqrt(relevance[used])[:, None, None])])
+    root = scipy.sparse.diags_array(np.sqrt(relevance[used]))
+    return Prior(relevance, used, root, implied=implied)
 
 
 def full_prior(fit: Fit, w: Any, rows: PreparedRows, labels: Any) -> Prior:
     """Return the prior of groups with covariances of their own; their units are unit columns."""
-    sizes = blocks_by_size(labels)
-    given, largest = fit.covariances, sizes[-1][1].shape[1]
-    if np.shape(given) != (len(np.unique(labels)), largest, largest):
-        return Prior(w, [], np.inf)
-    known = fit.roots if np.shape(fit.roots) == np.shape(given) else np.zeros(np.shape(given))
+    given, known, largest = fit.covariances, fit.roots, int(np.bincount(labels).max())
+    shape = (labels.max() + 1, largest, largest)
+    if not np.shape(given) == np.shape(known) == shape or not np.isfinite(given).all():
+        raise np.linalg.LinAlgError(INVALID)
     lengths = np.sqrt(np.where(rows.powers > 0, rows.powers, 1.0))
-    blocks, deviation, lost, blurred = [], 0.0, 0.0, 0.0
-    for numbers, members in sizes:
-        size, scales = members.shape[1], lengths[members]
-        own = given[numbers, :size, :size]
-        scaled = own * scales[:, :, None] * scales[:, None, :]
-        padded = np.count_nonzero(given[numbers]) > np.count_nonzero(own)
-        if padded or not np.isfinite(scaled).all():
-            return Prior(w, [], np.inf)
-        found = covariance_deviation(scaled, w[members] * scales**2)
+    in_use, deviation, blurred = given.any(axis=(1, 2)), 0.0, 0.0
+    columns, roots = [np.zeros(0, int)], [np.zeros((0, 0))]
+    for number in np.flatnonzero(in_use):
+        members = np.flatnonzero(labels == number)
+        size, scales = members.size, lengths[members]
+        covariance = given[number, :size, :size] * scales * scales[:, None]
+        root, sizes = known[number, :size, :size] * scales[:, None], np.diagonal(covariance).real
+        # Γ loses digits where columns are nearly dependent; A does not, and gives Γ up to rounding.
+        allowed = gamma(16.0 * (size + 1)) + 4.0 * fit.rounding
+        same = np.abs(root @ adjoint(root) - covariance) <= allowed * np.sqrt(
+            np.outer(sizes, sizes)
+        )
+        if not same.all() or np.count_nonzero(given[number]) > np.count_nonzero(covariance):
+            raise np.linalg.LinAlgError(INVALID)
         # Where the columns of a group are dependent, the data say nothing: there Γ is zero.
-        used = own.any(axis=(1, 2))
-        _, unseen = group_axes(rows.dictionary, members[used], 0.5 * DEPENDENT)
-        beyond = np.linalg.norm(unseen @ scaled[used], axis=(1, 2))
-        beyond = ratio(beyond, np.linalg.norm(scaled[used], axis=(1, 2)))
-        deviation = float(np.max([deviation, found, beyond.max(initial=0.0)]))
-        roots = known[numbers, :size, :size] * scales[:, :, None]
-        # the given root, if it is one up to a few ε√(Γᵢᵢ Γⱼⱼ); that of Γ itself loses digits
-        sizes_ = np.sqrt(np.abs(np.diagonal(scaled, axis1=1, axis2=2)))
-        allowed = gamma(16.0 * (size + 1)) * sizes_[:, :, None] * sizes_[:, None, :]
-        same = (np.abs(roots @ adjoint(roots) - scaled) <= allowed).all(axis=(1, 2))
-        variances, axes = np.linalg.eigh(0.5 * (scaled + adjoint(scaled)))
-        own_root = axes * np.sqrt(np.maximum(variances, 0.0))[:, None, :]
-        roots = np.where(same[:, None, None], roots, own_root)
-        blocks.append((members[used], (roots / scales[:, :, None])[used]))
-        sums = np.where(same, 0.0, np.abs(scaled).sum(axis=(1, 2)))
-        lost = max(lost, gamma(size) * float(sums.max()))
-        blurred = max(blurred, gamma(size) * float(np.linalg.norm(roots, axis=(1, 2)).max()))
-    return Prior(w, blocks, deviation, lost, blurred)
+        _, unseen = group_axes(rows.dictionary, members[None], 0.5 * DEPENDENT)
+        beyond = np.linalg.norm(unseen[0] @ covariance) / np.linalg.norm(covariance)
+        apart = np.abs(sizes - w[members] * scales**2).max() / np.abs(covariance).max()
+        deviation = max(deviation, beyond, apart)
+        axes, spreads, _ = np.linalg.svd(root)  # latents along the principal axes of Γ
+        blurred = max(blurred, gamma(size) * float(np.linalg.norm(spreads)))
+        columns.append(members)
+        roots.append(axes * spreads / scales[:, None])
+    if w[~in_use[labels]].any():
+        raise np.linalg.LinAlgError(INVALID)
+    root = scipy.sparse.block_diag(roots, "csr")
+    return Prior(w, np.concatenate(columns), root, deviation, blurred)
+
+
+def _covariance_distance(state: Evaluation) -> Distance:
+    """Return how far the covariances of groups are from covariances with the given diagonals."""
+    return Distance(Ball(max(state.prior.deviation - 4.0 * state.fit.rounding, 0.0)), FINEST)
 
 
 def group_axes(Phi: Any, members: Any, least: float) -> tuple[Any, Any]:
@@ -476,7 +451,7 @@ def group_axes(Phi: Any, members: Any, least: float) -> tuple[Any, Any]:
     Directions in which the unit columns have a singular value of at most `least` times the largest
     are zero in the bases, and are the rows of the second matrices.
     """
-    columns = stacked(Phi, members)
+    columns = np.moveaxis(Phi[:, members.ravel()].reshape(-1, *members.shape), 1, 0)
     lengths = np.linalg.norm(columns, axis=1, keepdims=True)
     units = columns / np.where(lengths > 0, lengths, 1.0)
     size, wide = members.shape[1], members.shape[1] > columns.shape[1]
@@ -485,16 +460,6 @@ def group_axes(Phi: Any, members: Any, least: float) -> tuple[Any, Any]:
     left = np.pad(left, ((0, 0), (0, 0), (0, size - left.shape[2])))
     seen = (values > least * values[:, :1])[:, :, None]
     return np.where(adjoint(seen), left, 0.0), np.where(seen, 0.0, right)
-
-
-def covariance_deviation(blocks: Any, diagonals: Any) -> float:
-    """Return the largest relative deviation of matrices from covariances with given diagonals."""
-    scale = np.abs(blocks).max(axis=(1, 2))
-    skewed = np.abs(blocks - adjoint(blocks)).max(axis=(1, 2))
-    apart = np.abs(np.diagonal(blocks, axis1=1, axis2=2) - diagonals).max(axis=1)
-    lowest = np.linalg.eigvalsh(0.5 * (blocks + adjoint(blocks)))[:, 0]
-    gap = np.maximum(np.maximum(skewed, apart), -lowest)
-    return float(np.where(gap > 0, gap / scale, 0.0).max(initial=0.0))
 
 
 # 3. Evaluation -------------------------------------------------------------------------------
@@ -507,25 +472,20 @@ class At(NamedTuple):
     noise: float
     left: Any  # (r, k): V
     right: Any  # (a, k): P
-    factors: Any  # (n,): the variances λ of rotated responses; (1,) if they are all 1
     powers: Any  # (k, n) or (k, 1): λs²
+    level: Any  # (k + r, n) or (k + r, 1): λs² + γ, and γ in the coordinates beyond V
     targets: Any  # (k + r, n): VᴴX and X − VVᴴX
+    fit: float  # tr(XᴴΣ⁻¹X)/n
+    rounding: float  # bound on the relative error of Σ^½
+    reach: float  # expected error of solvers that form Σ in float64
     z: Any = None  # Ball of (κ,) each: the diagonals of S and Q, averages over the responses
     q: Any = None
     mean: Any = None  # (κ, n): the posterior mean ΓΦᴴΣ⁻¹X
-    fit: float = 0.0  # tr(XᴴΣ⁻¹X)/n
-    rounding: float = 0.0  # bound on the relative error of Σ^½
-    reach: float = 0.0  # expected error of solvers that form Σ in float64
 
     @property
     def n(self) -> int:
         """Number of responses."""
         return int(self.targets.shape[1])
-
-    @property
-    def level(self) -> Any:
-        """Eigenvalues of Σ along V, and γ in the coordinates beyond V, for each response."""
-        return np.vstack([self.powers, np.zeros((len(self.left), len(self.factors)))]) + self.noise
 
     @property
     def shares(self) -> Any:
@@ -540,121 +500,61 @@ class At(NamedTuple):
 
     @property
     def loading(self) -> Any:
-        """AᴴΦᴴΣ⁻¹X, if λ = 1."""
-        inside = self.targets[: len(self.powers)]
-        return self.right @ (np.sqrt(self.powers) * inside / (self.powers + self.noise))
+        """√λAᴴΦᴴΣ⁻¹X, the posterior mean of the latents over √λ."""
+        count = len(self.powers)
+        return self.right @ (np.sqrt(self.powers) * self.targets[:count] / self.level[:count])
 
-    def split(self, block: Any) -> Any:
-        """Return VᴴB and B − VVᴴB for a block B of columns."""
-        inside = self.left.conj().T @ block
-        return np.vstack([inside, block - self.left @ inside])
+    def ratio_error(self, sizes: Any, members: int) -> Any:
+        """Return bounds on the errors of eigenvalues of Q, of given sizes, relative to S.
 
-    def ratio_error(self, sizes: Any, members: Any) -> Any:
-        """Return bounds on the errors of eigenvalues of Q, of given sizes, relative to S."""
+        Q and S are the squares of Σ^{-½}Φ_b, which an error of Σ^½ changes by its share of them,
+        and of that times Σ^{-½}X/√n.
+        """
         shift = 2.0 * self.rounding * self.fit**0.5
-        return members.shape[1] * (2.0 * self.rounding + 2.0 * np.sqrt(sizes) * shift + shift**2)
+        return members * (2.0 * self.rounding + 2.0 * np.sqrt(sizes) * shift + shift * shift)
 
     def whitened(self, block: Any) -> Any:
-        """Return W with WᴴW = BᴴΣ⁻¹B for a block B of columns, if λ = 1."""
-        return self.split(block) / np.sqrt(self.level[:, :1])
+        """Return W with WᴴW = BᴴΣ⁻¹B for a block B of columns, if λ = 1, or of responses."""
+        return split(self.left, block) / np.sqrt(self.level)
 
 
-def evaluated(rows: PreparedRows, prior: Prior, noise: float, turn: Any, factors: Any) -> At:
+def split(left: Any, block: Any) -> Any:
+    """Return VᴴB and B − VVᴴB for a block B of columns."""
+    inside = left.conj().T @ block
+    return np.vstack([inside, block - left @ inside])
+
+
+def evaluated(rows: PreparedRows, prior: Prior, noise: float) -> At:
     """Return all quantities that follow from the prior covariances and the noise variance."""
-    Phi, X = rows.dictionary, rows.responses if turn is None else rows.responses @ turn
-    size, n = X.shape
-    left, values, right = np.linalg.svd(prior.half(Phi), full_matrices=False)
-    at = At(rows, noise, left, right.conj().T, factors, values[:, None] ** 2 * factors, X)
-    at = at._replace(targets=at.split(X))
-    level = at.level
+    Phi, factors, (size, n) = rows.dictionary, rows.factors, rows.responses.shape
+    half = Phi[:, prior.columns] @ prior.root
+    left, values, right = np.linalg.svd(half, full_matrices=False)
+    powers, targets = values[:, None] ** 2 * factors, split(left, rows.responses)
+    level = np.vstack([powers, np.zeros((size, len(factors)))]) + noise
     # Rounding errors of a factorisation grow as the root of its size (Higham & Mary 2019).
     condition = float(level.max(initial=noise)) / noise
-    steps, cancelled = gamma(8.0 * (size + len(prior.columns) + 8) ** 0.5), prior.inexact(noise)
-    rounding = steps * condition**0.5 + cancelled
-    fit = float((squares(at.targets) / level).sum()) / n
+    steps = gamma(8.0 * (size + len(prior.columns) + 8) ** 0.5) * condition**0.5
+    cancelled = prior.inexact(noise)
+    fit = float((squares(targets) / level).sum()) / n
+    at = At(
+        rows, noise, left, right.conj().T, powers, level, targets, fit, steps + cancelled,
+        gamma(REACHED) * condition + cancelled,
+    )  # fmt: skip
     # In these coordinates Σ⁻¹ is diagonal, and φᴴΣ⁻¹X is a sum in which nothing cancels.
-    precise = compressed(at.targets / level * np.sqrt(factors))
+    precise = compressed(targets / level * np.sqrt(factors))
     inverse = (factors / level).mean(axis=1)
     z, q = np.zeros(Phi.shape[1]), np.zeros(Phi.shape[1])
     for part, block in column_blocks(Phi):
-        turned = at.split(block)
+        turned = split(left, block)
         z[part] = inverse @ squares(turned)
         q[part] = squares(turned.conj().T @ precise).sum(axis=1) / n
-    # z and Q are the squares of ‖Σ^{-½}φ‖ and ‖φᴴΣ⁻¹X‖/√n, which an error of Σ^½ changes by at
-    # most its share of them, and of ‖Σ^{-½}φ‖‖Σ^{-½}X‖/√n.
-    roots = (
-        Ball(np.sqrt(z), rounding * np.sqrt(z)),
-        Ball(np.sqrt(q), 2 * rounding * np.sqrt(z * fit)),
-    )
-    mean = np.zeros((Phi.shape[1], n), np.result_type(left, X))
-    for members, block_roots, part in prior.split((np.sqrt(factors) * at.loading).conj().T):
-        mean[members] = block_roots @ adjoint(part)
-    return at._replace(
-        z=roots[0] * roots[0], q=roots[1] * roots[1], mean=mean if turn is None else mean @ turn.T,
-        fit=fit, rounding=rounding, reach=gamma(REACHED) * condition + cancelled,
-    )  # fmt: skip
+    mean = np.zeros((Phi.shape[1], n), np.result_type(left, targets))
+    mean[prior.columns] = prior.root @ (np.sqrt(factors) * at.loading)
+    errors = z * 2.0 * at.rounding, z * at.ratio_error(ratio(q, z), 1)
+    return at._replace(z=Ball(z, errors[0]), q=Ball(q, errors[1]), mean=mean)
 
 
 # 4. The measured values ----------------------------------------------------------------------
-
-
-@np.errstate(all="ignore")  # figures of absurd numbers may overflow, and then fail
-def measure(samples: Sequence[Sample], fit: Fit, kind: EnergyKind = EnergyKind()) -> Figures:  # noqa: B008
-    """Return the measured values of a fit on the rows of one or several problems."""
-    # 1) what coefficients alone tell
-    kind = kind._replace(labels=group_numbers(kind.labels, len(fit.coef[0])))
-    problems = [prepared(sample) for sample in samples]
-    figures = _of_coefficients(problems, fit.coef, kind)
-    if samples[0].noise_cov is not None:
-        given = len(samples[0].responses)
-        figures.noise_rank = len(problems[0].responses), given, problems[0].outside
-    if fit.noise is None:
-        return figures
-
-    # 2) every problem at the prior covariances; an invalid fit has infinite distances
-    figures.noise_rule, distances = fit.rule, figures.distances
-    if fit.responses is not None:
-        figures.response_rule = "learn" if fit.given_responses is None else "given"
-    state = _evaluation(distances, problems, fit, kind)
-    if state is None:
-        reported = {"energy": fit.energy, "predictive_variance": fit.variances}
-        names = ["stationarity", "posterior_mean", "noise_variance"]
-        names += [name for name, value in reported.items() if value is not None]
-        distances |= dict.fromkeys(names, Distance(Ball(np.inf)))
-        if fit.support is not None:
-            distances["support"] = Distance(Ball(float(np.size(fit.support))))
-        return figures
-
-    # 3) the conditions of optimality, all from S and Q
-    violation, stored, reach = _optimality(figures, state), state.stored, state.reach
-    mean = _mean_distance(state)
-    if fit.relevance is None:
-        # Stationary relevances say nothing if they do not give these coefficients.
-        violation = Ball(float(np.max([violation.value, mean.value])), violation.error)
-    found = {
-        "stationarity": Distance(violation, max(state.tolerance, stored), reach),
-        "posterior_mean": Distance(mean, max(FINEST, stored), reach),
-        # 4) what is reported beside the relevances: γ, energy, predictions, support
-        "noise_variance": _noise_distance(state, violation.error * max(1, figures.n_active)),
-        "energy": _energy_distance(state),
-    }
-    distances |= {name: each for name, each in found.items() if each is not None}
-    if fit.variances is not None:
-        distances["predictive_variance"] = _variance_distance(state)
-    if fit.support is not None:
-        wrong, figures.tied = _support(state)
-        distances["support"] = Distance(wrong)
-        if figures.tied:
-            figures.evidence["tied_columns"] = [columns.tolist() for columns in figures.tied]
-    if fit.responses is not None:
-        distances["response_covariance"] = _response(state)
-    figures.path, figures.correlation = fit.path, _path_correlation(state)
-    if fit.rule == "learn" and any(_floored(state, at) for at in state.ats):
-        figures.noise_rule = "floor"
-    figures.leverage = rows, shares, _ = _leverage(state)
-    known = {"mean_distance": mean.value, "leverage_rows": rows, "leverage_shares": shares}
-    figures.evidence |= _evidence(state) | known
-    return figures
 
 
 class Evaluation(NamedTuple):
@@ -664,13 +564,13 @@ class Evaluation(NamedTuple):
     kind: EnergyKind
     prior: Prior
     ats: list[At]  # one for each problem
-    turn: Any  # eigenvectors of the covariance of the responses
-    implied: float  # error of relevances that coefficients imply
+    labels: Any  # (κ,): number of the block of each column
+    ties: Sequence[Any] = ()  # sets of columns of which each can replace the others
 
     @property
     def tolerance(self) -> float:
-        """Tolerance of the fit, between `FINEST` and `LOOSEST`."""
-        return max(min(self.kind.tolerance, LOOSEST), FINEST)
+        """Tolerance of the fit, between `FINEST` and `LOOSEST`, and above rounding of `stored`."""
+        return max(min(self.kind.tolerance, LOOSEST), FINEST, self.stored)
 
     @property
     def stored(self) -> float:
@@ -689,11 +589,6 @@ class Evaluation(NamedTuple):
         return sum(at.n / total * each for at, each in zip(self.ats, values, strict=True))
 
     @property
-    def z(self) -> Ball:
-        """The numbers z, the diagonal of ΦᴴΣ⁻¹Φ, averaged over all responses."""
-        return self.average(at.z for at in self.ats)  # type: ignore[no-any-return]
-
-    @property
     def mean_square(self) -> float:
         """Mean square of the responses in distinct rows, the unit of noise variances."""
         entries = sum(at.rows.distinct * at.n for at in self.ats)
@@ -705,45 +600,106 @@ class Evaluation(NamedTuple):
             return at.z  # type: ignore[no-any-return]
         return Ball(at.rows.powers / (at.noise + self.prior.relevance * at.rows.powers))
 
-    def freedom(self, at: At) -> float:
-        """Return the degrees of freedom of the posterior; tr(ΦΓΦᴴΣ⁻¹)/n of the full one."""
-        if self.kind.posterior != "diagonal":
-            return float(at.shares.mean(axis=1).sum())
-        return float((self.prior.relevance * self.pressure(at).value).sum())
+
+@np.errstate(all="ignore")  # figures of absurd numbers may overflow, and then fail
+def measure(samples: Sequence[Sample], fit: Fit, kind: EnergyKind = EnergyKind()) -> Figures:  # noqa: B008
+    """Return the measured values of a fit on the rows of one or several problems."""
+    # 1) what coefficients alone tell
+    problems = [prepared(sample) for sample in samples]
+    figures = _of_coefficients(problems, fit, kind)
+    if fit.noise is None:
+        return figures
+
+    # 2) every problem at the prior covariances; an invalid fit has infinite distances
+    figures.noise_rule, distances = fit.rule, figures.distances
+    attributes: dict[str, tuple[Any, Callable[[Evaluation], Distance | None]]] = {
+        "noise_variance": (fit.noise, _noise_distance),
+        "energy": (fit.energy if kind.violation is None else None, _energy_distance),
+        "predictive_variance": (fit.variances, _variance_distance),
+        "support": (fit.support, _support),
+        "group_covariances": (fit.covariances, _covariance_distance),
+        "response_covariance": (fit.responses, _response),
+    }
+    given = [name for name, (value, _) in attributes.items() if value is not None]
+    try:
+        state = _evaluation(problems, fit, kind)
+    except np.linalg.LinAlgError:
+        names = ["stationarity", "posterior_mean", "posterior_collapse", *given]
+        distances |= dict.fromkeys(names, Distance(Ball(np.inf)))
+        return figures
+
+    # 3) the conditions of optimality, all from S and Q
+    violation, mean = _optimality(figures, state), _mean_distance(state)
+    distances["stationarity"] = Distance(violation, state.tolerance, state.reach)
+    distances["posterior_mean"] = Distance(mean, max(FINEST, state.stored), state.reach)
+
+    # 4) what is reported beside the relevances, and what is noticed
+    found = {name: attributes[name][1](state) for name in given}
+    distances |= {name: each for name, each in found.items() if each is not None}
+    if fit.rule == "learn" and any(_floored(state, at) for at in state.ats):
+        figures.noise_rule = "floor"
+    figures.tied = [each for each in state.ties if np.isin(each, fit.support).any()]
+    figures.correlation = _path_correlation(state)
+    parts: dict[str, list[float]] = {
+        "noise_variance": [at.noise for at in state.ats], "n_responses": [at.n for at in state.ats],
+        "data_term": [at.fit for at in state.ats],
+        "dimension": [at.rows.dimension for at in state.ats],
+        "residual": [power(at.residuals) / at.n for at in state.ats],
+    }  # fmt: skip
+    single = len(state.ats) == 1
+    figures.evidence |= {
+        name: each[0] if single else np.array(each) for name, each in parts.items()
+    }
+    figures.evidence |= {
+        "energy": energy_of(state) if kind.violation is None else None, "tolerance": kind.tolerance,
+        "significance": kind.significance, "given_noise": fit.given_noise,
+        "mean_distance": mean.value,
+    }  # fmt: skip
+    if figures.tied:
+        figures.evidence["tied_columns"] = [np.sort(each).tolist() for each in figures.tied]
+    return figures
 
 
-def _evaluation(
-    distances: dict[str, Distance], problems: Sequence[PreparedRows], fit: Fit, kind: EnergyKind
-) -> Evaluation | None:
-    """Return every problem at the fitted covariances; None if these numbers are not valid."""
-    w, implied, noise = fit.relevance, 0.0, fit.noise or ()
+def _of_coefficients(problems: Sequence[PreparedRows], fit: Fit, kind: EnergyKind) -> Figures:
+    """Return the measured values that do not need a noise variance."""
+    total, residual = sum(power(rows.responses) for rows in problems), 0.0
+    norms = np.zeros(len(fit.coef[0]))
+    for rows, U in zip(problems, fit.coef, strict=True):
+        used = np.flatnonzero(U.any(axis=1))
+        residual += power(rows.responses - rows.dictionary[:, used] @ U[used])
+        norms += squares(U).sum(axis=1) * rows.powers
+    norms = np.sqrt(norms)
+    used = np.flatnonzero(norms > ACTIVE * norms.max(initial=0.0))
+    error = (residual / total) ** 0.5 if total > 0 else (np.inf if residual > 0 else 0.0)
+    shares = norms[used] / max(total**0.5, 1e-300)
+    leverage = _leverage(problems, used)
+    evidence = {
+        "relative_error": error, "used": used, "row_norms": shares, "leverage_rows": leverage[0],
+        "leverage_shares": leverage[1],
+    }  # fmt: skip
+    return Figures(problems, fit, kind, int(used.size), leverage, evidence=evidence)
+
+
+def _evaluation(problems: list[PreparedRows], fit: Fit, kind: EnergyKind) -> Evaluation:
+    """Return every problem at the fitted covariances; raise an error if these are not valid."""
+    w, implied, noise = fit.relevance, 0.0, np.array(fit.noise)
     if w is None:
         w, implied = implied_relevance(problems[0], fit.coef[0], noise[0], fit.rounding)
-    finite = all(np.isfinite(U).all() for U in fit.coef) and np.isfinite(w).all()
-    if not (finite and (w >= 0).all() and all(0 < level < np.inf for level in noise)):
-        return None
-    prior = shared_prior(w)
+    finite = all(np.isfinite(each).all() for each in (*fit.coef, w, noise))
+    if not (finite and (w >= 0).all() and (noise > 0).all()):
+        raise np.linalg.LinAlgError(INVALID)
+    prior, labels = shared_prior(w, implied), group_numbers(kind.labels, w.size)
     if kind.full_groups:
-        prior = full_prior(fit, w, problems[0], kind.labels)
-        deviation = Ball(max(prior.deviation - 4.0 * fit.rounding, 0.0))
-        distances["group_covariances"] = Distance(deviation, FINEST)
-        if not prior.deviation < np.inf:
-            return None
-    turn, factors, B = None, np.ones(1), fit.responses
-    if B is not None:
-        n = problems[0].responses.shape[1]
-        valid = np.shape(B) == (n, n) and np.isfinite(B).all() and abs(B - B.T).max() <= 1e-10
-        if not (valid and abs(np.trace(B) / n - 1.0) <= 1e-10):
-            distances["response_covariance"] = Distance(Ball(np.inf))
-            return None
-        factors, turn = np.linalg.eigh(B)
-        factors = np.maximum(factors, 0.0)
-    try:
-        ats = [evaluated(rows, prior, level, turn, factors)
-               for rows, level in zip(problems, noise, strict=True)]  # fmt: skip
-    except np.linalg.LinAlgError:
-        return None
-    return Evaluation(fit, kind, prior, ats, turn, implied)
+        prior = full_prior(fit, w, problems[0], labels)
+    if fit.responses is not None:
+        factors, turn = np.linalg.eigh(fit.responses)
+        if len(turn) != problems[0].responses.shape[1]:
+            raise np.linalg.LinAlgError(INVALID)
+        rotated = {"responses": problems[0].responses @ turn, "turn": turn}
+        problems = [problems[0]._replace(factors=np.maximum(factors, 0.0), **rotated)]
+    ats = [evaluated(rows, prior, level) for rows, level in zip(problems, noise, strict=True)]
+    state = Evaluation(fit, kind, prior, ats, labels)
+    return state._replace(ties=tied_columns(state)) if kind.labels is None else state
 
 
 def implied_relevance(
@@ -758,41 +714,8 @@ def implied_relevance(
     Phi, X = rows.dictionary[:, used], rows.responses
     lengths = np.linalg.norm(Phi.conj().T @ (X - Phi @ U[used]), axis=1)
     w[used] = noise * np.linalg.norm(U[used], axis=1) / lengths
-    if not used.size or not np.isfinite(w).all():
-        return w, 0.0
     size = rounding * np.linalg.norm(np.abs(Phi) @ np.abs(U[used]) + np.abs(X))
-    errors = np.linalg.norm(Phi, axis=0) * size / lengths
-    return w, float(errors.max() * (3.0 + 2.0 * used.size**0.5))
-
-
-def _of_coefficients(
-    problems: Sequence[PreparedRows], coef: Sequence[Any], kind: EnergyKind
-) -> Figures:
-    """Return the measured values that do not need a noise variance."""
-    total = residual = 0.0
-    norms = np.zeros(len(coef[0]))
-    for rows, U in zip(problems, coef, strict=True):
-        used = np.flatnonzero(U.any(axis=1))
-        total += power(rows.responses)
-        residual += power(rows.responses - rows.dictionary[:, used] @ U[used])
-        norms += squares(U).sum(axis=1) * rows.powers
-    norms = np.sqrt(norms)
-    used = np.flatnonzero(norms > ACTIVE * norms.max(initial=0.0))
-    error = (residual / total) ** 0.5 if total > 0 else (np.inf if residual > 0 else 0.0)
-    return Figures(
-        norms.size, int(used.size), used,
-        norms[used], error, problems, kind, evidence={
-            "relative_error": error, "used": used,
-            "row_norms": norms[used] / max(total**0.5, 1e-300),
-        },
-    )  # fmt: skip
-
-
-def ratio(values: Any, sizes: Any) -> Any:
-    """Return `values` divided by `sizes`, and zero for every entry whose divisor is zero."""
-    if isinstance(values, Ball):
-        return Ball(ratio(values.value, sizes), ratio(values.error, sizes))
-    return np.where(sizes > 0, values / np.where(sizes > 0, sizes, 1.0), 0.0)
+    return w, float((np.sqrt(rows.powers[used]) * size / lengths).max(initial=0.0))
 
 
 def largest(*balls: Ball) -> Ball:
@@ -811,82 +734,75 @@ def _optimality(figures: Figures, state: Evaluation) -> Ball:
     traces. For a group with a covariance AAᴴ they are the eigenvalues of |Aᴴ(Q − S)A| and the
     largest eigenvalue of S^{-½}QS^{-½} minus one.
     """
-    kind, labels, w, implied = state.kind, state.kind.labels, state.prior.relevance, state.implied
-    z, Q = state.z, state.average(at.q for at in state.ats)
-    count = totals_in(np.ones_like(w), labels)
+    kind, labels, prior, w = state.kind, state.labels, state.prior, state.prior.relevance
+    z, q = state.average(at.z for at in state.ats), state.average(at.q for at in state.ats)
     own = state.average(state.pressure(at) for at in state.ats)
-    alignment, curvature, pressure = (totals_in(each, labels) for each in (Q, z, own))
-    z, Q = z.value, Q.value
+    alignment, curvature, pressure = (totals_in(each, labels) for each in (q, z, own))
     slack, excess = (alignment - pressure).abs() * w, ratio(alignment - pressure, pressure.value)
-    full_excess, latent = ratio(alignment - curvature, curvature.value), w * z
+    full_excess = ratio(alignment - curvature, curvature.value)
     if kind.full_groups:
-        slack, excess, latent = _group_conditions(state)
+        slack, excess = _group_conditions(state)
         full_excess = excess
-    active = totals_in(latent, labels) > ACTIVE
+    latent = np.zeros(w.size)  # one minus the posterior variances of the latents
+    latent[prior.columns] = state.average(
+        (squares(at.right) @ at.shares).mean(axis=1) for at in state.ats
+    )
     violation = largest(slack, excess)
     if kind.posterior == "point":
         violation = _point_violation(state)
     if kind.violation is not None:
         violation = Ball(kind.violation)
-    # Columns of a group share one relevance, also those that are zero on these rows.
-    elif (
-        not kind.full_groups
-        and (np.abs(totals_in(w, labels) - count * w) > FINEST * count * w).any()
-    ):
-        violation = Ball(np.inf)
-    # An evaluation that is worse than this has lost its meaning, and so have the relevances.
-    share = implied * float(max((w * (z + Q)).max(initial=0.0), (1.0 + ratio(Q, z)).max()))
-    violation = Ball(violation.value, min(violation.error, LOOSEST) + share)
-    bar, dormant = max(COLLAPSE, 10.0 * state.tolerance), ~(active | (z == 0))
+    elif not kind.full_groups:
+        # Columns of a group share one relevance, also those that are zero on these rows.
+        shared = totals_in(w, labels) / totals_in(np.ones_like(w), labels)
+        if (np.abs(shared - w) > FINEST * w).any():
+            violation = Ball(np.inf)
+    # An evaluation that is worse than this has lost its meaning, unless relevances are implied.
+    violation = Ball(violation.value, min(violation.error, max(LOOSEST, prior.implied)))
+
+    # Latents that are not active, and have a slope that exceeds that of their stationary point.
+    active = totals_in(latent, labels) > ACTIVE
+    bar, dormant = max(COLLAPSE, 10.0 * state.tolerance), ~(active | (z.value == 0))
     outside = np.where(dormant, full_excess.value, -np.inf)
-    worst = int(np.argmax(outside)) if outside.size else 0
-    gains = dormant & (full_excess.low > bar + state.reach)
-    if implied < 1.0 and kind.posterior in ("full", "diagonal"):
+    if kind.posterior in ("full", "diagonal"):
         wrong = dormant & (excess.low > bar + state.reach)
         open_ = dormant & (excess.high > bar) & ~wrong
         collapse = Ball(float(wrong.sum()), 0.0 if wrong.any() else float(open_.sum()))
         figures.distances["posterior_collapse"] = Distance(collapse)
-    chosen = np.flatnonzero(active)
-    figures.full_gains, figures.n_active = int(gains.sum()), int((latent > ACTIVE).sum())
+    chosen, worst = np.flatnonzero(active), int(np.argmax(outside))
+    figures.full_gains = int((dormant & (full_excess.low > bar + state.reach)).sum())
+    figures.n_active = int((latent > ACTIVE).sum())
     figures.evidence |= {
-        "active": chosen,
-        "relevance": w[chosen], "curvature": z[chosen], "alignment": Q[chosen],
-        "ratio": 1.0 + full_excess.value[chosen],
-        "worst_inactive": worst,
-        "largest_ratio_outside": float(outside[worst]) + 1.0 if outside.size else 0.0,
-        "rounding": max(at.rounding for at in state.ats),
-        "reach": max(at.reach for at in state.ats),
+        "active": chosen, "relevance": w[chosen], "curvature": z.value[chosen],
+        "alignment": q.value[chosen], "ratio": 1.0 + full_excess.value[chosen],
+        "worst_inactive": worst, "largest_ratio_outside": float(outside[worst]) + 1.0,
         "violation": violation.value,
     }  # fmt: skip
     return violation
 
 
-def _group_conditions(state: Evaluation) -> tuple[Ball, Ball, Any]:
-    """Return slack and excess of the group of each column, and one minus its latent variances."""
-    at, labels = state.ats[0], state.kind.labels
-    slack, excess, latent = (np.zeros(labels.size) for _ in range(3))
-    errors = np.zeros((2, labels.size))
-    for members, found, hidden in group_slack(at, state.prior):
-        slack[members], errors[0, members] = found.value[:, None], found.error[:, None]
-        latent[members] = hidden
-    for _, members in blocks_by_size(labels):
-        found = group_ratios(at, members)
-        excess[members], errors[1, members] = found.value[:, -1:] - 1.0, found.error[:, -1:]
-    return Ball(slack, errors[0]), Ball(excess, errors[1]), latent
+def _group_conditions(state: Evaluation) -> tuple[Ball, Ball]:
+    """Return slack and excess of the group of each column."""
+    at, labels = state.ats[0], state.labels
+    slack, excess = np.zeros((2, 2, labels.max() + 1))  # values and errors
+    numbers, found = group_slack(at, labels[state.prior.columns])
+    slack[:, numbers] = found.value, found.error
+    for numbers, members in blocks_by_size(labels):
+        found = group_ratios(at, members)[:, -1]
+        excess[:, numbers] = found.value - 1.0, found.error
+    return Ball(*slack[:, labels]), Ball(*excess[:, labels])
 
 
-def group_slack(at: At, prior: Prior) -> Iterator[tuple[Any, Ball, Any]]:
-    """Yield columns (k, m) of blocks, eigenvalues of |Aᴴ(Q − S)A|, and one minus latent variances.
-
-    Of the eigenvalues it is the largest one; the latents have the variances of I − AᴴSA.
-    """
-    half, loading = np.sqrt(at.shares[:, :1]) * at.right.conj().T, at.loading
-    for members, _, part in prior.split(np.vstack([half, loading.conj().T])):
-        here, moved = part[:, : len(half)], adjoint(part[:, len(half) :])
-        explained, metric = moved @ adjoint(moved) / at.n, adjoint(here) @ here
-        slack = np.abs(np.linalg.eigvalsh(explained - metric)).max(axis=1)
-        size = np.trace(explained, axis1=1, axis2=2).real
-        yield members, Ball(slack, at.ratio_error(size, members)), np.linalg.eigvalsh(metric)
+def group_slack(at: At, owners: Any) -> tuple[Any, Ball]:
+    """Return the owners of blocks of A, and the largest eigenvalue of |Aᴴ(Q − S)A| of each."""
+    half, loading = np.sqrt(at.shares[:, 0]) * at.right, at.loading
+    numbers, values, errors = np.unique(owners), [], []
+    for here in (owners == number for number in numbers):
+        explained = loading[here] @ loading[here].conj().T / at.n
+        change = explained - half[here] @ half[here].conj().T
+        values.append(float(np.abs(np.linalg.eigvalsh(change)).max()))
+        errors.append(float(at.ratio_error(np.trace(explained).real, int(here.sum()))))
+    return numbers, Ball(np.array(values), np.array(errors))
 
 
 def group_ratios(at: At, members: Any) -> Ball:
@@ -900,7 +816,7 @@ def group_ratios(at: At, members: Any) -> Ball:
     basis, _ = group_axes(turned, np.arange(members.size).reshape(members.shape), gamma(0))
     inner = adjoint(basis) @ compressed(at.whitened(at.rows.responses))
     values = np.linalg.eigvalsh(inner @ adjoint(inner)) / at.n
-    return Ball(values, at.ratio_error(np.maximum(values, 1.0), members))
+    return Ball(values, at.ratio_error(np.maximum(values, 1.0), members.shape[1]))
 
 
 def penalty_of(given: Any) -> tuple[Callable[[Any], Any], Callable[[Any], Any]]:
@@ -918,58 +834,48 @@ def penalty_of(given: Any) -> tuple[Callable[[Any], Any], Callable[[Any], Any]]:
 
 def _penalised(state: Evaluation, alignment: Any) -> tuple[Any, Any]:
     """Return mean squares of the coefficients, and relevances, in the units of the penalty."""
-    rows, labels = state.ats[0].rows, state.kind.labels
-    norms = totals_in(rows.powers, labels)
-    norms = np.where(norms > 0, norms, 1.0) / state.mean_square
-    powers = state.prior.relevance**2 * alignment * norms
-    count = totals_in(np.ones_like(powers), labels)
-    return totals_in(powers, labels) / count, state.prior.relevance * norms
+    labels, norms = state.labels, totals_in(state.ats[0].rows.powers, state.labels)
+    w = state.prior.relevance * np.where(norms > 0, norms, 1.0) / state.mean_square
+    powers = totals_in(w * state.prior.relevance * np.maximum(alignment, 0.0), labels)
+    return np.maximum(powers / totals_in(np.ones_like(w), labels), 1e-300), w
 
 
 def _point_violation(state: Evaluation) -> Ball:
     """Return the largest |1/h′(a) − w| over the larger of both plus γ, for the penalty h."""
-    at = state.ats[0]
-    noise = at.noise / state.mean_square
-
-    def distance(alignment: Any) -> float:
-        powers, relevance = _penalised(state, np.maximum(alignment, 0.0))
-        target = 1.0 / penalty_of(state.kind.penalty)[1](np.maximum(powers, 1e-300))
+    found = []
+    for alignment in (state.ats[0].q.value, state.ats[0].q.low, state.ats[0].q.high):
+        powers, relevance = _penalised(state, alignment)
+        target = 1.0 / penalty_of(state.kind.penalty)[1](powers)
         target = np.where(target > 2e-300, target, 0.0)
-        return float((np.abs(target - relevance) / (np.maximum(target, relevance) + noise)).max())
-
-    value = distance(at.q.value)
-    ends = distance(at.q.low), distance(at.q.high)
-    return Ball(value, max(abs(end - value) for end in ends))
+        size = np.maximum(target, relevance) + state.ats[0].noise / state.mean_square
+        found.append(float((np.abs(target - relevance) / size).max()))
+    return Ball(found[0], max(abs(end - found[0]) for end in found))
 
 
 def _mean_distance(state: Evaluation) -> Ball:
-    """Return the largest distance of a block's coefficients from their posterior mean.
+    """Return the largest distance of coefficients from their posterior mean.
 
-    Coefficients times the norms of their columns are compared, relative to √n times their largest
-    prior standard deviation, and for groups their contributions Φ_bU_b likewise, since coefficients
-    of nearly dependent columns cancel. If the deviation is negligible, the distance is divided by
-    the norm of the responses. What rounding of the stored coefficients explains is subtracted.
+    Each coefficient is compared in units of its prior standard deviation times √n, or, if that is
+    negligible, in units of the responses. The sum over columns of groups is compared in units of
+    Σ^½, since coefficients of nearly dependent columns cancel. What rounding of the stored
+    coefficients explains is subtracted.
     """
-    values, errors = [0.0], [0.0]
+    values, error, w = [0.0], 0.0, state.prior.relevance
     for at, U in zip(state.ats, state.fit.coef, strict=True):
-        norms, total = np.sqrt(at.rows.powers)[:, None], power(at.rows.responses) ** 0.5
-        sizes, apart = np.linalg.norm(norms * U, axis=1), U - at.mean
-        rest = np.linalg.norm(norms * apart, axis=1) / (total if total > 0 else 1.0)
-        for members, roots in state.prior.blocks:
-            lost = (0.5 * state.fit.rounding + gamma(members.shape[1])) * sizes[members].sum(axis=1)
-            scales = [norms[members] * np.eye(members.shape[1])]
-            if members.shape[1] > 1:
-                scales.append(upper(stacked(at.rows.dictionary, members)))
-            for scale in scales:
-                spread = np.linalg.norm(scale @ roots, 2, axis=(1, 2))
-                seen = spread**2 > gamma(0) * at.noise
-                found = np.linalg.norm(scale @ apart[members], axis=(1, 2))
-                found = np.maximum(found - lost, 0.0) / (at.n**0.5 * spread)
-                values.append(float(found[seen].max(initial=0.0)))
-                rest[members[seen]] = 0.0
-        values.append(float(rest.max(initial=0.0)))
-        errors.append(2.0 * at.rounding * at.fit**0.5)
-    error = min(max(errors), LOOSEST) + state.implied * (state.ats[0].fit + 1.0) ** 0.5
+        rows, columns = at.rows, state.prior.columns
+        apart = (U if rows.turn is None else U @ rows.turn) - at.mean
+        lost = (0.5 * state.fit.rounding + gamma(0)) * np.linalg.norm(U, axis=1)
+        distance = np.maximum(np.linalg.norm(apart, axis=1) - lost, 0.0)
+        seen, norms = w * rows.powers > gamma(0) * at.noise, np.sqrt(rows.powers)
+        unit = power(rows.responses) ** 0.5 or 1.0
+        spread = np.where(seen, (at.n * w) ** 0.5, ratio(unit, norms))
+        values.append(float(ratio(distance, spread).max()))
+        if state.kind.full_groups:
+            together = power(at.whitened(rows.dictionary[:, columns] @ apart[columns])) ** 0.5
+            together -= float((norms * lost).sum()) / at.noise**0.5
+            values.append(together / at.n**0.5)
+        error = max(error, 2.0 * at.rounding * at.fit**0.5)
+    error = min(error, max(LOOSEST, state.prior.implied))
     if state.fit.predicted is not None:
         other = prediction_distance(state.ats[0].rows, state.fit.coef[0], state.fit.predicted)
         values.append(other.value)
@@ -980,10 +886,9 @@ def _mean_distance(state: Evaluation) -> Ball:
 def prediction_distance(rows: PreparedRows, coef: Any, predicted: Any) -> Ball:
     """Return the largest difference between predictions and the linear model ȳ + (x − x̄)U."""
     used, sample = np.flatnonzero(coef.any(axis=1)), rows.sample
-    Phi, X, U = sample.dictionary[:, used], sample.responses, coef[used]
-    Phi = Phi.toarray() if scipy.sparse.issparse(Phi) else Phi
-    Phi, moved = centred(Phi, rows.shares), centred(X, rows.shares)
-    mean = (X - moved)[0]
+    Phi, U = centred_columns(sample, rows.shares, used), coef[used]
+    moved = centred(sample.responses, rows.shares)
+    mean = (sample.responses - moved)[0]
     size = np.sqrt(sample.weights @ squares(moved) / sample.weights.sum())
     size = np.where(size > 0, size, np.abs(mean))
     size = np.where(size > 0, size, 1.0)
@@ -1001,23 +906,19 @@ def _variance_distance(state: Evaluation) -> Distance:
     not whitened has the variance ‖h − hPPᴴ‖² + γ Σ|hP|²/(λs² + γ), for each response.
     """
     at, prior, rows, sample = state.ats[0], state.prior, state.ats[0].rows, state.ats[0].rows.sample
-    kept = np.arange(len(sample.responses))
-    if rows.whitener.ndim == 1:
-        kept = np.flatnonzero(rows.whitener)
-        half = prior.half(rows.dictionary) / rows.whitener[kept, None]
-    else:
-        half = prior.half(centred(sample.dictionary, rows.shares))
+    kept = np.flatnonzero(abs(rows.whitener).sum(axis=0))
+    half = (centred_columns(sample, rows.shares, prior.columns) @ prior.root)[kept]
     along = half @ at.right
-    beyond = squares(half - along @ at.right.conj().T).sum(axis=1)[:, None] * at.factors
-    spread = beyond / at.noise + squares(along) @ (at.factors / (at.powers + at.noise))
-    if state.turn is not None:
-        spread = spread @ (state.turn**2).T
+    beyond = squares(half - along @ at.right.conj().T).sum(axis=1)[:, None] * rows.factors
+    spread = beyond / at.noise + squares(along) @ (rows.factors / (at.powers + at.noise))
+    if rows.turn is not None:
+        spread = spread @ (rows.turn**2).T
     given = state.fit.variances[kept].reshape(len(kept), -1) / at.noise
     # Relative to the noise of the row, and to the largest variance if rows have other noise.
-    size, counted = 1.0, sample.weights[kept]
+    counted, size = sample.weights[kept, None], 1.0
     if sample.noise_cov is not None:
-        size, counted = max(float(spread.max(initial=0.0)), 1.0), np.ones(len(kept))
-    distance = float((counted[:, None] * np.abs(given - spread)).max(initial=0.0)) / size
+        counted, size = np.ones(1), max(float(spread.max(initial=0.0)), 1.0)
+    distance = float((counted * np.abs(given - spread)).max(initial=0.0)) / size
     # Variances are differences of numbers of the size of γ cond(Σ).
     return Distance(Ball(distance, 4.0 * at.rounding), FINEST, min(at.reach, 1.0))
 
@@ -1027,117 +928,80 @@ def _floored(state: Evaluation, at: At) -> bool:
     return at.noise <= 1.01 * SMALLEST_LEARNED * state.mean_square
 
 
-def _noise_distance(state: Evaluation, error: float) -> Distance | None:
-    """Return the relative distance of γ from what its rule gives; None if that is unknown.
+def _noise_change(state: Evaluation, at: At) -> float:
+    """Return the largest distance to stationarity of γ, or of the noise variances of rows.
 
-    A learned γ inherits `error`, that of z and Q summed over the active columns.
+    For variances Λᵢ of rows it is Λᵢ|Mᵢᵢ|: the mean square residual of a whitened row over γ, plus
+    the leverage and the share of the intercept, minus one. For γ it is γ|tr(RM)| over the number of
+    rows. At its lower limit a variance also counts as stationary if a smaller one would lower the
+    energy.
     """
-    fit, rule, lowest = state.fit, state.fit.rule, SMALLEST_NOISE * state.mean_square
-    noise, rows = np.array([at.noise for at in state.ats]), state.ats[0].rows
-    found = None
-    if fit.given_noise is not None and rule in ("given", *HELD_OUT):
-        asked = np.maximum(fit.given_noise, lowest) if rule == "given" else fit.given_noise
-        found = float(np.abs(noise / asked - 1.0).max())
-    elif rule == "fallback":
-        share = power(rows.responses) / (rows.total * rows.responses.shape[1])
-        found = float(abs(noise[0] / max(FALLBACK * share, lowest) - 1.0))
-    elif rule == "learn_diagonal":
-        found = _row_noise_distance(state)
-    elif rule == "learn" and min(at.rows.dimension for at in state.ats) > 0:
-        # tr(RM) = 0 where γ = (‖X − ΦU‖²/n + γ dof)/d.
-        changes = []
-        for at in state.ats:
-            ratio = power(at.residuals) / (at.n * at.noise) + state.freedom(at)
-            change = ratio / at.rows.dimension - 1.0
-            changes.append(max(change, 0.0) if _floored(state, at) else abs(change))
-        found = float(np.max(changes))
+    rows, sample = at.rows, at.rows.sample
+    change = squares(at.residuals).mean(axis=1) / at.noise
+    freedom = (squares(at.left) @ at.shares).mean(axis=1)
+    if state.fit.rule == "learn_diagonal":
+        count = len(sample.responses)
+        X = centred(sample.responses, np.full(count, 1.0 / count) if sample.intercept else None)
+        change += freedom - 1.0 + (0.0 if rows.axis is None else squares(rows.axis))
+        lowest = at.noise * sample.noise_cov <= 1.01 * SMALLEST_ROW * squares(X).mean()
+    else:
+        if state.kind.posterior == "diagonal":
+            freedom = state.prior.relevance * state.pressure(at).value
+        change = (change.sum() + freedom.sum()) / rows.dimension - 1.0
+        lowest = _floored(state, at)
+    return float(np.where(lowest, np.maximum(change, 0.0), np.abs(change)).max())
+
+
+def _noise_distance(state: Evaluation) -> Distance | None:
+    """Return the relative distance of γ from what its rule gives; None if that is unknown."""
+    fit, rule, rows, found = state.fit, state.fit.rule, state.ats[0].rows, []
+    noise, asked = np.array([at.noise for at in state.ats]), fit.given_noise
+    if rule == "fallback":
+        count = rows.dimension + (rows.axis is not None)
+        asked = FALLBACK * power(rows.responses) / (count * rows.responses.shape[1])
+    if asked is not None:
+        asked = np.maximum(asked, SMALLEST_NOISE * state.mean_square)
+        found.append(np.abs(noise / asked - 1.0).max())
     cov = rows.sample.noise_cov
     if fit.row_variances is not None and cov is not None:
         expected = noise[0] * (cov if cov.ndim == 1 else np.diagonal(cov)).real
-        given = fit.row_variances
-        if given.shape != expected.shape:
+        if fit.row_variances.shape != expected.shape:
             return Distance(Ball(np.inf))
         sizes = np.where(expected > 0, expected, expected.max(initial=0.0))
-        found = float(np.max([found or 0.0, (np.abs(given - expected) / sizes).max()]))
-    if found is None:
-        return None
-    learned = rule in ("learn", "learn_diagonal")
-    return (
-        Distance(Ball(found, error), max(state.tolerance, state.stored), state.reach)
-        if learned
-        else Distance(Ball(found), GIVEN)
-    )
+        found.append((np.abs(fit.row_variances - expected) / sizes).max())
+    learned = rule in ("learn", "learn_diagonal") and all(at.rows.dimension > 0 for at in state.ats)
+    if learned:
+        found += [_noise_change(state, at) for at in state.ats]
+        errors = [at.rounding * (len(at.powers) + at.fit) / at.rows.dimension for at in state.ats]
+        ball = Ball(float(np.max(found)), 4.0 * max(errors))
+        return Distance(ball, state.tolerance, state.reach)
+    return Distance(Ball(float(np.max(found))), GIVEN) if found else None
 
 
-def _row_noise_distance(state: Evaluation) -> float:
-    """Return the largest distance to stationarity of the noise variances Λᵢ of rows.
-
-    It is Λᵢ|Mᵢᵢ|. In whitened rows Λᵢ(Σ⁻¹)ᵢᵢ is one minus the leverage and the share of the
-    intercept. At its lower limit a noise variance also counts as stationary if a smaller one would
-    lower the energy.
-    """
-    sample, at = state.ats[0].rows.sample, state.ats[0]
-    count = len(sample.responses)
-    X = centred(sample.responses, np.full(count, 1.0 / count) if sample.intercept else None)
-    level = at.noise * sample.noise_cov
-    left = (
-        1.0
-        - squares(at.left) @ at.shares[:, 0]
-        - (0.0 if at.rows.axis is None else squares(at.rows.axis))
-    )
-    slope = left - squares(at.residuals).mean(axis=1) / at.noise
-    lowest = level <= 1.01 * SMALLEST_ROW * squares(X).mean()
-    return float(np.where((slope > 0) & lowest, 0.0, np.abs(slope)).max())
-
-
-def energies(state: Evaluation) -> list[float] | None:
-    """Return the energy of each sample in the units of the data; None if its formula is unknown."""
-    found = []
+def energy_of(state: Evaluation) -> float:
+    """Return the energy of all samples in the units of the data."""
+    total = 0.0
     for at in state.ats:
-        rows, w = at.rows, state.prior.relevance
         if state.kind.posterior == "point":
-            powers, _ = _penalised(state, at.q.value)
-            penalties = penalty_of(state.kind.penalty)[0](np.maximum(powers, 1e-300))
-            return [float(power(at.residuals) / at.noise + at.n * np.sum(penalties))]
-        if state.kind.posterior not in ("full", "diagonal"):
-            return None
-        volume = float(np.log1p(at.powers / at.noise).mean(axis=1).sum())
+            penalties = penalty_of(state.kind.penalty)[0](_penalised(state, at.q.value)[0])
+            total += power(at.residuals) / at.noise + at.n * np.sum(penalties)
+            continue
+        volume = np.log1p(at.powers / at.noise).mean(axis=1)
         if state.kind.posterior == "diagonal":
-            volume = float(np.log1p(w * rows.powers / at.noise).sum())
-        volume += rows.dimension * np.log(at.noise) + rows.volume
-        found.append(float(at.n * (at.fit + volume)))
-    return found
+            volume = np.log1p(state.prior.relevance * at.rows.powers / at.noise)
+        determinant = volume.sum() + at.rows.dimension * np.log(at.noise) + at.rows.volume
+        total += at.n * (at.fit + determinant)
+    return float(total)
 
 
-def _energy_distance(state: Evaluation) -> Distance | None:
+def _energy_distance(state: Evaluation) -> Distance:
     """Return the relative difference of the reported energy from the verifier's."""
-    found = energies(state)
-    if state.fit.energy is None or found is None:
-        return None
-    entries = sum(at.n * max(at.rows.dimension, 1.0) for at in state.ats)
-    size, at = max(abs(sum(found)), entries), state.ats[0]
+    entries, at = sum(at.n * max(at.rows.dimension, 1.0) for at in state.ats), state.ats[0]
+    energy = energy_of(state)
+    size = max(abs(energy), entries)
     # A relative error of Σ changes the data term by its share, and each eigenvalue's logarithm.
     lost = state.prior.inexact(at.noise) * (at.n * at.fit + entries) / size
-    apart = Ball(float(abs(state.fit.energy - sum(found)) / size), lost)
-    return Distance(apart, ENERGY, state.reach)
-
-
-def _evidence(state: Evaluation) -> dict[str, Any]:
-    """Return, by name, the numbers from which measured values can be computed again."""
-    found, fit, kind = energies(state), state.fit, state.kind
-    energy = None if found is None else sum(found)
-    if len(state.ats) > 1:
-        return {
-            "noise_variance": np.array([at.noise for at in state.ats]), "energy": energy,
-            "n_responses": np.array([at.n for at in state.ats]), "energies": found,
-            "given_noise": fit.given_noise, "tolerance": kind.tolerance,
-            "significance": kind.significance,
-        }  # fmt: skip
-    (at,) = state.ats
-    return {
-        "noise_variance": at.noise, "energy": energy, "n_responses": at.n, "data_term": at.fit,
-        "dimension": at.rows.dimension, "residual": power(at.residuals) / at.n,
-    }  # fmt: skip
+    return Distance(Ball(abs((state.fit.energy or 0.0) - energy) / size, lost), ENERGY, state.reach)
 
 
 def _response(state: Evaluation) -> Distance:
@@ -1154,8 +1018,8 @@ def _response(state: Evaluation) -> Distance:
     places = np.abs(np.subtract.outer(np.arange(n), np.arange(n)))
     if not abs(correlation) < 1 or np.abs(correlation**places - covariance).max() > 1e-8:
         return Distance(Ball(np.inf))
-    values = np.linalg.svd(state.prior.half(at.rows.dictionary), compute_uv=False)[:, None] ** 2
-    inside = at.targets[: len(values)] @ state.turn.T  # of the responses as they are given
+    values = at.powers[:, -1:] / at.rows.factors[-1]
+    inside = at.targets[: len(values)] @ at.rows.turn.T  # of the responses as they are given
 
     def energy(angle: float) -> float:
         factors, turn = np.linalg.eigh(np.tanh(angle) ** places)
@@ -1171,38 +1035,32 @@ def _response(state: Evaluation) -> Distance:
 # 5. Support, leverage, stability -------------------------------------------------------------
 
 
-def _support(state: Evaluation) -> tuple[Ball, tuple[Any, ...]]:
-    """Return how many columns `support_` contains or lacks wrongly, and the sets of tied columns.
+def _support(state: Evaluation) -> Distance:
+    """Return how many columns `support_` contains or lacks wrongly.
 
     A block is significant if the tail probability of its evidence, twice the log-likelihood that is
     lost without it, is below α over the number of blocks. Tied columns, each of which can replace
     the others, are left out together, and the first of those in use stands for them.
     """
-    w, labels = state.prior.relevance, state.kind.labels
-    blocks = np.arange(w.size) if labels is None else labels
-    owners = blocks[state.prior.columns]
-    level = state.kind.significance / (int(blocks.max()) + 1)
-    ties = tied_columns(state) if labels is None else []
-    sets = {int(found[0]): found for found in ties}
-    passed = {int(number) for found in ties for number in found[1:]}
-    numbers = np.array([number for number in np.unique(owners) if int(number) not in passed], int)
-    if labels is None and len(state.ats) == 1 and state.turn is None:
-        found: Any = [each[numbers] for each in _column_evidence(state, sets)]
-    else:
-        chosen = [sets.get(int(number), [number]) for number in numbers]
-        found = _lost_evidence(state, [np.flatnonzero(np.isin(owners, each)) for each in chosen])
-    sizes = np.bincount(blocks)[numbers]
-    evidence, error = found[0], found[1] + 1e-9 * np.abs(found[0])
-    bounds = np.stack([evidence, evidence + error, evidence - error])
-    likely, low, high = _tails(state, bounds, sizes)
-    expected = np.isin(blocks, numbers[likely < level])
-    close = np.isin(blocks, numbers[(low < level) & (level <= high)])
+    blocks, columns = state.labels, state.prior.columns
+    level, owners = state.kind.significance / (int(blocks.max()) + 1), blocks[columns]
+    for found in state.ties:
+        owners[np.isin(columns, found)] = found[0]
+    expected, close = np.zeros((2, blocks.size), dtype=bool)
+    for number in np.unique(owners):
+        members = blocks == number
+        evidence, error = _evidence_of(state, owners == number)
+        error += 1e-9 * abs(evidence)
+        likely, low, high = _tails(
+            state, np.array([evidence, evidence + error, evidence - error]), int(members.sum())
+        )
+        expected |= members & (likely < level)
+        close |= members & (low < level <= high)
     support = np.asarray(state.fit.support, dtype=int)
-    claimed = np.isin(np.arange(w.size), support)
+    claimed = np.isin(np.arange(blocks.size), support)
     different = claimed != expected
     wrong = int((different & ~close).sum()) + support.size - int(claimed.sum())
-    named = tuple(np.sort(found) for found in ties if claimed[found].any())
-    return Ball(float(wrong), 0.0 if wrong else float((different & close).sum())), named
+    return Distance(Ball(float(wrong), 0.0 if wrong else float((different & close).sum())))
 
 
 def tied_columns(state: Evaluation) -> list[Any]:
@@ -1212,119 +1070,94 @@ def tied_columns(state: Evaluation) -> list[Any]:
     Proportional columns have equal z/‖φ‖²: only columns where it is nearly equal are compared.
     """
     w, dictionaries = state.prior.relevance, [at.rows.dictionary for at in state.ats]
-    norms = sum(at.rows.powers for at in state.ats)
-    z = state.z.value
-    level = ratio(z, norms)
+    norms, z = (
+        sum(at.rows.powers for at in state.ats),
+        state.average(at.z for at in state.ats).value,
+    )
+    level, found, done = ratio(z, norms), [], norms <= 0
     order = np.argsort(level)
     places = np.searchsorted(level[order], [level * (1.0 - NEARLY), level * (1.0 + NEARLY)])
-    found, done = [], norms <= 0
     for column in np.flatnonzero((w * z > IN_USE) & (places[1] - places[0] > 1)):
         near = np.sort(order[places[0, column] : places[1, column]])
-        near = near[~done[near]]
-        if done[column] or near.size < 2:
+        near = near[~done[near] & (near != column)]
+        if done[column] or not near.size:
             continue
-        inner = sum(Phi[:, [column]].conj().T @ Phi[:, near] for Phi in dictionaries)[0]
-        tied = near[squares(inner) >= (1.0 - TIED) * norms[column] * norms[near]]
-        if tied.size > 1:
-            found.append(np.append(column, tied[tied != column]))
-            done[tied] = True
+        inner: Any = sum(Phi[:, [column]].conj().T @ Phi[:, near] for Phi in dictionaries)
+        tied = near[squares(inner[0]) >= (1.0 - TIED) * norms[column] * norms[near]]
+        if tied.size:
+            found.append(np.append(column, tied))
+            done[found[-1]] = True
     return found
 
 
-def _column_evidence(state: Evaluation, sets: dict[int, Any]) -> tuple[Any, Any]:
-    """Return n(t − 1 − log t) with t = Q/(z(1 − wz)), zero if t ≤ 1, for single columns.
+def _evidence_of(state: Evaluation, members: Any) -> tuple[float, float]:
+    """Return twice the log-likelihood lost without some columns H of ΦA, and its error.
 
-    Proportional columns act as one, with the sum of their relevances.
+    Without them Σ becomes Σ − HHᴴ, with the determinant |Σ||V|, V = I − HᴴΣ⁻¹H, and the inverse Σ⁻¹
+    + Σ⁻¹HV⁻¹HᴴΣ⁻¹ (Woodbury). For a single column of one problem it is n(t − 1 − log t) with t =
+    Q/(z(1 − wz)), zero if t ≤ 1: what is lost if its relevance is first made the best one.
     """
-    at, w = state.ats[0], state.prior.relevance.copy()
-    norms = at.rows.powers
-    for first, found in sets.items():
-        w[first] = (w[found] * norms[found]).sum() / norms[first]
-    z, Q, n = at.z.value, at.q.value, at.n * (2 if at.rows.complex_ else 1)
-    variance = np.maximum(1.0 - w * z, gamma(0))
-    growth = np.maximum(ratio(Q, z * variance), 1.0)
-    evidence = np.where(w > 0, n * (growth - 1.0 - np.log(growth)), 0.0)
-    relative = 2.0 * at.rounding * (1.0 + 2.0 * np.sqrt(ratio(z * at.fit, Q)) + w * z / variance)
-    return evidence, np.where(w > 0, n * growth * relative, 0.0)
-
-
-def _lost_evidence(state: Evaluation, chosen: list[Any]) -> tuple[Any, Any]:
-    """Return twice the log-likelihood lost without some columns of ΦA, and its error.
-
-    Without them Σ becomes Σ − HHᴴ for H = ΦA, with the determinant |Σ||V|, V = I − KᴴK, and the
-    inverse Σ⁻¹ + Σ⁻¹HV⁻¹HᴴΣ⁻¹ (Woodbury).
-    """
-    lost, error = np.zeros(len(chosen)), np.zeros(len(chosen))
+    lost = error = 0.0
+    single = state.kind.labels is None and len(state.ats) == 1 and state.ats[0].rows.turn is None
     for at in state.ats:
-        parts, loading = (2 if at.rows.complex_ else 1), at.loading
-        for place, members in enumerate(chosen):
-            right = at.right[members]
-            # one posterior covariance of the latents for each of the different responses
-            metric = np.einsum("ak,kt,bk->tab", right, at.shares, right.conj())
-            values, axes = np.linalg.eigh(np.eye(len(members)) - metric)
-            values = np.maximum(values, gamma(0))
-            along = squares(adjoint(axes) @ loading[members].T[:, :, None])[:, :, 0]
-            own = (along / values).sum() + at.n / len(values) * np.log(values).sum()
-            lost[place] += parts * own
-            size = abs(own) + at.n * len(members)
-            error[place] += 8.0 * parts * at.rounding / values.min() * size
-    return lost, error
+        parts, right, loading = 1 + at.rows.complex_, at.right[members], at.loading[members]
+        # one posterior covariance of the latents for each of the different responses
+        metric = np.einsum("ak,kt,bk->tab", right, at.shares, right.conj())
+        explained, axes = np.linalg.eigh(metric)
+        left = np.maximum(1.0 - explained, gamma(0))
+        along = squares(adjoint(axes) @ loading.T[:, :, None])[:, :, 0]
+        own = (along / left).sum() + at.n / len(left) * np.log(left).sum()
+        if single:
+            t = max(float(along.sum() / at.n / (explained[0, -1] * left[0, -1])), 1.0)
+            own = at.n * (t - 1.0 - np.log(t))
+        lost += parts * own
+        error += 8.0 * parts * at.rounding / left.min() * (abs(own) + at.n * left.shape[1])
+    return float(lost), float(error)
 
 
-def _tails(state: Evaluation, evidence: Any, sizes: Any) -> Any:
-    """Return the probabilities that blocks of such sizes have more evidence by chance alone.
+def _tails(state: Evaluation, evidence: Any, size: int) -> Any:
+    """Return the probabilities that a block of such a size has more evidence by chance alone.
 
     That of one variance is χ²₁ (Wilks 1938). For a covariance it is a mixture at the boundary of
     the semi-definite matrices (`BOUNDARY`), or χ² with as many degrees of freedom as parameters.
     """
-    positive = np.maximum(evidence, 0.0)
-    if not state.kind.full_groups:
-        return chdtrc(1, positive)
-    real, found = not state.ats[0].rows.complex_, np.ones(positive.shape)
-    for size in np.unique(sizes):
-        here = np.broadcast_to(sizes == size, positive.shape) & (positive > 0)
-        parameters = size * (size + 1) // 2 if real else size**2
-        weights = BOUNDARY.get(int(size)) if real else None
-        weights = (0.0,) * parameters + (1.0,) if weights is None else weights
-        tails = [w * chdtrc(k, positive[here]) for k, w in enumerate(weights) if k and w]
-        found[here] = np.sum(tails, axis=0)
-    return found
+    weights: tuple[float, ...] = (0.0, 1.0)
+    if state.kind.full_groups:
+        complex_ = state.ats[0].rows.complex_
+        weights = (0.0,) * (size**2 if complex_ else size * (size + 1) // 2) + (1.0,)
+        weights = weights if complex_ else BOUNDARY.get(size, weights)
+    tails = [weight * chdtrc(k, evidence) for k, weight in enumerate(weights) if k and weight]
+    return np.where(evidence > 0, np.sum(tails, axis=0), 1.0)
 
 
-def _leverage(state: Evaluation) -> tuple[Any, Any, float]:
+def _leverage(problems: Sequence[PreparedRows], used: Any) -> tuple[Any, Any, float]:
     """Return the rows that carry more than their share, these shares, and the largest share.
 
     Shares are those of the squares of the responses, relative to the noise of the row, and of the
-    columns of a dense dictionary, on average. The coefficients of a column in use rest on the rows
-    in which its squares are; a column that has one value in all other rows does so by design. A row
+    columns of the dictionary, on average. The coefficients of a column in use rest on the rows in
+    which its squares are; a column that has one value in all other rows does so by design. A row
     that is given m times has m shares.
     """
-    found, values, most, offset = [np.zeros(0, dtype=int)], [np.zeros(0)], 0.0, 0
-    used = np.flatnonzero(state.prior.relevance * state.z.value > ACTIVE)
-    for rows, sample in ((at.rows, at.rows.sample) for at in state.ats):
-        if rows.whitener.ndim == 2:
+    parts, most = [], 0.0
+    for rows, sample in ((rows, rows.sample) for rows in problems):
+        parts.append(np.zeros(len(sample.responses)))
+        if not scipy.sparse.issparse(rows.whitener):
             continue  # rows are mixed by the whitener
-        kept = np.flatnonzero(rows.whitener)
-        Phi, weights = rows.dictionary, np.maximum(sample.weights[kept], 1.0)
+        kept = rows.whitener.indices
+        weights = np.maximum(sample.weights[kept], 1.0)
         shares = squares(rows.responses).sum(axis=1) / max(power(rows.responses), 1e-300)
-        if not isinstance(Phi, SparseColumns):
-            inverse = ratio(1.0, rows.powers) / max(np.count_nonzero(rows.powers), 1)
-            columns = np.einsum("ij,ij,j->i", Phi.conj(), Phi, inverse).real
-            shares = np.maximum(shares, columns)
-        shares = shares / weights
+        shares = np.maximum(shares, rows.carried) / weights
         high = np.where(shares > INFLUENCE, shares, 0.0)
-        terms = squares(Phi[:, used]) * ratio(1.0, rows.powers[used]) / weights[:, None]
+        terms = squares(rows.dictionary[:, used]) * ratio(1.0, rows.powers[used]) / weights[:, None]
         for row, place in zip(*np.nonzero(terms > COEFFICIENT), strict=True):
-            column = sample.dictionary[:, [used[place]]]
-            column = column.toarray() if scipy.sparse.issparse(column) else column
+            column = centred_columns(sample, rows.shares, [used[place]])
             others = np.delete(column[kept, 0], row)
             if others.size > 1 and (others != others[0]).any():
                 high[row] = max(high[row], terms[row, place])
-        found.append(kept[high > 0] + offset)
-        values.append(high[high > 0])
-        most = max(most, float(shares.max()), float(high.max()))
-        offset += len(sample.responses)
-    return np.concatenate(found), np.concatenate(values), most
+        parts[-1][kept], most = high, max(most, float(shares.max()))
+    high = np.concatenate(parts)
+    named = np.flatnonzero(high)
+    return named, high[named], max(most, float(high.max()))
 
 
 def _path_correlation(state: Evaluation) -> float | None:
@@ -1332,7 +1165,7 @@ def _path_correlation(state: Evaluation) -> float | None:
 
     It is that of the spans of their groups, if there are any: 1 if the strongest column stays.
     """
-    path, labels = state.fit.path, state.kind.labels
+    path = state.fit.path
     if path is None or path.get("overlap") is None or path["column"] < 0:
         return None
     level, noise = np.asarray(path["noise"]), state.ats[0].noise
@@ -1341,7 +1174,7 @@ def _path_correlation(state: Evaluation) -> float | None:
     others = np.unique(np.asarray(path["strongest"])[changed & near])
 
     def span(column: int) -> Any:
-        members = np.flatnonzero(labels == labels[column]) if labels is not None else [column]
+        members = np.flatnonzero(state.labels == state.labels[column])
         return group_axes(state.ats[0].rows.dictionary, np.array([members]), DEPENDENT)[0][0]
 
     here = span(path["column"])
