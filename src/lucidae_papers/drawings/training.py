@@ -254,9 +254,7 @@ def rates_of_scaling(outcome: Outcome) -> Sequence[Drawn]:
     """Return a plot of the epochs to alignment against the rate, a panel per number of latents."""
     setting = outcome.setting
     sizes = list(dict.fromkeys(k for *_, k in setting.search))
-    figure, panels = new_figure(
-        1, len(sizes), figsize=(1.2 + 3.2 * len(sizes), 4.0), sharey=True, squeeze=False
-    )
+    figure, panels = new_figure(1, len(sizes), figsize=(9.0, 4.0), sharey=True, squeeze=False)
     for method, optimizer, k in setting.search:
         curve, axes = outcome.curves[f"epochs/{method}/{optimizer}/{k}"], panels[0][sizes.index(k)]
         style, finite = look(method, optimizer), np.isfinite(curve.y)
