@@ -47,7 +47,7 @@ from lucidae.arrays.threads import blas_threads, in_threads, one_thread
 from lucidae.cards import card, facts
 from lucidae.io import load_arrays, save_arrays
 from lucidae.iteration.progress import elapsed_on
-from lucidae.validation import check_integer, check_rows, check_verbose, check_weights
+from lucidae.validation import check_argument, check_integer, check_rows, check_weights
 
 __all__ = ["SecondMoment"]
 
@@ -224,7 +224,7 @@ class SecondMoment:
         SecondMoment
             The moment, in the array library and on the device of `X`.
         """
-        check_verbose(verbose)
+        check_argument(verbose, "verbose")
         for read in _READERS:
             found = read(X, sample_weight, verbose)
             if found is not None:

@@ -7,9 +7,9 @@ import mmap
 import os
 import sys
 import warnings
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from collections.abc import Set as AbstractSet
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from enum import Enum
 from functools import partial
 from inspect import isroutine
@@ -410,8 +410,9 @@ def real_array(values: Any, name: str, *, accept_complex: bool = False) -> Array
         array = as_plain(values) if is_array(values) else np.asarray(values)
     except ValueError as error:
         raise ValueError(_refusal(values, name, "real numbers")) from error
-    if is_numpy(array) and array.dtype == object and all(_is_real(x) for x in array.flat):
-        array = array.astype(np.float64)
+    if is_numpy(array) and array.dtype == object and all(map(_is_number, array.flat)):
+        with suppress(OverflowError):
+            array = array.astype(np.float64)
     xp = namespace(array)
     kinds = ("bool", "integral", "real floating") + ("complex floating",) * accept_complex
     if array.dtype == object or not xp.isdtype(array.dtype, kinds):
@@ -506,8 +507,7 @@ def check_integer(
 
     `others` names in the error what the caller accepts besides integers, such as ``" or None"``.
     """
-    whole = isinstance(value, Integral) and not isinstance(value, _NO_NUMBERS)
-    if not whole or value < low or (high is not None and value > high):
+    if not _is_number(value, Integral) or value < low or (high is not None and value > high):
         expected = (
             f"an integer of at least {low}" if high is None else f"an integer in [{low}, {high}]"
         )
@@ -529,23 +529,15 @@ def check_number(
 
     `low` itself is accepted unless `open_low`, and `high` unless `open_high`.
     """
-    number = float(value) if _is_real(value) else math.nan
+    number = math.nan
+    if _is_number(value):
+        with suppress(OverflowError):
+            number = float(value)
     inside = low <= number <= high and math.isfinite(number)
     if not inside or (open_low and number == low) or (open_high and number == high):
         expected = _interval(low, high, open_low, open_high)
         raise ValueError(_refusal(value, name, expected, others))
     return number
-
-
-def _is_real(value: Any) -> bool:
-    """Tell whether `value` is a real number that fits a float; Booleans and durations are not."""
-    if isinstance(value, _NO_NUMBERS) or not isinstance(value, Real):
-        return False
-    try:
-        float(value)
-    except OverflowError:
-        return False
-    return True
 
 
 def _interval(low: float, high: float, open_low: bool, open_high: bool) -> str:
@@ -575,32 +567,44 @@ def check_flag(value: Any, name: str) -> bool:
     return bool(value)
 
 
-def check_verbose(value: Any) -> bool | str:
-    """Return the argument `verbose`: a bool, an integer as in scikit-learn, or ``"auto"``."""
-    if isinstance(value, str) and value == "auto":
-        return value
-    if isinstance(value, bool | np.bool_):
-        return bool(value)
-    return check_integer(value, "verbose", low=0, others=", True, False or 'auto'") > 0
+def _is_number(value: Any, kind: type = Real) -> bool:
+    return isinstance(value, kind) and not isinstance(value, _NO_NUMBERS)
 
 
-def check_jobs(value: Any) -> int | None:
-    """Return the argument `n_jobs`; raise an error unless it is None or an integer other than 0."""
-    whole = isinstance(value, Integral) and not isinstance(value, _NO_NUMBERS)
-    if value is not None and not (whole and value != 0):
-        raise ValueError(_refusal(value, "n_jobs", "None or an integer other than 0"))
-    return None if value is None else int(value)
+ARGUMENTS: dict[str, tuple[str, Callable[[Any], Any]]] = {
+    "verbose": (
+        "an integer of at least 0, True, False or 'auto'",
+        lambda value: (
+            isinstance(value, bool | np.bool_)
+            or (isinstance(value, str) and value == "auto")
+            or (_is_number(value, Integral) and value >= 0)
+        ),
+    ),
+    "n_jobs": (
+        "None or an integer other than 0",
+        lambda value: value is None or (_is_number(value, Integral) and value != 0),
+    ),
+    "random_state": (
+        f"an integer in [0, {2**32 - 1}], a numpy.random.RandomState or None",
+        lambda value: (
+            value is None
+            or value is np.random
+            or isinstance(value, np.random.RandomState)
+            or (_is_number(value, Integral) and 0 <= value < 2**32)
+        ),
+    ),
+}
+"""Arguments that mean the same everywhere, as in scikit-learn: what is accepted, and its test."""
 
 
-def check_seed(value: Any) -> Any:
-    """Return the argument `random_state`; raise an error unless scikit-learn accepts it.
+def check_argument(value: Any, name: str) -> Any:
+    """Return an argument of `ARGUMENTS` if it is accepted; otherwise raise a ValueError.
 
-    Estimators that draw no random numbers call this too: a wrong value always raises an error.
+    Estimators that draw no random numbers check their `random_state` too.
     """
-    if value is None or value is np.random or isinstance(value, np.random.RandomState):
-        return value
-    others = ", a numpy.random.RandomState or None"
-    check_integer(value, "random_state", low=0, high=2**32 - 1, others=others)
+    expected, is_accepted = ARGUMENTS[name]
+    if not is_accepted(value):
+        raise ValueError(_refusal(value, name, expected))
     return value
 
 

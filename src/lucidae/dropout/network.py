@@ -79,13 +79,12 @@ from lucidae.rows.kinds import AlignedBlocks, aligned_blocks, check_batch
 from lucidae.rows.operator import CHANGED_ROWS, BlockRows, MomentRows, TrainingRows, stacked
 from lucidae.rows.passes import Passes, check_start, fold, load_rows, store_features
 from lucidae.validation import (
+    check_argument,
     check_choice,
     check_flag,
     check_integer,
     check_number,
     check_rows,
-    check_seed,
-    check_verbose,
     check_weights,
     warn_user,
 )
@@ -168,14 +167,14 @@ def sgd_settings(estimator: Any, **given: Any) -> dict[str, Any]:
     """
     checked_rate(estimator.learning_rate)
     check_flag(estimator.warm_start, "warm_start")
-    check_verbose(estimator.verbose)
+    check_argument(estimator.verbose, "verbose")
     return {
         "learning_rate": estimator.learning_rate,
         "schedule": check_choice(estimator.schedule, "schedule", SCHEDULES),
         "batch_size": check_integer(estimator.batch_size, "batch_size", low=1),
         "limit": check_integer(given.get("max_iter", estimator.max_iter), "max_iter", low=1),
         "tolerance": check_number(given.get("tol", estimator.tol), "tol", low=0.0),
-        "rng": check_seed(estimator.random_state),
+        "rng": check_argument(estimator.random_state, "random_state"),
     }
 
 

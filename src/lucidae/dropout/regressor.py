@@ -56,8 +56,8 @@ from lucidae.moments import SecondMoment
 from lucidae.rows.kinds import in_memory, loaded
 from lucidae.rows.passes import by_blocks
 from lucidae.validation import (
+    check_argument,
     check_flag,
-    check_jobs,
     check_number,
     check_weights,
     real_array,
@@ -308,7 +308,8 @@ class DropoutRegressor(NetworkMixin, MultiOutputMixin, RegressorMixin, BaseEstim
         self._store_target_names(y)
         X = validated_rows(self, X, reset=True)
         (Y, flat), weights = checked_targets(X, y), check_weights(sample_weight, X)
-        centered, jobs = check_flag(self.fit_intercept, "fit_intercept"), check_jobs(self.n_jobs)
+        centered = check_flag(self.fit_intercept, "fit_intercept")
+        jobs = check_argument(self.n_jobs, "n_jobs")
         cv = total = None
         dropout, width = self._network(Y.shape[1], chosen=rule is not None)
         if rule is not None:

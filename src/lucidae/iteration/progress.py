@@ -52,7 +52,7 @@ _LOCK = fork_safe(threading.RLock())
 def is_shown(verbose: Any) -> bool:
     """Return whether an argument `verbose` asks for progress to be shown, here and now.
 
-    Values that `check_verbose` refuses do not, because this function is also called before
+    Values that `check_argument` refuses do not, because this function is also called before
     arguments are checked.
     """
     if _SILENCED.get():

@@ -96,13 +96,11 @@ from lucidae.sparsity.problem import (
 from lucidae.sparsity.solve import SolverSettings, advice_on, check_suited, solve
 from lucidae.sparsity.verify import HELD_OUT
 from lucidae.validation import (
+    check_argument,
     check_flag,
     check_integer,
-    check_jobs,
     check_number,
-    check_seed,
     check_vector,
-    check_verbose,
     has_complex,
     real_array,
     warn_user,
@@ -652,9 +650,8 @@ class SparseVAE(CertifiedMixin, MultiOutputMixin, RegressorMixin, BaseEstimator)
         """Check the parameters that do not depend on data; return the energy to minimise."""
         check_flag(self.fit_intercept, "fit_intercept")
         check_flag(self.warm_start, "warm_start")
-        check_verbose(self.verbose)
-        check_jobs(self.n_jobs)
-        check_seed(self.random_state)
+        for name in ("verbose", "n_jobs", "random_state"):
+            check_argument(getattr(self, name), name)
         check_number(self.significance, "significance", low=0.0, high=1.0, open_low=True)
         check_number(self.tol, "tol", low=0.0)
         check_integer(self.max_iter, "max_iter", low=1)

@@ -46,12 +46,12 @@ from lucidae.sparsity.solve import BASIN_LIMIT, FEW_RESPONSES, SolverSettings, d
 from lucidae.sparsity.verify import EnergyKind, Fit, Sample, measure
 from lucidae.sparsity.working_set import ColumnPoint
 from lucidae.validation import (
+    check_argument,
     check_choice,
     check_integer,
     check_number,
     check_row_count,
     check_rows,
-    check_verbose,
 )
 
 __all__ = ["SparseJoint", "joint_blocks", "solve_joint"]
@@ -200,7 +200,9 @@ def solve_joint(
     check_number(tol, "tol", low=0.0)
     check_integer(max_iter, "max_iter", low=1)
     noise = checked_levels(noise_variance, len(parts))
-    shown = elapsed(f"solving {len(parts)} joint sparse problems", check_verbose(verbose))
+    shown = elapsed(
+        f"solving {len(parts)} joint sparse problems", check_argument(verbose, "verbose")
+    )
     with shown, limited_blas(max(part.count for part in parts)):
         problems, units = _normalised(parts)
         counts = [unit.n_responses for unit in units]
