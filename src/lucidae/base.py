@@ -11,18 +11,12 @@ from typing import Any, TypeVar
 
 import numpy as np
 import scipy.sparse
-from sklearn.utils.validation import check_is_fitted, validate_data
+from sklearn.utils.validation import check_is_fitted
 
 from lucidae.arrays import Array, is_array, is_numpy, to_numpy, zeros_like_shape
 from lucidae.certificates.claims import Certificate, undecided
 from lucidae.iteration.progress import TIMED_FEATURES, elapsed
-from lucidae.validation import (
-    check_kind,
-    check_rows,
-    floating_array,
-    missing_bytes,
-    numeric_columns,
-)
+from lucidae.validation import check_rows
 
 CHANGED = 16.0
 """An attribute counts as changed if its relative difference exceeds this many machine epsilons.
@@ -247,65 +241,6 @@ class CertifiedMixin:
 
     def _certificate_card(self) -> str:
         return self.certificate_._folded_html() if self.__sklearn_is_fitted__() else ""
-
-
-def validated_rows(
-    estimator: Any,
-    X: Any,
-    *,
-    reset: bool,
-    least: int = 1,
-    accept_sparse: bool = True,
-    accept_complex: bool = False,
-    finite: bool | str = True,
-) -> Array:
-    """Return the rows `X` given to an estimator after validation; invalid rows raise an error.
-
-    They are checked by `floating_array`, names and number of their columns by scikit-learn.
-    """
-    if not (reset or finite) and _needs_no_validation(estimator, X, least):
-        return X
-    fitted = None if reset else getattr(estimator, "feature_names_in_", None)
-    X = check_kind(numeric_columns(X, "X", fitted), "X")
-    rows = floating_array(
-        X,
-        accept_sparse=accept_sparse,
-        accept_complex=accept_complex,
-        finite=finite,
-        estimator=estimator,
-        least=least,
-    )
-    check_columns(estimator, X, reset=reset)
-    return rows
-
-
-def check_columns(estimator: Any, X: Any, *, reset: bool) -> None:
-    """Store names and number of the columns of X if `reset`, else compare them with those of `fit`.
-
-    scikit-learn knows no names of sparse matrices, and reads them from a data frame without rows.
-    """
-    if (names := getattr(X, "feature_names", None)) is not None:
-        import pandas as pd
-
-        X = pd.DataFrame(columns=names, dtype=float)
-    validate_data(estimator, X, reset=reset, skip_check_array=True)
-
-
-def _needs_no_validation(estimator: Any, X: Any, least: int) -> bool:
-    """Tell whether X are floating rows of NumPy, at least so many, with the features of the fit.
-
-    `validated_rows` would return such rows as they are. For small batches of a stream, scikit-learn
-    would take longer to validate them than their sums take.
-    """
-    return (
-        type(X) is np.ndarray
-        and X.ndim == 2
-        and X.dtype in (np.float64, np.float32)
-        and X.shape[0] >= least
-        and X.shape[1] == getattr(estimator, "n_features_in_", None)
-        and not hasattr(estimator, "feature_names_in_")
-        and not missing_bytes(X)  # of a memory map whose file has become shorter
-    )
 
 
 def reference_array(X: Any) -> Array:

@@ -11,7 +11,7 @@ from sklearn.base import BaseEstimator, TransformerMixin
 from sklearn.utils.validation import _check_feature_names_in, check_is_fitted
 
 from lucidae.arrays import is_array, is_numpy, to_numpy
-from lucidae.base import CertifiedMixin, Fitted, FittedState, restored_on_failure, validated_rows
+from lucidae.base import CertifiedMixin, Fitted, FittedState, restored_on_failure
 from lucidae.certificates import Certificate, does_not_apply
 from lucidae.iteration.progress import CountedBar, is_shown, timed_fit
 from lucidae.linear.estimator import LinearAutoencoder
@@ -20,7 +20,7 @@ from lucidae.linear.snapshot import STATE
 from lucidae.linear.state import LinearState
 from lucidae.linear.weights import DescentSettings
 from lucidae.models import DTYPE, Record, Snapshot, with_size
-from lucidae.validation import check_flag, check_number, warn_user
+from lucidae.validation import check_flag, check_number, check_rows, warn_user
 
 __all__ = ["LowRankImputer"]
 
@@ -350,7 +350,9 @@ class LowRankImputer(CertifiedMixin, TransformerMixin, BaseEstimator):
         if not marked:
             number = check_number(number, "missing_values", others=" or NaN")
         finite: bool | str = "allow-nan" if marked else True
-        rows = np.asarray(validated_rows(self, X, reset=reset, accept_sparse=False, finite=finite))
+        rows = np.asarray(
+            check_rows(X, estimator=self, reset=reset, accept_sparse=False, finite=finite)
+        )
         return rows if marked else np.where(rows == number, np.asarray(np.nan, rows.dtype), rows)
 
     def _certify_on(self, X: Any, y: Any = None) -> Certificate:  # noqa: ARG002

@@ -9,7 +9,7 @@ import sys
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from collections.abc import Set as AbstractSet
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from enum import Enum
 from functools import partial
 from inspect import isroutine
@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 import scipy.sparse
 import sklearn
-from sklearn.utils.validation import check_array
+from sklearn.utils.validation import check_array, validate_data
 
 from lucidae.arrays import (
     Array,
@@ -59,45 +59,59 @@ ACCEPTED = (
 )
 
 
-def check_rows(X: Any, *, name: str = "X", every_column: bool = False, **settings: Any) -> Array:
+def check_rows(
+    X: Any,
+    *,
+    name: str = "X",
+    estimator: Any = None,
+    reset: bool = True,
+    every_column: bool = False,
+    flat: bool = False,
+    accept_sparse: bool = True,
+    accept_complex: bool = False,
+    finite: bool | str = True,
+    least: int = 1,
+) -> Array:
     """Return `X` as a finite, non-empty, two-dimensional floating array; otherwise raise an error.
 
     Columns of a data frame that are not numbers are left out with a warning, or refused if
-    `every_column` is needed. For the other settings see `floating_array`.
+    `every_column` is needed. If `flat`, a vector or a series becomes one column. NumPy arrays,
+    lists, data frames and sparse matrices are validated by scikit-learn's `check_array`; arrays of
+    other libraries stay in their library and on their device. If `finite` is false, NaN and
+    infinity are not searched for, and with ``"allow-nan"`` infinity alone is refused. At least
+    `least` rows are needed.
+
+    Names and number of the columns are stored in an `estimator` if `reset`, else compared with
+    those of its fit.
     """
-    needed = list(map(str, frame_names(X))) if every_column else None
-    X = check_kind(numeric_columns(X, name, needed), name)
-    return floating_array(X, name=name, **settings)
-
-
-def floating_array(
-    X: Any,
-    *,
-    accept_sparse: bool = True,
-    accept_complex: bool = False,
-    name: str = "X",
-    finite: bool | str = True,
-    estimator: Any = None,
-    least: int = 1,
-) -> Array:
-    """Return data that are numbers as a non-empty, two-dimensional floating array, checked.
-
-    NumPy arrays, lists, data frames and sparse matrices are validated by scikit-learn's
-    `check_array`. Arrays of other libraries stay in their library and on their device and are
-    detached from automatic differentiation. If `finite` is false, NaN and infinity are not searched
-    for, and with ``"allow-nan"`` infinity alone is refused. As scikit-learn never accepts complex
-    numbers, lucidae makes these checks itself if `accept_complex`. At least `least` rows are
-    needed; errors name the `estimator`.
-    """
-    if isinstance(X, list | tuple):
-        X = np.asarray(X)  # scikit-learn refuses complex numbers by their dtype
-    accepted = accept_complex and has_complex(X)
-    X = np.asarray(X) if accepted and not is_array(X) else X  # a data frame
+    # 1) A data frame with its columns of numbers; what NumPy would misread is refused.
+    if flat and hasattr(X, "to_frame"):
+        X = X.to_frame(name=X.name or name)
+    if not isinstance(X, np.ndarray):
+        needed = None if reset else getattr(estimator, "feature_names_in_", None)
+        X = numeric_columns(X, name, list(map(str, frame_names(X))) if every_column else needed)
+    table = X = check_kind(X, name)
+    if isinstance(X, list | tuple):  # scikit-learn refuses complex numbers by their dtype
+        try:
+            X = np.asarray(X)
+        except ValueError as error:
+            raise ValueError(_refusal(X, name, "rows of numbers of equal length")) from error
+    if flat:
+        if scipy.sparse.issparse(X):
+            raise ValueError(
+                f"{name} is a sparse matrix, expected a dense array: give {name}.toarray()."
+            )
+        X = X[:, None] if len(getattr(X, "shape", ())) == 1 else X
+    # 2) Floating numbers. scikit-learn knows neither other libraries nor complex numbers.
+    complex_numbers = accept_complex and has_complex(X)
+    X = np.asarray(X) if complex_numbers and not is_array(X) else X  # a data frame
     plain = not finite and type(X) is np.ndarray and X.dtype in _FLOATS and X.ndim == 2
     if plain and X.size and len(X) >= least:
-        return X  # what scikit-learn's check would return, at a cost above that of a small fit
-    if not accepted and (not is_array(X) or is_numpy(X)):
-        with explained_refusals(**{name: X}):
+        rows = X  # what scikit-learn's check would return, at a cost above that of a small fit
+    elif complex_numbers or (is_array(X) and not is_numpy(X)):
+        rows = _checked_array(X, name, complex_numbers, finite, estimator, least)
+    else:
+        try:
             rows = check_array(
                 X,
                 accept_sparse=("csr",) if accept_sparse else False,
@@ -107,9 +121,36 @@ def floating_array(
                 estimator=estimator,
                 input_name=name,
             )
-        return in_given_precision(rows, X)
+        except (OverflowError, TypeError, ValueError) as error:
+            _explain(error, name, table)
+            raise
+        # It reads the dtypes of pandas only, and returns other data frames as float64.
+        kinds = getattr(getattr(X, "schema", None), "types", None)  # of Arrow
+        kinds = getattr(X, "dtypes", None) if kinds is None else kinds  # a list for polars
+        if isinstance(kinds, list) and {str(kind) for kind in kinds} <= {"Float32", "float"}:
+            rows = rows.astype(np.float32, copy=False)
+    # 3) Columns. scikit-learn knows no names of sparse matrices, and reads them from a data frame.
+    seen = type(X) is np.ndarray and getattr(estimator, "n_features_in_", None) == X.shape[1]
+    if seen and not reset and not hasattr(estimator, "feature_names_in_"):
+        return rows  # for small batches of a stream, scikit-learn would take longer than their sums
+    if estimator is not None:
+        if (names := getattr(table, "feature_names", None)) is not None:
+            import pandas as pd
+
+            table = pd.DataFrame(columns=names, dtype=float)
+        validate_data(estimator, table, reset=reset, skip_check_array=True)
+    return rows
+
+
+def _checked_array(
+    X: Any, name: str, accept_complex: bool, finite: bool | str, estimator: Any, least: int
+) -> Array:
+    """Return an array of any library with the checks of scikit-learn's `check_array`.
+
+    It is detached from automatic differentiation.
+    """
     X, xp = as_plain(X), namespace(X)
-    if not accepted and is_complex(X):
+    if not accept_complex and is_complex(X):
         raise ValueError(
             f"{name} is complex ({X.dtype}), expected real numbers: give the real and the "
             "imaginary parts as separate columns."
@@ -143,26 +184,12 @@ def numeric_columns(X: Any, name: str, fitted: Any = None) -> Any:
     `fitted` are the names of columns that must be numbers. What is not a data frame is returned as
     it is.
     """
-    if isinstance(X, np.ndarray):
-        return X
     if X is None or isinstance(X, Number | np.generic):
         raise ValueError(f"{name} is of type {type(X).__name__}, expected {ACCEPTED}.")
     X, messages = numeric_frame(X, name, fitted)
     for message in messages:
         warn_user(message)
     return X
-
-
-def in_given_precision(rows: Any, X: Any) -> Any:
-    """Return `rows`, which scikit-learn validated, as float32 if all columns of X are float32.
-
-    scikit-learn reads the dtypes of pandas only, and returns frames of polars and tables of Arrow
-    as float64.
-    """
-    kinds = getattr(X, "dtypes", None)  # a list for polars
-    kinds = getattr(getattr(X, "schema", None), "types", None) if kinds is None else kinds  # Arrow
-    single = isinstance(kinds, list) and {str(kind) for kind in kinds} <= {"Float32", "float"}
-    return rows.astype(np.float32, copy=False) if single else rows
 
 
 def install_command(extras: str) -> str:
@@ -173,51 +200,43 @@ def install_command(extras: str) -> str:
     return f'pip install "lucidae[{extras}]", or in a clone of lucidae pip install ".[{extras}]"'
 
 
-@contextmanager
-def explained_refusals(**tables: Any) -> Iterator[None]:
-    """Add column names and a remedy to errors about text or NaN that scikit-learn raises."""
-    try:
-        yield
-    except OverflowError as error:
+def _explain(error: Exception, name: str, table: Any) -> None:
+    """Raise an error of scikit-learn about text or NaN with column names and a remedy."""
+    if isinstance(error, OverflowError):
         raise ValueError(
-            f"{' or '.join(tables)} contains integers that are too large for float64. Divide them "
-            "by a constant first."
+            f"{name} contains integers that are too large for float64. Divide them by a constant "
+            "first."
         ) from error
-    except (TypeError, ValueError) as error:
-        first = str(error).partition("\n")[0].rstrip(".")
-        given = {name: table for name, table in tables.items() if f"Input {name} " in first}
-        if first.startswith("Complex data not supported") or first.endswith("'complex'"):
-            raise ValueError(
-                "Complex data not supported: give the real and the imaginary parts as separate "
-                "columns."
-            ) from error
-        if "could not convert string to float" in first:
-            what = _TEXT
-        elif given and "NaN" in first:
-            what = (
-                "Remove or impute the missing entries first: drop these rows, or put scikit-learn's"
-                " SimpleImputer before the estimator."
-            )
-        elif given and "infinity" in first:
-            what = "Remove or replace these entries first."
-        else:
-            raise
-        raise ValueError(f"{first}{columns_with_gaps(**given)}.\n{what}") from error
+    first = str(error).partition("\n")[0].rstrip(".")
+    if first.startswith("Complex data not supported") or first.endswith("'complex'"):
+        raise ValueError(
+            "Complex data not supported: give the real and the imaginary parts as separate columns."
+        ) from error
+    gaps = columns_with_gaps(table, name) if f"Input {name} " in first else ""
+    if "could not convert string to float" in first:
+        what = _TEXT
+    elif f"Input {name} contains NaN" in first:
+        what = (
+            "Remove or impute the missing entries first: drop these rows, or put scikit-learn's "
+            "SimpleImputer before the estimator."
+        )
+    elif f"Input {name} contains infinity" in first:
+        what = "Remove or replace these entries first."
+    else:
+        return
+    raise ValueError(f"{first}{gaps}.\n{what}") from error
 
 
-def columns_with_gaps(**tables: Any) -> str:
+def columns_with_gaps(table: Any, name: str) -> str:
     """Return the names of columns with NaN or infinity, such as " (column 'age' of X)", or ""."""
-    for name, table in tables.items():
-        if not (hasattr(table, "columns") and hasattr(table, "dtypes")):
-            continue
-        faults = [
-            repr(heading)
-            for at, heading in enumerate(table.columns)
-            if _has_gaps(table.iloc[:, at] if hasattr(table, "iloc") else table[heading])
-        ]
-        if faults:
-            return f" (column{'s' * (len(faults) > 1)} {some(faults, 5)} of {name})"
-    return ""
+    if not (hasattr(table, "columns") and hasattr(table, "dtypes")):
+        return ""
+    faults = [
+        repr(heading)
+        for at, heading in enumerate(table.columns)
+        if _has_gaps(table.iloc[:, at] if hasattr(table, "iloc") else table[heading])
+    ]
+    return f" (column{'s' * (len(faults) > 1)} {some(faults, 5)} of {name})" if faults else ""
 
 
 def refuse_text(values: Any, name: str) -> None:
@@ -383,24 +402,18 @@ def _dtypes(values: Any) -> list[Any]:
     return [getattr(values, "dtype", None)] if columns is None else list(np.ravel(columns))
 
 
-def unframed(values: Any, name: str, *, accept_complex: bool = False) -> Any:
-    """Return a series or a data frame, all columns of which must be numbers, as an array.
-
-    Everything else is returned as it is.
-    """
-    if hasattr(values, "to_frame"):
-        named = values.to_frame(name=values.name or name)
-        return unframed(named, name, accept_complex=accept_complex)[:, 0]
-    if not hasattr(values, "columns"):
-        return values
-    return check_rows(
-        values, name=name, accept_complex=accept_complex, finite=False, every_column=True
-    )
-
-
 def real_array(values: Any, name: str, *, accept_complex: bool = False) -> Array:
     """Return `values` as an array of real (or complex) numbers of any shape, in their library."""
-    values = unframed(values, name, accept_complex=accept_complex)
+    if hasattr(values, "to_frame") or hasattr(values, "columns"):
+        table = check_rows(
+            values,
+            name=name,
+            every_column=True,
+            flat=True,
+            accept_complex=accept_complex,
+            finite=False,
+        )
+        return table[:, 0] if hasattr(values, "to_frame") else table
     if scipy.sparse.issparse(values):
         raise ValueError(
             f"{name} is a sparse matrix, expected a dense array: give {name}.toarray()."

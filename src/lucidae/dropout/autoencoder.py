@@ -18,7 +18,6 @@ from lucidae.base import (
     checked_codes,
     reference_array,
     restored_on_failure,
-    validated_rows,
 )
 from lucidae.dropout.network import (
     NetworkMixin,
@@ -38,7 +37,7 @@ from lucidae.rows.kinds import in_memory
 from lucidae.rows.operator import STORED_FEATURES, MomentRows, RowOperator
 from lucidae.rows.passes import ReadTwiceMixin, by_blocks, check_start, given_moment
 from lucidae.spectrum import scatter_is_cheapest
-from lucidae.validation import check_weights
+from lucidae.validation import check_rows, check_weights
 
 
 class DropoutAutoencoder(
@@ -178,7 +177,7 @@ class DropoutAutoencoder(
         trains, settings = self._trains, sgd_settings(self)
         if not (in_memory(X, rows_drawn=trains) and in_memory(sample_weight, "sample_weight")):
             return self.fit_batches(X, sample_weight)
-        X = validated_rows(self, X, reset=True)
+        X = check_rows(X, estimator=self, reset=True)
         weights = check_weights(sample_weight, X)
         width = hidden_width(self.n_components, X.shape[1])
         rows = RowOperator.of(X, weights)
@@ -273,7 +272,7 @@ class DropoutAutoencoder(
             The codes.
         """
         check_is_fitted(self)
-        X = validated_rows(self, X, reset=False)
+        X = check_rows(X, estimator=self, reset=False)
         encoder, mean = beside_rows(self.right_, X), beside_rows(self.mean_, X)
         # What the rounding of the mean to the dtype of the rows left of it. If ``mean_`` is the
         # rounded stored mean, the stored mean is used, which has more digits; if a user has
@@ -327,7 +326,7 @@ class DropoutAutoencoder(
             1 for a perfect reconstruction, 0 if its error is as large as that of the fitted mean.
         """
         check_is_fitted(self)
-        X = validated_rows(self, X, reset=False) if in_memory(X) else X
+        X = check_rows(X, estimator=self, reset=False) if in_memory(X) else X
         # With C = E[(x − mean)(x − mean)ᵀ], which is not formed, the mean squared error of x is
         # tr C − 2 tr UᵀCV + tr(UᵀU VᵀCV), and E‖x − mean‖² is tr C.
         source = RowOperator.of(X) if in_memory(X) else MomentRows(SecondMoment.of(X))

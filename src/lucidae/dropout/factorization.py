@@ -26,7 +26,6 @@ from lucidae.base import (
     checked_codes,
     reference_array,
     restored_on_failure,
-    validated_rows,
 )
 from lucidae.certificates.claims import Certificate
 from lucidae.dropout.claims import (
@@ -427,7 +426,7 @@ class DropoutFactorization(
                 "handle_missing='complete' and missing_values='absent'; if they are zeros, "
                 "give X.toarray()."
             )
-        X = validated_rows(self, X, reset=reset, finite=self._completes and "allow-nan")
+        X = check_rows(X, estimator=self, reset=reset, finite=self._completes and "allow-nan")
         if not self._completes and not bool(namespace(X).all(namespace(X).isfinite(X))):
             raise ValueError(
                 "X contains NaN or infinity. If entries are missing, use handle_missing='complete'."

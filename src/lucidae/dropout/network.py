@@ -37,7 +37,6 @@ from lucidae.base import (
     FittedState,
     changed_attributes,
     reference_array,
-    validated_rows,
 )
 from lucidae.certificates.claims import Certificate, undecided, with_changes
 from lucidae.certificates.sketch import Sketch, sketch_pairs
@@ -624,7 +623,7 @@ class NetworkMixin(CertifiedMixin):
         """
         sgd_settings(self)  # refuses wrong settings, which this solver does not use
         check_batch(X)
-        X = validated_rows(self, X, reset=not self.__sklearn_is_fitted__())
+        X = check_rows(X, estimator=self, reset=not self.__sklearn_is_fitted__())
         Y, flat = checked_targets(X, y) if with_targets else (None, False)
         weights = check_weights(sample_weight, X)
         state = self._unsolved(joint_moment(X, Y, weights), reference_array(X))

@@ -55,7 +55,7 @@ from lucidae.moments import SecondMoment
 from lucidae.rows.kinds import AlignedBlocks
 from lucidae.rows.operator import STORED_FEATURES, RowOperator, centred_block, stacked
 from lucidae.rows.passes import fold, nothing_read
-from lucidae.validation import check_row_count, check_rows, explained_refusals, real_array
+from lucidae.validation import check_row_count, check_rows
 
 
 def host(values: Any) -> np.ndarray[Any, Any]:
@@ -574,14 +574,11 @@ def checked_targets(X: Any, y: Any) -> tuple[Array, bool]:
     """
     if y is None:
         raise ValueError("a regression requires y to be passed, but the target y is None.")
-    with explained_refusals(y=y):
-        Y = real_array(y, "y")
-        flat = Y.ndim == 1
-        Y = Y[:, None] if flat else Y
-        Y = check_rows(Y if scipy.sparse.issparse(X) else beside(Y, X), name="y")
+    Y = check_rows(y, name="y", every_column=True, flat=True)
+    Y = Y if scipy.sparse.issparse(X) else beside(Y, X)
     check_row_count(X, Y)
     _refuse_overflow(Y)
-    return Y, flat
+    return Y, np.ndim(y) == 1
 
 
 def _refuse_overflow(Y: Array) -> None:

@@ -24,7 +24,6 @@ from lucidae.base import (
     changed_attributes,
     reference_array,
     restored_on_failure,
-    validated_rows,
 )
 from lucidae.certificates.claims import Certificate
 from lucidae.dropout.network import (
@@ -59,6 +58,7 @@ from lucidae.validation import (
     check_argument,
     check_flag,
     check_number,
+    check_rows,
     check_weights,
     real_array,
 )
@@ -306,7 +306,7 @@ class DropoutRegressor(NetworkMixin, MultiOutputMixin, RegressorMixin, BaseEstim
         ):
             return self.fit_batches(X, y, sample_weight)
         self._store_target_names(y)
-        X = validated_rows(self, X, reset=True)
+        X = check_rows(X, estimator=self, reset=True)
         (Y, flat), weights = checked_targets(X, y), check_weights(sample_weight, X)
         centered = check_flag(self.fit_intercept, "fit_intercept")
         jobs = check_argument(self.n_jobs, "n_jobs")
@@ -427,7 +427,7 @@ class DropoutRegressor(NetworkMixin, MultiOutputMixin, RegressorMixin, BaseEstim
             Their standard errors; only if `return_std`.
         """
         check_is_fitted(self)
-        X = validated_rows(self, X, reset=False)
+        X = check_rows(X, estimator=self, reset=False)
         predicted = finite_output(self._predicted(X), "predictions")
         if not check_flag(return_std, "return_std"):
             return predicted

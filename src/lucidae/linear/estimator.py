@@ -20,7 +20,6 @@ from lucidae.base import (
     reference_array,
     replaced_attributes,
     restored_on_failure,
-    validated_rows,
 )
 from lucidae.certificates.claims import Certificate, with_changes
 from lucidae.certificates.sketch import Sketch
@@ -55,7 +54,7 @@ from lucidae.rows.passes import (
     given_moment,
     store_features,
 )
-from lucidae.validation import check_weights, columns_with_gaps, warn_user
+from lucidae.validation import check_rows, check_weights, columns_with_gaps, warn_user
 
 __all__ = ["LinearAutoencoder"]
 
@@ -512,8 +511,8 @@ class LinearAutoencoder(
         """Return the rows X after validation; missing entries, if allowed, become NaN."""
         with suggesting_em(self, X):
             if self.handle_missing != "em":
-                return validated_rows(self, X, finite=finite, **settings)
-            return validated_rows(self, unmasked(X), finite="allow-nan", **settings)
+                return check_rows(X, estimator=self, finite=finite, **settings)
+            return check_rows(unmasked(X), estimator=self, finite="allow-nan", **settings)
 
     def _fit_data(self, options: Options, data: RowOperator, sketch: Sketch | None = None) -> None:
         """Fit to data of any kind; `sketch` is that of rows that were read in blocks."""
@@ -811,7 +810,7 @@ def suggesting_em(estimator: Any, X: Any) -> Iterator[None]:
         advice = IN_BLOCKS if " in block " in first else IN_MEMORY
         if first == "Input X contains NaN.":
             # The rows were converted to an array before the NaN was found in their squares.
-            first = f"Input X contains NaN{columns_with_gaps(X=X)}."
+            first = f"Input X contains NaN{columns_with_gaps(X, 'X')}."
         if estimator.handle_missing == "em":
             advice = (
                 "Rows with missing entries are not fitted in blocks or batches "

@@ -31,7 +31,6 @@ from lucidae.base import (
     reference_array,
     replaced_attributes,
     restored_on_failure,
-    validated_rows,
 )
 from lucidae.certificates.claims import Certificate, with_changes
 from lucidae.iteration import Solution, Status, limited_blas, progress_bars
@@ -100,6 +99,7 @@ from lucidae.validation import (
     check_flag,
     check_integer,
     check_number,
+    check_rows,
     check_vector,
     has_complex,
     real_array,
@@ -460,7 +460,7 @@ class SparseVAE(CertifiedMixin, MultiOutputMixin, RegressorMixin, BaseEstimator)
             raise ValueError(
                 "X is complex, but the estimator was fitted to real data: give real rows."
             )
-        X = dense_if_small(validated_rows(self, X, reset=False, accept_complex=True))
+        X = dense_if_small(check_rows(X, estimator=self, reset=False, accept_complex=True))
         ref, rows = reference_array(X), to_numpy(X) if is_array(X) else X
         coef, flat = as_double(coef), coef.ndim == 1
         with np.errstate(all="ignore"):  # what overflows is refused below
