@@ -15,7 +15,7 @@ from sklearn.utils.validation import check_is_fitted
 
 from lucidae.arrays import Array, is_array, is_numpy, to_numpy, zeros_like_shape
 from lucidae.certificates.claims import Certificate, undecided
-from lucidae.iteration.progress import TIMED_FEATURES, elapsed
+from lucidae.iteration.progress import TIMED_FEATURES, elapsed, elapsed_on
 from lucidae.validation import check_rows
 
 CHANGED = 16.0
@@ -142,29 +142,6 @@ def _timed(estimator: Any, task: str) -> AbstractContextManager[Any]:
     return elapsed(f"{type(estimator).__name__}, {task}", getattr(estimator, "verbose", "auto"))
 
 
-class StateSlot:
-    """Descriptor of the attribute `_state`, the `FittedState` of an estimator.
-
-    Assigning a new state removes all fitted attributes that a user assigned, so that the attributes
-    of the new fit are read.
-    """
-
-    def __get__(self, instance: Any, owner: type | None = None) -> Any:
-        if instance is None:
-            return self
-        if "_state" not in instance.__dict__:
-            raise AttributeError(
-                f"{type(instance).__name__} has no fitted state before fit. Call fit first."
-            )
-        return instance.__dict__["_state"]
-
-    def __set__(self, instance: Any, state: FittedState) -> None:
-        names = fitted_names(type(instance))  # type: ignore[arg-type]
-        for name in names & instance.__dict__.keys():
-            del instance.__dict__[name]
-        instance.__dict__["_state"] = state
-
-
 @cache
 def fitted_names(kind: type) -> frozenset[str]:
     """Return the names of the fitted attributes (`Fitted` descriptors) of a class."""
@@ -189,31 +166,38 @@ def replaced_attributes(estimator: Any) -> dict[str, Any]:
     }
 
 
-def restored_on_failure(method: Method) -> Method:
-    """Decorate `fit` or `partial_fit` so that a call that raises leaves the estimator unchanged.
+def fitting_method(method: Method) -> Method:
+    """Decorate a method that fits, such as `fit`: it shows its time, and changes all or nothing.
 
-    Every attribute gets its old value back, whatever was raised (also KeyboardInterrupt, and a
-    warning that a filter turns into an error). An estimator that was fitted keeps its last fit, and
-    one that was not stays unfitted. The values themselves are not copied, so `method` must not
-    change the old fitted state in place; it has to make a new one.
+    If it makes a new fitted state, fitted attributes that a user had assigned are removed, so that
+    those of the new fit are read. If it raises, every attribute gets its old value back, whatever
+    was raised (also KeyboardInterrupt, and a warning that a filter turns into an error). The values
+    themselves are not copied, so `method` must not change the old fitted state in place; it has to
+    make a new one. The estimator's parameter `verbose` decides whether the time is shown.
     """
 
     @wraps(method)
-    def guarded(self: Any, *args: Any, **kwargs: Any) -> Any:
-        before = dict(vars(self))
+    def fitted(self: Any, *args: Any, **kwargs: Any) -> Any:
+        before, data = dict(vars(self)), next(iter((*args, *kwargs.values())), None)
+        title, verbose = f"fitting {type(self).__name__}", getattr(self, "verbose", "auto")
         try:
-            return method(self, *args, **kwargs)
+            with elapsed_on(data, title, verbose):
+                found = method(self, *args, **kwargs)
         except BaseException:
             self.__dict__ = before  # one assignment, which a second interrupt cannot divide
             raise
+        if vars(self).get("_state") is not before.get("_state"):
+            for name in fitted_names(type(self)) & before.keys():  # type: ignore[arg-type]
+                self.__dict__.pop(name, None)
+        return found
 
-    return guarded  # type: ignore[return-value]
+    return fitted  # type: ignore[return-value]
 
 
 class CertifiedMixin:
     """Mixin that adds `certificate_`, and shows it in HTML."""
 
-    _state: Any = StateSlot()
+    _state: Any
 
     @property
     def certificate_(self) -> Certificate:

@@ -11,9 +11,9 @@ from sklearn.base import BaseEstimator, TransformerMixin
 from sklearn.utils.validation import _check_feature_names_in, check_is_fitted
 
 from lucidae.arrays import is_array, is_numpy, to_numpy
-from lucidae.base import CertifiedMixin, Fitted, FittedState, restored_on_failure
+from lucidae.base import CertifiedMixin, Fitted, FittedState, fitting_method
 from lucidae.certificates import Certificate, does_not_apply
-from lucidae.iteration.progress import CountedBar, is_shown, timed_fit
+from lucidae.iteration.progress import CountedBar, is_shown
 from lucidae.linear.estimator import LinearAutoencoder
 from lucidae.linear.missing import ObservedGaussian, fit_observed, gaussian_of, unmasked
 from lucidae.linear.snapshot import STATE
@@ -228,8 +228,7 @@ class LowRankImputer(CertifiedMixin, TransformerMixin, BaseEstimator):
         self.keep_empty_features = keep_empty_features
         self.verbose = verbose
 
-    @restored_on_failure
-    @timed_fit
+    @fitting_method
     def fit(self, X: Any, y: Any = None) -> Self:  # noqa: ARG002
         """Fit the model to the observed entries of `X`.
 

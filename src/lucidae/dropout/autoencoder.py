@@ -16,8 +16,8 @@ from lucidae.arrays import Array, beside, like, machine_epsilon, namespace, scal
 from lucidae.base import (
     Fitted,
     checked_codes,
+    fitting_method,
     reference_array,
-    restored_on_failure,
 )
 from lucidae.dropout.network import (
     NetworkMixin,
@@ -31,7 +31,6 @@ from lucidae.dropout.network import (
 from lucidae.dropout.problem import RowMean, host
 from lucidae.dropout.solvers import hidden_width
 from lucidae.dropout.theory import strength_of
-from lucidae.iteration.progress import timed_fit
 from lucidae.moments import SecondMoment
 from lucidae.rows.kinds import in_memory
 from lucidae.rows.operator import STORED_FEATURES, MomentRows, RowOperator
@@ -154,8 +153,7 @@ class DropoutAutoencoder(
         self.warm_start = warm_start
         self.verbose = verbose
 
-    @restored_on_failure
-    @timed_fit
+    @fitting_method
     def fit(self, X: Any, y: Any = None, sample_weight: Any = None) -> Self:  # noqa: ARG002
         """Fit the autoencoder to all rows at once.
 
@@ -195,8 +193,7 @@ class DropoutAutoencoder(
         self._state = state
         return self
 
-    @restored_on_failure
-    @timed_fit
+    @fitting_method
     def fit_batches(
         self, batches: Any, sample_weight: Any = None, *, start: SecondMoment | None = None
     ) -> Self:
@@ -234,7 +231,7 @@ class DropoutAutoencoder(
         return self._fit_blocks(batches, None, sample_weight, start)
 
     @available_if(merges_moments)
-    @restored_on_failure
+    @fitting_method
     def partial_fit(self, X: Any, y: Any = None, sample_weight: Any = None) -> Self:  # noqa: ARG002
         """Update the fit with further rows; after the last batch it equals `fit` on all rows.
 

@@ -24,8 +24,8 @@ from lucidae.arrays import (
 from lucidae.base import (
     Fitted,
     checked_codes,
+    fitting_method,
     reference_array,
-    restored_on_failure,
 )
 from lucidae.certificates.claims import Certificate
 from lucidae.dropout.claims import (
@@ -64,7 +64,6 @@ from lucidae.dropout.solvers import (
 from lucidae.dropout.theory import checked_dropout, code_map, is_auto, strength_of
 from lucidae.dropout.verify import FittedArrays, Judged
 from lucidae.dropout.verify_completion import ZERO, measure_completion
-from lucidae.iteration.progress import timed_fit
 from lucidae.rows.operator import TrainingRows
 from lucidae.validation import (
     check_choice,
@@ -251,8 +250,7 @@ class DropoutFactorization(
         self.batch_size = batch_size
         self.random_state = random_state
 
-    @restored_on_failure
-    @timed_fit
+    @fitting_method
     def fit(self, X: Any, y: Any = None, sample_weight: Any = None) -> Self:  # noqa: ARG002
         """Factorise a matrix M as U Vᵀ.
 

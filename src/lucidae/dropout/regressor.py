@@ -22,8 +22,8 @@ from lucidae.arrays import (
 from lucidae.base import (
     Fitted,
     changed_attributes,
+    fitting_method,
     reference_array,
-    restored_on_failure,
 )
 from lucidae.certificates.claims import Certificate
 from lucidae.dropout.network import (
@@ -50,7 +50,6 @@ from lucidae.dropout.solvers import hidden_width
 from lucidae.dropout.standard_errors import fitted_value_errors
 from lucidae.dropout.theory import checked_dropout, strength_of
 from lucidae.iteration import progress_bars
-from lucidae.iteration.progress import timed_fit
 from lucidae.moments import SecondMoment
 from lucidae.rows.kinds import in_memory, loaded
 from lucidae.rows.passes import by_blocks
@@ -277,8 +276,7 @@ class DropoutRegressor(NetworkMixin, MultiOutputMixin, RegressorMixin, BaseEstim
         self.n_jobs = n_jobs
         self.verbose = verbose
 
-    @restored_on_failure
-    @timed_fit
+    @fitting_method
     def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:
         """Fit the network to all rows at once.
 
@@ -341,8 +339,7 @@ class DropoutRegressor(NetworkMixin, MultiOutputMixin, RegressorMixin, BaseEstim
         self._state = state
         return self
 
-    @restored_on_failure
-    @timed_fit
+    @fitting_method
     def fit_batches(
         self,
         batches: Any,
@@ -381,7 +378,7 @@ class DropoutRegressor(NetworkMixin, MultiOutputMixin, RegressorMixin, BaseEstim
         return self
 
     @available_if(merges_moments)
-    @restored_on_failure
+    @fitting_method
     def partial_fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:
         """Update the fit with further rows; after the last batch it equals `fit` on all rows.
 

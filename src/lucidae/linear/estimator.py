@@ -17,14 +17,13 @@ from lucidae.base import (
     CertifiedMixin,
     Fitted,
     checked_codes,
+    fitting_method,
     reference_array,
     replaced_attributes,
-    restored_on_failure,
 )
 from lucidae.certificates.claims import Certificate, with_changes
 from lucidae.certificates.sketch import Sketch
 from lucidae.counting import ComponentCount
-from lucidae.iteration.progress import elapsed_on
 from lucidae.linear.certify import (
     check_repeatable,
     checked_data,
@@ -332,7 +331,7 @@ class LinearAutoencoder(
         self.verbose = verbose
         self.handle_missing = handle_missing
 
-    @restored_on_failure
+    @fitting_method
     def fit(self, X: Any, y: Any = None, sample_weight: Any = None) -> Self:  # noqa: ARG002
         """Fit the autoencoder to the rows of `X`.
 
@@ -358,8 +357,7 @@ class LinearAutoencoder(
         drawn = options.draws_rows or (wide and not isinstance(options.n_components, int))
         if not (in_memory(X, rows_drawn=drawn) and in_memory(sample_weight, "sample_weight")):
             return self.fit_batches(X, sample_weight)
-        title = type(self).__name__
-        with suggesting_em(self, X), elapsed_on(X, f"fitting {title}", self.verbose):
+        with suggesting_em(self, X):
             # 1) Rows. Without weights, NaN and infinity show in the sums of squares.
             rows = self._rows(X, reset=True, least=2, finite=sample_weight is not None)
             weights = check_weights(sample_weight, rows)
@@ -380,7 +378,7 @@ class LinearAutoencoder(
                 self._fit_data(options, data)
         return self
 
-    @restored_on_failure
+    @fitting_method
     def fit_batches(
         self, batches: Any, sample_weight: Any = None, *, start: SecondMoment | None = None
     ) -> Self:
@@ -414,11 +412,9 @@ class LinearAutoencoder(
         if batches is None:
             moment = given_moment(self, start)
             check_streamed(options, moment.n_features, moment)
-            with elapsed_on(moment, f"fitting {type(self).__name__}", self.verbose):
-                self._fit_data(options, MomentRows(moment))
+            self._fit_data(options, MomentRows(moment))
             return self
-        description = f"fitting {type(self).__name__}"
-        with suggesting_em(self, batches), elapsed_on(batches, description, self.verbose):
+        with suggesting_em(self, batches):
             data = aligned_blocks(batches, None, sample_weight)
             missing = self.handle_missing == "em"
             if start is None:
@@ -439,7 +435,7 @@ class LinearAutoencoder(
             self._fit_data(options, rows, sketch)
         return self
 
-    @restored_on_failure
+    @fitting_method
     def partial_fit(self, X: Any, y: Any = None, sample_weight: Any = None) -> Self:  # noqa: ARG002
         """Update the fit with one more batch of rows, of any size.
 

@@ -13,7 +13,7 @@ import numpy as np
 from scipy.sparse import issparse
 
 from lucidae.arrays import Array, as_double, is_numpy, like, namespace, to_numpy
-from lucidae.base import restored_on_failure
+from lucidae.base import fitting_method
 from lucidae.iteration.progress import CountedBar, is_shown
 from lucidae.moments import SecondMoment, reads_moments
 from lucidae.rows.blocks import (
@@ -361,7 +361,7 @@ def store_features(estimator: Any, data: AlignedBlocks) -> None:
 class ReadTwiceMixin:
     """Let `fit_transform` refuse data that can be read only once, before they are fitted."""
 
-    @restored_on_failure
+    @fitting_method
     def fit_transform(self, X: Any, y: Any = None, **fit_params: Any) -> Any:
         """Fit to `X` and return its codes; an iterator is refused, because X is read twice.
 

@@ -28,13 +28,12 @@ from lucidae.base import (
     Fitted,
     changed_attributes,
     fitted_names,
+    fitting_method,
     reference_array,
     replaced_attributes,
-    restored_on_failure,
 )
 from lucidae.certificates.claims import Certificate, with_changes
 from lucidae.iteration import Solution, Status, limited_blas, progress_bars
-from lucidae.iteration.progress import timed_fit
 from lucidae.sparsity.claims import AGAIN
 from lucidae.sparsity.covariances import (
     checked_spectrum,
@@ -318,8 +317,7 @@ class SparseVAE(CertifiedMixin, MultiOutputMixin, RegressorMixin, BaseEstimator)
         self.n_jobs = n_jobs
         self.verbose = verbose
 
-    @restored_on_failure
-    @timed_fit
+    @fitting_method
     def fit(self, X: Any, y: Any, sample_weight: Any = None, noise_cov: Any = None) -> Self:
         """Find the relevant columns of `X` for all outputs `y`.
 
