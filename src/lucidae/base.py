@@ -13,7 +13,7 @@ import numpy as np
 import scipy.sparse
 from sklearn.utils.validation import check_is_fitted
 
-from lucidae.arrays import Array, is_array, is_numpy, to_numpy, zeros_like_shape
+from lucidae.arrays import Array, is_array, to_numpy, zeros_like_shape
 from lucidae.certificates.claims import Certificate, undecided
 from lucidae.iteration.progress import TIMED_FEATURES, elapsed, elapsed_on
 from lucidae.validation import check_rows
@@ -232,7 +232,7 @@ def reference_array(X: Any) -> Array:
 
     For a sparse matrix it is a NumPy array.
     """
-    plain = is_numpy(X) or scipy.sparse.issparse(X)
+    plain = isinstance(X, np.ndarray) or scipy.sparse.issparse(X)
     return np.empty(0, dtype=X.dtype) if plain else zeros_like_shape((0,), X)
 
 

@@ -10,7 +10,7 @@ import numpy as np
 from sklearn.base import BaseEstimator, TransformerMixin
 from sklearn.utils.validation import _check_feature_names_in, check_is_fitted
 
-from lucidae.arrays import is_array, is_numpy, to_numpy
+from lucidae.arrays import is_array, to_numpy
 from lucidae.base import CertifiedMixin, Fitted, FittedState, fitting_method
 from lucidae.certificates import Certificate, does_not_apply
 from lucidae.iteration.progress import CountedBar, is_shown
@@ -340,7 +340,7 @@ class LowRankImputer(CertifiedMixin, TransformerMixin, BaseEstimator):
     def _rows(self, X: Any, *, reset: bool) -> Floats:
         """Return the rows X after validation, in which NaN marks missing entries."""
         X = unmasked(X)
-        if is_array(X) and not is_numpy(X):
+        if is_array(X) and not isinstance(X, np.ndarray):
             raise ValueError(
                 f"X is of the type {type(X).__module__}.{type(X).__name__}, expected a NumPy array "
                 "or a data frame. Convert it first."

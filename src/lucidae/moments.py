@@ -33,13 +33,11 @@ from lucidae.arrays import (
     as_double,
     beside,
     diagonal,
-    is_numpy,
     largest,
     like,
     mirrored,
     namespace,
     on_host,
-    scalar,
     to_numpy,
 )
 from lucidae.arrays.eigen import fix_signs, leading_eigenpairs
@@ -382,8 +380,8 @@ class SecondMoment:
     def trace(self) -> float:
         """Total variance of the rows: the trace of the covariance."""
         xp = namespace(self.squares)
-        squares = scalar(xp.linalg.trace(self.squares)) / self.weight
-        return squares - scalar(xp.sum(self.offset * self.offset))
+        squares = float(xp.linalg.trace(self.squares)) / self.weight
+        return squares - float(xp.sum(self.offset * self.offset))
 
     def spectrum(self, k: int | None = None) -> tuple[Array, Array]:
         """Return the largest eigenvalues of the covariance and their eigenvectors.
@@ -528,7 +526,7 @@ def _add_outer_(A: Array, weights: Sequence[float], vectors: Sequence[Array]) ->
     All terms use one temporary array, because new arrays are slow in workers of Dask. For one
     product of all vectors BLAS would start threads, which wait longer than they compute.
     """
-    term = np.empty_like(A) if is_numpy(A) else None
+    term = np.empty_like(A) if isinstance(A, np.ndarray) else None
     for weight, vector in zip(weights, vectors, strict=True):
         scaled = (weight * vector)[:, None]
         A += scaled * vector if term is None else np.multiply(scaled, vector, out=term)
@@ -583,7 +581,7 @@ def dense_sums(X: Array, weights: Array | None) -> Sums:
     rows = as_double(X[::step, :])
     # Differences to the first row make the mean of a constant column exact.
     center = rows[0, :] + xp.mean(rows - rows[0, :], axis=0)
-    if is_numpy(X) and X.dtype == np.float32:
+    if isinstance(X, np.ndarray) and X.dtype == np.float32:
         # Rounding errors of products in single precision grow with the offset of the mean.
         center = center.astype(np.float32).astype(np.float64)
     else:
@@ -606,14 +604,14 @@ def sums_about(center: Array, X: Array, weights: Array | None) -> Sums:
     should take at most as much memory as twice its rows.
     """
     n, m = X.shape
-    large = is_numpy(X) and n * m * m >= SHARED_PRODUCTS and m <= SHARED_FEATURES
+    large = isinstance(X, np.ndarray) and n * m * m >= SHARED_PRODUCTS and m <= SHARED_FEATURES
     threads = blas_threads() if large else 1
     threads = threads if n >= max(SHARED_ROWS, m // 2) * threads else 1
-    single = is_numpy(X) and X.dtype == np.float32 and n * m > SINGLE_ENTRIES
+    single = isinstance(X, np.ndarray) and X.dtype == np.float32 and n * m > SINGLE_ENTRIES
     sums = _single_sums(center, X, threads) if single and weights is None else None
     if sums is not None:
         return sums
-    total = float(n) if weights is None else scalar(namespace(weights).sum(weights))
+    total = float(n) if weights is None else float(namespace(weights).sum(weights))
 
     def part(first: int, last: int) -> tuple[Array, Array]:
         own = None if weights is None else weights[first:last]

@@ -29,10 +29,8 @@ from lucidae.arrays import (
     device,
     is_array,
     is_complex,
-    is_numpy,
     like,
     namespace,
-    scalar,
     to_numpy,
 )
 from lucidae.columns import Frame, column_numbers, frame_names, numeric_frame, some
@@ -108,7 +106,7 @@ def check_rows(
     plain = not finite and type(X) is np.ndarray and X.dtype in _FLOATS and X.ndim == 2
     if plain and X.size and len(X) >= least:
         rows = X  # what scikit-learn's check would return, at a cost above that of a small fit
-    elif complex_numbers or (is_array(X) and not is_numpy(X)):
+    elif complex_numbers or (is_array(X) and not isinstance(X, np.ndarray)):
         rows = _checked_array(X, name, complex_numbers, finite, estimator, least)
     else:
         try:
@@ -247,7 +245,9 @@ def refuse_text(values: Any, name: str) -> None:
             if kind == "categories" or (kind == "cells" and _has_strings(frame.cells(at))):
                 what = "text" if kind == "cells" else kind
                 found.append(f"{what} in column {heading!r}")
-    elif is_numpy(values) and values.dtype.kind in "OSTU" and _has_strings(values.flat):
+    elif (
+        isinstance(values, np.ndarray) and values.dtype.kind in "OSTU" and _has_strings(values.flat)
+    ):
         found.append("text")
     if found:
         raise ValueError(
@@ -423,7 +423,7 @@ def real_array(values: Any, name: str, *, accept_complex: bool = False) -> Array
         array = as_plain(values) if is_array(values) else np.asarray(values)
     except ValueError as error:
         raise ValueError(_refusal(values, name, "real numbers")) from error
-    if is_numpy(array) and array.dtype == object and all(map(_is_number, array.flat)):
+    if isinstance(array, np.ndarray) and array.dtype == object and all(map(_is_number, array.flat)):
         with suppress(OverflowError):
             array = array.astype(np.float64)
     xp = namespace(array)
@@ -504,7 +504,7 @@ def check_weights(sample_weight: Any, X: Array, *, allow_zero: bool = False) -> 
             "give finite numbers of at least 0."
         )
     with np.errstate(over="ignore"):
-        total = scalar(xp.sum(weights))
+        total = float(xp.sum(weights))
     if not (0.0 < total < math.inf or (allow_zero and total == 0.0)):
         raise ValueError(
             f"sample_weight sums to {total:g}, expected a positive finite number: not all weights "

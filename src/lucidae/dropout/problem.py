@@ -45,7 +45,6 @@ from lucidae.arrays import (
     squared_norm,
     svd_thin,
     to_numpy,
-    trace,
     where_set,
     zeros_like_shape,
 )
@@ -207,7 +206,7 @@ class LinearProblem:
         return cls(
             second[targets, own],
             inputs,
-            scalar(trace(outputs)),
+            scalar(namespace(outputs).linalg.trace(outputs)),
             root,
             outputs,
             moment.weight - centered,
@@ -274,7 +273,7 @@ class DropoutObjective:
         left, right = weights
         # E‖UVᵀx‖² = tr(UᵀU VᵀCV): two r × r matrices instead of one of size d₁ × d₂.
         inward = self.problem.through_inputs(right)
-        fitted = trace((left.mT @ left) @ (right.mT @ inward))
+        fitted = namespace(left).linalg.trace((left.mT @ left) @ (right.mT @ inward))
         agreement = namespace(left).sum(left * (self.problem.cross @ right), axis=(-2, -1))
         return self.problem.energy - 2 * agreement + fitted
 

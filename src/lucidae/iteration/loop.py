@@ -18,7 +18,7 @@ from typing import Any, TypeVar
 import numpy as np
 from sklearn.utils.parallel import Parallel, delayed
 
-from lucidae.arrays import Array, device, namespace, scalar, to_numpy
+from lucidae.arrays import Array, device, namespace, to_numpy
 from lucidae.arrays.threads import one_thread
 from lucidae.iteration.solution import BatchSolution, History, Solution, Status
 from lucidae.validation import check_integer
@@ -164,7 +164,7 @@ def iterate(
             for _ in range(steps):
                 state = step(state)
             n_iter += steps
-            distance = scalar(stop.distance(state))
+            distance = float(stop.distance(state))
             (verdict,) = judge(np.array([distance]), n_iter >= limit)
             if verdict is not Status.DIVERGED:
                 value, reached = state if copy is None else copy(state), distance

@@ -12,7 +12,7 @@ import scipy.sparse
 from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, TransformerMixin
 from sklearn.utils.validation import check_is_fitted
 
-from lucidae.arrays import Array, as_double, is_numpy, like, namespace, scalar
+from lucidae.arrays import Array, as_double, like, namespace, scalar
 from lucidae.base import (
     CertifiedMixin,
     Fitted,
@@ -371,7 +371,9 @@ class LinearAutoencoder(
             data, m = RowOperator.of(rows, weights), rows.shape[1]
             with data.suitable_threads():
                 # Rows on the CPU that take less memory than their second moment are stored instead.
-                few = (is_numpy(rows) or scipy.sparse.issparse(rows)) and data.entries <= m * m
+                few = (
+                    isinstance(rows, np.ndarray) or scipy.sparse.issparse(rows)
+                ) and data.entries <= m * m
                 if m <= STORED_FEATURES and not few and not options.draws_rows:
                     data.scatter()
                 # 2) Eigenpairs, closed form or descent, and what the certificate needs.

@@ -22,7 +22,6 @@ from lucidae.arrays import (
     device,
     diagonal,
     is_complex,
-    is_numpy,
     like,
     matched,
     namespace,
@@ -238,7 +237,7 @@ def solve_batch(
     # None means one job, or as many as a `joblib.parallel_config` context around this call says.
     check_argument(n_jobs, "n_jobs")
     check_argument(verbose, "verbose")
-    jobs = effective_n_jobs(n_jobs) if is_numpy(y) or n_jobs is not None else 1
+    jobs = effective_n_jobs(n_jobs) if isinstance(y, np.ndarray) or n_jobs is not None else 1
     count = max(1, min(y.shape[0], jobs))
     with elapsed(f"solving {y.shape[0]} sparse problems", verbose):
         if count == 1:

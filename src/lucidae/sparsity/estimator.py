@@ -15,7 +15,6 @@ from lucidae.arrays import (
     as_double,
     is_array,
     is_complex,
-    is_numpy,
     like,
     namespace,
     number,
@@ -420,7 +419,7 @@ class SparseVAE(CertifiedMixin, MultiOutputMixin, RegressorMixin, BaseEstimator)
                 "noise_cov": noise_cov is not None,
             }
             state.refer(data, type(self).__name__)
-        if is_array(X) and not is_numpy(X):
+        if is_array(X) and not isinstance(X, np.ndarray):
             state.move_beside(X)
         self._state = state
         if rule == "learn":

@@ -18,7 +18,6 @@ from lucidae.arrays import (
     as_double,
     device,
     is_array,
-    is_numpy,
     namespace,
     of_one_kind,
     scalar,
@@ -232,7 +231,7 @@ def solve_joint(
         found = _in_units(solution.value, parts, units, significance)
         certificate = _certified(found, parts, noise, tolerance=tol, significance=significance)
         found = found._replace(certificate=certificate)
-        if is_array(X[0]) and not is_numpy(X[0]):  # NumPy has solved the problem
+        if is_array(X[0]) and not isinstance(X[0], np.ndarray):  # NumPy has solved the problem
 
             def beside(values: Any) -> Array:
                 return namespace(X[0]).asarray(values, device=device(X[0]))
