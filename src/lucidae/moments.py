@@ -232,36 +232,28 @@ class SecondMoment:
             return cls._of_rows(X, weights)
 
     @classmethod
-    def _of_rows(cls, X: Any, weights: Array | None) -> Self:
-        """Return the second moment of validated rows X; those of weight zero do not count."""
-        if weights is not None:
-            X, weights = _positive_rows(X, weights)
-        with np.errstate(over="ignore", invalid="ignore"):
-            sums = sparse_sums if scipy.sparse.issparse(X) else dense_sums
-            return cls(*sums(X, weights))._checked(X)
+    def _of_rows(cls, X: Any, weights: Array | None, before: SecondMoment | None = None) -> Self:
+        """Return the second moment of validated rows X together with those `before` them.
 
-    def _add_rows(self, X: Any, weights: Array | None) -> Self:
-        """Return the second moment of the earlier rows and of validated rows X together.
-
-        The new rows are squared about the centre of this moment if that loses no digits, because
-        squares about the same centre are merely added. Otherwise a new centre is chosen.
+        Rows of weight zero do not count. New rows are squared about the centre of the earlier ones
+        if that loses no digits, because squares about the same centre are merely added. Otherwise a
+        new centre is chosen.
         """
         if weights is not None:
             X, weights = _positive_rows(X, weights)
         with np.errstate(over="ignore", invalid="ignore"):
-            if scipy.sparse.issparse(X):
-                return self._absorb(SecondMoment(*sparse_sums(X, weights)))._checked(X)
-            X = beside(X, self.center)
-            weights = None if weights is None else beside(weights, self.center)
-            joined = self._absorb(SecondMoment(*sums_about(self.center, X, weights)))
-            if not keeps_digits(joined.weight, joined.squares, joined.center, joined.offset):
-                joined = self._absorb(SecondMoment(*dense_sums(X, weights)))
-            return joined._checked(X)
-
-    def _checked(self, X: Any) -> Self:
-        """Return this second moment, or raise an error if the squares of the rows X are lost."""
-        check_squares(X, self.mean, self.trace * self.weight, self.weight)
-        return self
+            if before is None or scipy.sparse.issparse(X):
+                sums = sparse_sums if scipy.sparse.issparse(X) else dense_sums
+                fresh = cls(*sums(X, weights))
+                found = fresh if before is None else before._absorb(fresh)
+            else:
+                X = beside(X, before.center)
+                weights = None if weights is None else beside(weights, before.center)
+                found = before._absorb(cls(*sums_about(before.center, X, weights)))
+                if not keeps_digits(found.weight, found.squares, found.center, found.offset):
+                    found = before._absorb(cls(*dense_sums(X, weights)))
+            check_squares(X, found.mean, found.trace * found.weight, found.weight)
+        return cast(Self, found)
 
     def update(self, batch: Any, sample_weight: Any = None) -> Self:
         """Return the second moment of the rows so far and those of `batch` together.
@@ -284,7 +276,7 @@ class SecondMoment:
                 f"batch has {batch.shape[1]} features, but this second moment has "
                 f"{self.n_features}: give rows with the same features."
             )
-        return self._add_rows(batch, weights)
+        return type(self)._of_rows(batch, weights, self)
 
     def merge(self, other: SecondMoment) -> Self:
         """Return the second moment of the rows of both moments together.
@@ -317,7 +309,9 @@ class SecondMoment:
             )
         fresh = replace(other, squares=1.0 * other.squares)
         with np.errstate(over="ignore", invalid="ignore"):
-            return self._absorb(fresh)._checked(other.mean[None, :])
+            found = self._absorb(fresh)
+            check_squares(other.mean[None, :], found.mean, found.trace * found.weight, found.weight)
+        return found
 
     def _absorb(self, fresh: SecondMoment) -> Self:
         """Return the second moment of the rows of this moment and of `fresh`, which is overwritten.
