@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import nullcontext
 from functools import cache, wraps
 from typing import Any, TypeVar
 
@@ -121,25 +121,12 @@ class Fitted:
                 f"{type(instance).__name__} has no attribute {self._name} before it is fitted. "
                 "Call fit first."
             )
-        if state._attributes is None:
-            with _timed(instance, "solving"):
-                _ = state.attributes
         if self._name not in state.attributes:
             raise AttributeError(
                 f"this {type(instance).__name__} has no attribute {self._name}: with its arguments "
                 "and data, fit does not compute it."
             )
         return state.attributes[self._name]
-
-
-def _timed(estimator: Any, task: str) -> AbstractContextManager[Any]:
-    """Return a context manager that shows the elapsed time of a task of a fitted estimator.
-
-    Few features are no task whose time must be shown.
-    """
-    if getattr(estimator, "n_features_in_", 0) < TIMED_FEATURES:
-        return nullcontext()
-    return elapsed(f"{type(estimator).__name__}, {task}", getattr(estimator, "verbose", "auto"))
 
 
 @cache
@@ -203,9 +190,11 @@ class CertifiedMixin:
     def certificate_(self) -> Certificate:
         """Checked statements (claims) on how far the fitted parameters are from the optimum."""
         check_is_fitted(self)
-        state = self._state
-        with nullcontext() if state._certificate is not None else _timed(self, "certificate"):
-            certificate: Certificate = state.certificate(type(self).__name__)
+        state, name = self._state, type(self).__name__
+        verbose = getattr(self, "verbose", "auto")
+        slow = getattr(self, "n_features_in_", 0) >= TIMED_FEATURES and state._certificate is None
+        with elapsed(f"{name}, certificate", verbose) if slow else nullcontext():
+            certificate: Certificate = state.certificate(name)
         named = certificate._named(getattr(self, "feature_names_in_", None))
         if state._certificate is certificate:
             state._certificate = named

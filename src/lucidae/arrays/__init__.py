@@ -259,19 +259,12 @@ _LARGE_GRAM = 2048
 would take much memory. Below it NumPy does, whose threads compute the rest of a fit as well."""
 
 
-_TILE = 64
-"""Number of rows and columns of a tile that `mirrored` copies."""
-
-
 def mirrored(A: Array) -> Array:
     """Return the symmetric matrix that has the lower triangle of `A`."""
     if isinstance(A, np.ndarray):
         found = A.copy()
-        for start in range(0, len(A), _TILE):  # tiles, so that rows and columns stay in the cache
-            stop = start + _TILE
-            lower = np.tril(A[start:stop, start:stop], k=-1)
-            found[start:stop, start:stop] = lower + lower.T + np.diag(np.diagonal(A)[start:stop])
-            found[start:stop, stop:] = A[stop:, start:stop].T
+        for row in range(len(A)):
+            found[row, row:] = A[row:, row]
         return found
     xp = namespace(A)
     return xp.tril(A) + xp.tril(A, k=-1).mT

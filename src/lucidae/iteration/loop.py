@@ -171,9 +171,8 @@ def iterate(
                     records["distance"].append(distance)
                     for name, quantity in quantities.items():
                         records[name].append(to_numpy(quantity(value)))
-                if _stop_requested(
-                    callbacks, Progress(n_iter, limit, distance, stop.tolerance, state)
-                ):
+                progress = Progress(n_iter, limit, distance, stop.tolerance, state)
+                if sum(bool(callback(progress)) for callback in callbacks):  # all are called
                     verdict = verdict or Status.STOPPED
             if verdict is not None:
                 break
@@ -233,9 +232,7 @@ def iterate_batch(
     state = previous = start
     done = 0
     with _running(callbacks, size):
-        for n_iter, _ in checkpoints(limit, check_every):
-            if not ledger.running.size:
-                break
+        for n_iter, _ in checkpoints(limit, check_every) if count else ():
             for _ in range(n_iter - done):
                 state = step(state)
             done = n_iter
@@ -249,9 +246,11 @@ def iterate_batch(
                 ledger.drop(finished)
                 judge.drop(finished)
                 state, distances = take_problems(state, ~finished), distances[~finished]
-            if ledger.running.size and _stop_requested(
-                callbacks, Progress(n_iter, limit, float(distances.max()), stop.tolerance, state)
-            ):
+            if not ledger.running.size:
+                break
+            largest = float(distances.max())
+            progress = Progress(n_iter, limit, largest, stop.tolerance, state)
+            if sum(bool(callback(progress)) for callback in callbacks):  # all are called
                 left = np.ones(ledger.running.size, dtype=bool)
                 stopped = np.full(left.shape, Status.STOPPED, dtype=object)
                 ledger.close(left, n_iter, state, distances, stopped)
@@ -269,11 +268,6 @@ def _running(callbacks: Sequence[Callback], size: int | None) -> Iterator[None]:
         stack.enter_context(limited_blas(size))
         stack.enter_context(np.errstate(over="ignore", invalid="ignore"))
         yield
-
-
-def _stop_requested(callbacks: Sequence[Callback], progress: Progress) -> bool:
-    answers = [bool(callback(progress)) for callback in callbacks]  # `any` alone would skip some
-    return any(answers)
 
 
 class Judge:

@@ -587,7 +587,7 @@ class TrainingRows:
         """
         if not (isinstance(X, np.ndarray) or scipy.sparse.issparse(X)):
             return None
-        parts = _arrays(X)
+        parts = (X.data, X.indices, X.indptr) if scipy.sparse.issparse(X) else (X,)
         size = sum(part.nbytes for part in parts)
         if size > REFERENCED_BYTES or any(mapping_of(part) is not None for part in parts):
             return None
@@ -649,11 +649,6 @@ def _projected(X: Any, direction: Vector) -> Vector:
     return np.concatenate(in_threads(part, X.shape[0], blas_threads()))
 
 
-def _arrays(X: Any) -> tuple[Vector, ...]:
-    """Return the arrays that contain the rows X: X itself, or the parts of a sparse matrix."""
-    return (X.data, X.indices, X.indptr) if scipy.sparse.issparse(X) else (X,)
-
-
 def _consistent(X: Any) -> bool:
     """Tell whether the indices of a sparse matrix in CSR format are valid; True for dense rows.
 
@@ -661,7 +656,7 @@ def _consistent(X: Any) -> bool:
     """
     if not scipy.sparse.issparse(X):
         return True
-    (n, m), (data, indices, indptr) = X.shape, _arrays(X)
+    (n, m), (data, indices, indptr) = X.shape, (X.data, X.indices, X.indptr)
     ends = len(indptr) == n + 1 and indptr[0] == 0 and indptr[-1] <= min(len(data), len(indices))
     if not ends or np.any(np.diff(indptr) < 0):
         return False
