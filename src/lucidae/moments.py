@@ -239,8 +239,10 @@ class SecondMoment:
         if that loses no digits, because squares about the same centre are merely added. Otherwise a
         new centre is chosen.
         """
-        if weights is not None:
-            X, weights = _positive_rows(X, weights)
+        if weights is not None and not bool(namespace(weights).all(weights > 0)):
+            xp, (positive,) = namespace(weights), namespace(weights).nonzero(weights)
+            X = X[positive] if scipy.sparse.issparse(X) else xp.take(X, positive, axis=0)
+            weights = xp.take(weights, positive, axis=0)
         with np.errstate(over="ignore", invalid="ignore"):
             if before is None or scipy.sparse.issparse(X):
                 sums = sparse_sums if scipy.sparse.issparse(X) else dense_sums
@@ -503,15 +505,6 @@ def _checked_rows(X: Any, sample_weight: Any, name: str) -> tuple[Any, Array | N
     """
     X = check_rows(X, name=name, finite=sample_weight is not None or scipy.sparse.issparse(X))
     return X, check_weights(sample_weight, X)
-
-
-def _positive_rows(X: Any, weights: Array) -> tuple[Any, Array]:
-    """Return checked rows and weights without the rows of weight zero."""
-    if bool(namespace(weights).all(weights > 0)):
-        return X, weights
-    (positive,) = namespace(weights).nonzero(weights)
-    rows = X[positive] if scipy.sparse.issparse(X) else namespace(X).take(X, positive, axis=0)
-    return rows, namespace(weights).take(weights, positive, axis=0)
 
 
 def _add_outer_(A: Array, weights: Sequence[float], vectors: Sequence[Array]) -> None:

@@ -292,7 +292,13 @@ def check_kind(values: Any, name: str) -> Any:
             return values  # without the cost of the tests below, which counts in small fits
     kind = kind_of(values, name)
     if isinstance(values, np.ndarray):
-        values = _unmapped(values, name)
+        if missing := missing_bytes(values):
+            raise ValueError(
+                f"{name} is a memory map of a file that has become shorter by {missing} bytes: map "
+                "the file again when nobody writes to it."
+            )
+        if kind is DataKind.MAP and values.nbytes <= COPIED_BYTES:
+            values = np.array(values, subok=False)
         if type(values) is np.ndarray and values.dtype in _FLOATS:
             return values
     elif kind in (DataKind.FILE, DataKind.FUNCTION, DataKind.BLOCKS) or isinstance(
@@ -332,18 +338,6 @@ def check_kind(values: Any, name: str) -> Any:
             f"{name} contains values of dtype {dtype}, expected real numbers. {advice}"
         )
     return values.data if isinstance(values, np.ma.MaskedArray) else values
-
-
-def _unmapped(values: np.ndarray[Any, Any], name: str) -> np.ndarray[Any, Any]:
-    """Return an array, or a copy of a small memory map; a map of a shortened file is refused."""
-    missing = missing_bytes(values)
-    if missing:
-        raise ValueError(
-            f"{name} is a memory map of a file that has become shorter by {missing} bytes: map the "
-            "file again when nobody writes to it."
-        )
-    copied = isinstance(values, np.memmap) and values.nbytes <= COPIED_BYTES
-    return np.array(values, subok=False) if copied else values
 
 
 def missing_bytes(array: Any) -> int:

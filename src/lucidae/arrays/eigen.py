@@ -380,16 +380,9 @@ def krylov_eigenpairs(
         if search.begins or not block.shape[0]:
             # The space is invariant, or converged: new random vectors find what it may have missed.
             # They join the next block; without that block, the residuals would be underestimated.
-            block = _with_random_rows(block, space.basis, rng, search.rows)
+            xp, random = namespace(block), normal(rng, (search.rows, m), block)
+            block = xp.concat([block, _orthonormal(random, xp.concat([space.basis, block]))[0]])
         space = _grown(space, values, turn, block, k)
-
-
-def _with_random_rows(block: Array, basis: Array, rng: np.random.Generator, count: int) -> Array:
-    """Return `block` and `count` random rows, orthonormal to each other and to the rows `basis`."""
-    xp = namespace(basis)
-    rows = normal(rng, (count, int(basis.shape[1])), basis)
-    fresh, _ = _orthonormal(rows, xp.concat([basis, block]))
-    return xp.concat([block, fresh])
 
 
 def _extend(space: _Space, apply: Callable[[Array], Array]) -> Array:
