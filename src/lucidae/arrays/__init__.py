@@ -448,17 +448,17 @@ def _solve_lower_numpy(L: Array, B: Array, transpose: bool) -> Array:
     solve, B = _SOLVE.get(dtype.char, lapack.dtrtrs), B.conj() if conjugated else B
     for index in np.ndindex(stack):
         solved[index], info = solve(L[index].T, B[index], lower=0, trans=0 if transpose else 1)
-        _check_pivots(info)
+        if info > 0:
+            raise _singular(info)
     return solved.conj() if conjugated else solved
 
 
-def _check_pivots(info: int) -> None:
-    """Raise an error if LAPACK has found a zero on the diagonal of a triangular matrix."""
-    if info > 0:
-        raise np.linalg.LinAlgError(
-            f"the triangular matrix has a zero on its diagonal, in row {info - 1}, so that it is "
-            "singular and the linear system has no unique solution."
-        )
+def _singular(info: int) -> np.linalg.LinAlgError:
+    """Return the error for a triangular matrix in which LAPACK has found a zero on the diagonal."""
+    return np.linalg.LinAlgError(
+        f"the triangular matrix has a zero on its diagonal, in row {info - 1}, so that it is "
+        "singular and the linear system has no unique solution."
+    )
 
 
 def inverse_lower(L: Array) -> Array:
@@ -470,7 +470,8 @@ def inverse_lower(L: Array) -> Array:
     invert = _INVERT.get(L.dtype.char, lapack.dtrtri)
     for index in np.ndindex(L.shape[:-2] if L.size else (0,)):
         inverse, info = invert(L[index].T, lower=0)
-        _check_pivots(info)
+        if info > 0:
+            raise _singular(info)
         inverses[index] = inverse.T
     return inverses
 

@@ -102,7 +102,8 @@ def refuse_iterator(X: Any) -> None:
 
 def check_batch(X: Any) -> None:
     """Raise an error if `X` is not one batch of rows in memory, for `partial_fit`."""
-    if kind_of(X) not in (DataKind.ROWS, DataKind.MAP, DataKind.STORED, DataKind.ANNDATA):
+    rows = (DataKind.ROWS, DataKind.MAP, DataKind.STORED, DataKind.ANNDATA)
+    if not isinstance(X, np.ndarray) and kind_of(X) not in rows:
         raise ValueError(
             f"X is of type {type(X).__name__}, but partial_fit expects one batch of rows in "
             "memory: call it with each batch, or give files, iterables of batches and Dask "
