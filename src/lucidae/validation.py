@@ -99,7 +99,8 @@ def check_rows(
             raise ValueError(
                 f"{name} is a sparse matrix, expected a dense array: give {name}.toarray()."
             )
-        X = X[:, None] if len(getattr(X, "shape", ())) == 1 else X
+        X = X if hasattr(X, "shape") else np.asarray(X)
+        X = X[:, None] if len(X.shape) == 1 else X
     # 2) Floating numbers. scikit-learn knows neither other libraries nor complex numbers.
     complex_numbers = accept_complex and has_complex(X)
     X = np.asarray(X) if complex_numbers and not is_array(X) else X  # a data frame

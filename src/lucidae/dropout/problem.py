@@ -577,7 +577,7 @@ def checked_targets(X: Any, y: Any) -> tuple[Array, bool]:
     Y = Y if scipy.sparse.issparse(X) else beside(Y, X)
     check_row_count(X, Y)
     _refuse_overflow(Y)
-    return Y, np.ndim(y) == 1
+    return Y, len(y.shape if hasattr(y, "shape") else np.asarray(y).shape) == 1
 
 
 def _refuse_overflow(Y: Array) -> None:

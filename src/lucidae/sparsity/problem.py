@@ -54,6 +54,7 @@ from lucidae.validation import (
     check_row_count,
     check_rows,
     check_weights,
+    has_complex,
     is_dask,
 )
 
@@ -690,13 +691,13 @@ def validated_data(
                 f"{name} is a Dask collection, but SparseVAE needs the whole dictionary in memory: "
                 f"give {name}.compute(). LinearAutoencoder reads Dask arrays block by block."
             )
-    y = check_rows(y, name="y", every_column=True, flat=True, accept_complex=True)
-    if scipy.sparse.issparse(X) and (X.dtype.kind == "c" or is_complex(y)):
+    if scipy.sparse.issparse(X) and (X.dtype.kind == "c" or has_complex(y)):
         raise ValueError(
             "a sparse X was given with complex numbers in X or y, expected real numbers: give "
             "X.toarray() if it fits into memory."
         )
     X = dense_if_small(check_rows(X, estimator=estimator, reset=reset, accept_complex=True))
+    y = check_rows(y, name="y", every_column=True, flat=True, accept_complex=True)
     check_row_count(X, y)
     refuse_extremes(X, "X")
     refuse_extremes(y, "y")
