@@ -5,24 +5,18 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import nullcontext
 from functools import cache, wraps
 from typing import Any, TypeVar
 
 import numpy as np
 import scipy.sparse
-from sklearn.utils.validation import check_is_fitted, validate_data
+from sklearn.utils.validation import check_is_fitted
 
-from lucidae.arrays import Array, is_array, is_numpy, to_numpy, zeros_like_shape
+from lucidae.arrays import Array, is_array, to_numpy, zeros_like_shape
 from lucidae.certificates.claims import Certificate, undecided
-from lucidae.iteration.progress import TIMED_FEATURES, elapsed
-from lucidae.validation import (
-    check_kind,
-    check_rows,
-    floating_array,
-    missing_bytes,
-    numeric_columns,
-)
+from lucidae.iteration.progress import TIMED_FEATURES, elapsed, elapsed_on
+from lucidae.validation import check_rows
 
 CHANGED = 16.0
 """An attribute counts as changed if its relative difference exceeds this many machine epsilons.
@@ -127,48 +121,12 @@ class Fitted:
                 f"{type(instance).__name__} has no attribute {self._name} before it is fitted. "
                 "Call fit first."
             )
-        if state._attributes is None:
-            with _timed(instance, "solving"):
-                _ = state.attributes
         if self._name not in state.attributes:
             raise AttributeError(
                 f"this {type(instance).__name__} has no attribute {self._name}: with its arguments "
                 "and data, fit does not compute it."
             )
         return state.attributes[self._name]
-
-
-def _timed(estimator: Any, task: str) -> AbstractContextManager[Any]:
-    """Return a context manager that shows the elapsed time of a task of a fitted estimator.
-
-    Few features are no task whose time must be shown.
-    """
-    if getattr(estimator, "n_features_in_", 0) < TIMED_FEATURES:
-        return nullcontext()
-    return elapsed(f"{type(estimator).__name__}, {task}", getattr(estimator, "verbose", "auto"))
-
-
-class StateSlot:
-    """Descriptor of the attribute `_state`, the `FittedState` of an estimator.
-
-    Assigning a new state removes all fitted attributes that a user assigned, so that the attributes
-    of the new fit are read.
-    """
-
-    def __get__(self, instance: Any, owner: type | None = None) -> Any:
-        if instance is None:
-            return self
-        if "_state" not in instance.__dict__:
-            raise AttributeError(
-                f"{type(instance).__name__} has no fitted state before fit. Call fit first."
-            )
-        return instance.__dict__["_state"]
-
-    def __set__(self, instance: Any, state: FittedState) -> None:
-        names = fitted_names(type(instance))  # type: ignore[arg-type]
-        for name in names & instance.__dict__.keys():
-            del instance.__dict__[name]
-        instance.__dict__["_state"] = state
 
 
 @cache
@@ -195,39 +153,48 @@ def replaced_attributes(estimator: Any) -> dict[str, Any]:
     }
 
 
-def restored_on_failure(method: Method) -> Method:
-    """Decorate `fit` or `partial_fit` so that a call that raises leaves the estimator unchanged.
+def fitting_method(method: Method) -> Method:
+    """Decorate a method that fits, such as `fit`: it shows its time, and changes all or nothing.
 
-    Every attribute gets its old value back, whatever was raised (also KeyboardInterrupt, and a
-    warning that a filter turns into an error). An estimator that was fitted keeps its last fit, and
-    one that was not stays unfitted. The values themselves are not copied, so `method` must not
-    change the old fitted state in place; it has to make a new one.
+    If it makes a new fitted state, fitted attributes that a user had assigned are removed, so that
+    those of the new fit are read. If it raises, every attribute gets its old value back, whatever
+    was raised (also KeyboardInterrupt, and a warning that a filter turns into an error). The values
+    themselves are not copied, so `method` must not change the old fitted state in place; it has to
+    make a new one. The estimator's parameter `verbose` decides whether the time is shown.
     """
 
     @wraps(method)
-    def guarded(self: Any, *args: Any, **kwargs: Any) -> Any:
-        before = dict(vars(self))
+    def fitted(self: Any, *args: Any, **kwargs: Any) -> Any:
+        before, data = dict(vars(self)), next(iter((*args, *kwargs.values())), None)
+        title, verbose = f"fitting {type(self).__name__}", getattr(self, "verbose", "auto")
         try:
-            return method(self, *args, **kwargs)
+            with elapsed_on(data, title, verbose):
+                found = method(self, *args, **kwargs)
         except BaseException:
             self.__dict__ = before  # one assignment, which a second interrupt cannot divide
             raise
+        if vars(self).get("_state") is not before.get("_state"):
+            for name in fitted_names(type(self)) & before.keys():  # type: ignore[arg-type]
+                self.__dict__.pop(name, None)
+        return found
 
-    return guarded  # type: ignore[return-value]
+    return fitted  # type: ignore[return-value]
 
 
 class CertifiedMixin:
     """Mixin that adds `certificate_`, and shows it in HTML."""
 
-    _state: Any = StateSlot()
+    _state: Any
 
     @property
     def certificate_(self) -> Certificate:
         """Checked statements (claims) on how far the fitted parameters are from the optimum."""
         check_is_fitted(self)
-        state = self._state
-        with nullcontext() if state._certificate is not None else _timed(self, "certificate"):
-            certificate: Certificate = state.certificate(type(self).__name__)
+        state, name = self._state, type(self).__name__
+        verbose = getattr(self, "verbose", "auto")
+        slow = getattr(self, "n_features_in_", 0) >= TIMED_FEATURES and state._certificate is None
+        with elapsed(f"{name}, certificate", verbose) if slow else nullcontext():
+            certificate: Certificate = state.certificate(name)
         named = certificate._named(getattr(self, "feature_names_in_", None))
         if state._certificate is certificate:
             state._certificate = named
@@ -249,71 +216,12 @@ class CertifiedMixin:
         return self.certificate_._folded_html() if self.__sklearn_is_fitted__() else ""
 
 
-def validated_rows(
-    estimator: Any,
-    X: Any,
-    *,
-    reset: bool,
-    least: int = 1,
-    accept_sparse: bool = True,
-    accept_complex: bool = False,
-    finite: bool | str = True,
-) -> Array:
-    """Return the rows `X` given to an estimator after validation; invalid rows raise an error.
-
-    They are checked by `floating_array`, names and number of their columns by scikit-learn.
-    """
-    if not (reset or finite) and _needs_no_validation(estimator, X, least):
-        return X
-    fitted = None if reset else getattr(estimator, "feature_names_in_", None)
-    X = check_kind(numeric_columns(X, "X", fitted), "X")
-    rows = floating_array(
-        X,
-        accept_sparse=accept_sparse,
-        accept_complex=accept_complex,
-        finite=finite,
-        estimator=estimator,
-        least=least,
-    )
-    check_columns(estimator, X, reset=reset)
-    return rows
-
-
-def check_columns(estimator: Any, X: Any, *, reset: bool) -> None:
-    """Store names and number of the columns of X if `reset`, else compare them with those of `fit`.
-
-    scikit-learn knows no names of sparse matrices, and reads them from a data frame without rows.
-    """
-    if (names := getattr(X, "feature_names", None)) is not None:
-        import pandas as pd
-
-        X = pd.DataFrame(columns=names, dtype=float)
-    validate_data(estimator, X, reset=reset, skip_check_array=True)
-
-
-def _needs_no_validation(estimator: Any, X: Any, least: int) -> bool:
-    """Tell whether X are floating rows of NumPy, at least so many, with the features of the fit.
-
-    `validated_rows` would return such rows as they are. For small batches of a stream, scikit-learn
-    would take longer to validate them than their sums take.
-    """
-    return (
-        type(X) is np.ndarray
-        and X.ndim == 2
-        and X.dtype in (np.float64, np.float32)
-        and X.shape[0] >= least
-        and X.shape[1] == getattr(estimator, "n_features_in_", None)
-        and not hasattr(estimator, "feature_names_in_")
-        and not missing_bytes(X)  # of a memory map whose file has become shorter
-    )
-
-
 def reference_array(X: Any) -> Array:
     """Return an empty array of the library, dtype and device of X, from which these can be read.
 
     For a sparse matrix it is a NumPy array.
     """
-    plain = is_numpy(X) or scipy.sparse.issparse(X)
+    plain = isinstance(X, np.ndarray) or scipy.sparse.issparse(X)
     return np.empty(0, dtype=X.dtype) if plain else zeros_like_shape((0,), X)
 
 

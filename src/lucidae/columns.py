@@ -219,7 +219,9 @@ def numeric_frame(X: Any, name: str, fitted: Sequence[str] | None = None) -> tup
         reason = ""
         if kind == "cells":
             cells = frame.cells(at)
-            column = judge_whole(cells)
+            starts = range(0, len(cells), FIRST_ROWS)  # judged by the first that have entries
+            judged = (judge(cells[start : start + FIRST_ROWS]) for start in starts)
+            column = next((column for column in judged if column is not EMPTY), EMPTY)
             reason = "" if column is EMPTY and is_fitted else column.reason
             if not reason:
                 numbers[at], bad = column_numbers(cells, column.is_truth)
@@ -249,13 +251,6 @@ def numeric_frame(X: Any, name: str, fitted: Sequence[str] | None = None) -> tup
     if left_out or numbers:
         X = frame.changed([at for at in range(len(frame.names)) if at not in left_out], numbers)
     return X, warnings
-
-
-def judge_whole(cells: Sequence[Any]) -> Column:
-    """Return what a column contains, judged by the first rows in which it has entries."""
-    starts = range(0, len(cells), FIRST_ROWS)
-    judged = (judge(cells[start : start + FIRST_ROWS]) for start in starts)
-    return next((column for column in judged if column is not EMPTY), EMPTY)
 
 
 def frame_names(X: Any) -> list[Any]:

@@ -10,17 +10,17 @@ import numpy as np
 from sklearn.base import BaseEstimator, TransformerMixin
 from sklearn.utils.validation import _check_feature_names_in, check_is_fitted
 
-from lucidae.arrays import is_array, is_numpy, to_numpy
-from lucidae.base import CertifiedMixin, Fitted, FittedState, restored_on_failure, validated_rows
+from lucidae.arrays import is_array, to_numpy
+from lucidae.base import CertifiedMixin, Fitted, FittedState, fitting_method
 from lucidae.certificates import Certificate, does_not_apply
-from lucidae.iteration.progress import CountedBar, is_shown, timed_fit
+from lucidae.iteration.progress import CountedBar, is_shown
 from lucidae.linear.estimator import LinearAutoencoder
 from lucidae.linear.missing import ObservedGaussian, fit_observed, gaussian_of, unmasked
 from lucidae.linear.snapshot import STATE
 from lucidae.linear.state import LinearState
 from lucidae.linear.weights import DescentSettings
 from lucidae.models import DTYPE, Record, Snapshot, with_size
-from lucidae.validation import check_flag, check_number, warn_user
+from lucidae.validation import check_flag, check_number, check_rows, warn_user
 
 __all__ = ["LowRankImputer"]
 
@@ -228,8 +228,7 @@ class LowRankImputer(CertifiedMixin, TransformerMixin, BaseEstimator):
         self.keep_empty_features = keep_empty_features
         self.verbose = verbose
 
-    @restored_on_failure
-    @timed_fit
+    @fitting_method
     def fit(self, X: Any, y: Any = None) -> Self:  # noqa: ARG002
         """Fit the model to the observed entries of `X`.
 
@@ -341,7 +340,7 @@ class LowRankImputer(CertifiedMixin, TransformerMixin, BaseEstimator):
     def _rows(self, X: Any, *, reset: bool) -> Floats:
         """Return the rows X after validation, in which NaN marks missing entries."""
         X = unmasked(X)
-        if is_array(X) and not is_numpy(X):
+        if is_array(X) and not isinstance(X, np.ndarray):
             raise ValueError(
                 f"X is of the type {type(X).__module__}.{type(X).__name__}, expected a NumPy array "
                 "or a data frame. Convert it first."
@@ -350,7 +349,9 @@ class LowRankImputer(CertifiedMixin, TransformerMixin, BaseEstimator):
         if not marked:
             number = check_number(number, "missing_values", others=" or NaN")
         finite: bool | str = "allow-nan" if marked else True
-        rows = np.asarray(validated_rows(self, X, reset=reset, accept_sparse=False, finite=finite))
+        rows = np.asarray(
+            check_rows(X, estimator=self, reset=reset, accept_sparse=False, finite=finite)
+        )
         return rows if marked else np.where(rows == number, np.asarray(np.nan, rows.dtype), rows)
 
     def _certify_on(self, X: Any, y: Any = None) -> Certificate:  # noqa: ARG002

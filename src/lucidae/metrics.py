@@ -23,7 +23,6 @@ from lucidae.arrays import (
     matched,
     namespace,
     of_one_kind,
-    scalar,
     squared_norm,
     svd_thin,
     where_set,
@@ -620,4 +619,4 @@ def _within_range(result: Array, *given: Array) -> Array:
 
 def _single_or_stack(values: Array) -> Any:
     """Return a zero-dimensional array (one problem) as a Python float, other arrays unchanged."""
-    return scalar(values) if values.ndim == 0 else values
+    return float(values) if values.ndim == 0 else values

@@ -33,13 +33,11 @@ from lucidae.arrays import (
     as_double,
     beside,
     diagonal,
-    is_numpy,
     largest,
     like,
     mirrored,
     namespace,
     on_host,
-    scalar,
     to_numpy,
 )
 from lucidae.arrays.eigen import fix_signs, leading_eigenpairs
@@ -47,7 +45,7 @@ from lucidae.arrays.threads import blas_threads, in_threads, one_thread
 from lucidae.cards import card, facts
 from lucidae.io import load_arrays, save_arrays
 from lucidae.iteration.progress import elapsed_on
-from lucidae.validation import check_integer, check_rows, check_verbose, check_weights
+from lucidae.validation import check_argument, check_integer, check_rows, check_weights
 
 __all__ = ["SecondMoment"]
 
@@ -224,7 +222,7 @@ class SecondMoment:
         SecondMoment
             The moment, in the array library and on the device of `X`.
         """
-        check_verbose(verbose)
+        check_argument(verbose, "verbose")
         for read in _READERS:
             found = read(X, sample_weight, verbose)
             if found is not None:
@@ -234,36 +232,30 @@ class SecondMoment:
             return cls._of_rows(X, weights)
 
     @classmethod
-    def _of_rows(cls, X: Any, weights: Array | None) -> Self:
-        """Return the second moment of validated rows X; those of weight zero do not count."""
-        if weights is not None:
-            X, weights = _positive_rows(X, weights)
-        with np.errstate(over="ignore", invalid="ignore"):
-            sums = sparse_sums if scipy.sparse.issparse(X) else dense_sums
-            return cls(*sums(X, weights))._checked(X)
+    def _of_rows(cls, X: Any, weights: Array | None, before: SecondMoment | None = None) -> Self:
+        """Return the second moment of validated rows X together with those `before` them.
 
-    def _add_rows(self, X: Any, weights: Array | None) -> Self:
-        """Return the second moment of the earlier rows and of validated rows X together.
-
-        The new rows are squared about the centre of this moment if that loses no digits, because
-        squares about the same centre are merely added. Otherwise a new centre is chosen.
+        Rows of weight zero do not count. New rows are squared about the centre of the earlier ones
+        if that loses no digits, because squares about the same centre are merely added. Otherwise a
+        new centre is chosen.
         """
-        if weights is not None:
-            X, weights = _positive_rows(X, weights)
+        if weights is not None and not bool(namespace(weights).all(weights > 0)):
+            xp, (positive,) = namespace(weights), namespace(weights).nonzero(weights)
+            X = X[positive] if scipy.sparse.issparse(X) else xp.take(X, positive, axis=0)
+            weights = xp.take(weights, positive, axis=0)
         with np.errstate(over="ignore", invalid="ignore"):
-            if scipy.sparse.issparse(X):
-                return self._absorb(SecondMoment(*sparse_sums(X, weights)))._checked(X)
-            X = beside(X, self.center)
-            weights = None if weights is None else beside(weights, self.center)
-            joined = self._absorb(SecondMoment(*sums_about(self.center, X, weights)))
-            if not keeps_digits(joined.weight, joined.squares, joined.center, joined.offset):
-                joined = self._absorb(SecondMoment(*dense_sums(X, weights)))
-            return joined._checked(X)
-
-    def _checked(self, X: Any) -> Self:
-        """Return this second moment, or raise an error if the squares of the rows X are lost."""
-        check_squares(X, self.mean, self.trace * self.weight, self.weight)
-        return self
+            if before is None or scipy.sparse.issparse(X):
+                sums = sparse_sums if scipy.sparse.issparse(X) else dense_sums
+                fresh = cls(*sums(X, weights))
+                found = fresh if before is None else before._absorb(fresh)
+            else:
+                X = beside(X, before.center)
+                weights = None if weights is None else beside(weights, before.center)
+                found = before._absorb(cls(*sums_about(before.center, X, weights)))
+                if not keeps_digits(found.weight, found.squares, found.center, found.offset):
+                    found = before._absorb(cls(*dense_sums(X, weights)))
+            check_squares(X, found.mean, found.trace * found.weight, found.weight)
+        return cast(Self, found)
 
     def update(self, batch: Any, sample_weight: Any = None) -> Self:
         """Return the second moment of the rows so far and those of `batch` together.
@@ -286,7 +278,7 @@ class SecondMoment:
                 f"batch has {batch.shape[1]} features, but this second moment has "
                 f"{self.n_features}: give rows with the same features."
             )
-        return self._add_rows(batch, weights)
+        return type(self)._of_rows(batch, weights, self)
 
     def merge(self, other: SecondMoment) -> Self:
         """Return the second moment of the rows of both moments together.
@@ -319,7 +311,9 @@ class SecondMoment:
             )
         fresh = replace(other, squares=1.0 * other.squares)
         with np.errstate(over="ignore", invalid="ignore"):
-            return self._absorb(fresh)._checked(other.mean[None, :])
+            found = self._absorb(fresh)
+            check_squares(other.mean[None, :], found.mean, found.trace * found.weight, found.weight)
+        return found
 
     def _absorb(self, fresh: SecondMoment) -> Self:
         """Return the second moment of the rows of this moment and of `fresh`, which is overwritten.
@@ -382,8 +376,8 @@ class SecondMoment:
     def trace(self) -> float:
         """Total variance of the rows: the trace of the covariance."""
         xp = namespace(self.squares)
-        squares = scalar(xp.linalg.trace(self.squares)) / self.weight
-        return squares - scalar(xp.sum(self.offset * self.offset))
+        squares = float(xp.linalg.trace(self.squares)) / self.weight
+        return squares - float(xp.sum(self.offset * self.offset))
 
     def spectrum(self, k: int | None = None) -> tuple[Array, Array]:
         """Return the largest eigenvalues of the covariance and their eigenvectors.
@@ -513,22 +507,13 @@ def _checked_rows(X: Any, sample_weight: Any, name: str) -> tuple[Any, Array | N
     return X, check_weights(sample_weight, X)
 
 
-def _positive_rows(X: Any, weights: Array) -> tuple[Any, Array]:
-    """Return checked rows and weights without the rows of weight zero."""
-    if bool(namespace(weights).all(weights > 0)):
-        return X, weights
-    (positive,) = namespace(weights).nonzero(weights)
-    rows = X[positive] if scipy.sparse.issparse(X) else namespace(X).take(X, positive, axis=0)
-    return rows, namespace(weights).take(weights, positive, axis=0)
-
-
 def _add_outer_(A: Array, weights: Sequence[float], vectors: Sequence[Array]) -> None:
     """Add w v vᵀ to the matrix `A` in place, for each weight w with its vector v.
 
     All terms use one temporary array, because new arrays are slow in workers of Dask. For one
     product of all vectors BLAS would start threads, which wait longer than they compute.
     """
-    term = np.empty_like(A) if is_numpy(A) else None
+    term = np.empty_like(A) if isinstance(A, np.ndarray) else None
     for weight, vector in zip(weights, vectors, strict=True):
         scaled = (weight * vector)[:, None]
         A += scaled * vector if term is None else np.multiply(scaled, vector, out=term)
@@ -583,7 +568,7 @@ def dense_sums(X: Array, weights: Array | None) -> Sums:
     rows = as_double(X[::step, :])
     # Differences to the first row make the mean of a constant column exact.
     center = rows[0, :] + xp.mean(rows - rows[0, :], axis=0)
-    if is_numpy(X) and X.dtype == np.float32:
+    if isinstance(X, np.ndarray) and X.dtype == np.float32:
         # Rounding errors of products in single precision grow with the offset of the mean.
         center = center.astype(np.float32).astype(np.float64)
     else:
@@ -606,14 +591,14 @@ def sums_about(center: Array, X: Array, weights: Array | None) -> Sums:
     should take at most as much memory as twice its rows.
     """
     n, m = X.shape
-    large = is_numpy(X) and n * m * m >= SHARED_PRODUCTS and m <= SHARED_FEATURES
+    large = isinstance(X, np.ndarray) and n * m * m >= SHARED_PRODUCTS and m <= SHARED_FEATURES
     threads = blas_threads() if large else 1
     threads = threads if n >= max(SHARED_ROWS, m // 2) * threads else 1
-    single = is_numpy(X) and X.dtype == np.float32 and n * m > SINGLE_ENTRIES
+    single = isinstance(X, np.ndarray) and X.dtype == np.float32 and n * m > SINGLE_ENTRIES
     sums = _single_sums(center, X, threads) if single and weights is None else None
     if sums is not None:
         return sums
-    total = float(n) if weights is None else scalar(namespace(weights).sum(weights))
+    total = float(n) if weights is None else float(namespace(weights).sum(weights))
 
     def part(first: int, last: int) -> tuple[Array, Array]:
         own = None if weights is None else weights[first:last]

@@ -36,7 +36,6 @@ from lucidae.arrays import (
     eigh_descending,
     eye_like,
     fields_beside,
-    is_numpy,
     machine_epsilon,
     namespace,
     normal,
@@ -398,7 +397,7 @@ def _iterated(rows: RowOperator, k: int, most: float) -> Spectrum | None:
     count, widest, fast = min(k + 1, rows.n_features), WIDEST, False
     if isinstance(rows, DenseRows | CsrRows):
         sparse, widest = isinstance(rows, CsrRows), costs_of(rows, count).width
-        small = is_numpy(rows.products[0]) and rows.entries <= SMALL_ROWS
+        small = isinstance(rows.products[0], np.ndarray) and rows.entries <= SMALL_ROWS
         products = min(MOST_PRODUCTS, NARROW * most) if sparse else MOST_PRODUCTS
         found = _by_vectors(rows, count, int(products)) if sparse or small else None
         if found is not None or (sparse and most < math.inf):

@@ -7,9 +7,9 @@ import mmap
 import os
 import sys
 import warnings
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from collections.abc import Set as AbstractSet
-from contextlib import contextmanager
+from contextlib import suppress
 from enum import Enum
 from functools import partial
 from inspect import isroutine
@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 import scipy.sparse
 import sklearn
-from sklearn.utils.validation import check_array
+from sklearn.utils.validation import check_array, validate_data
 
 from lucidae.arrays import (
     Array,
@@ -29,10 +29,8 @@ from lucidae.arrays import (
     device,
     is_array,
     is_complex,
-    is_numpy,
     like,
     namespace,
-    scalar,
     to_numpy,
 )
 from lucidae.columns import Frame, column_numbers, frame_names, numeric_frame, some
@@ -59,45 +57,60 @@ ACCEPTED = (
 )
 
 
-def check_rows(X: Any, *, name: str = "X", every_column: bool = False, **settings: Any) -> Array:
+def check_rows(
+    X: Any,
+    *,
+    name: str = "X",
+    estimator: Any = None,
+    reset: bool = True,
+    every_column: bool = False,
+    flat: bool = False,
+    accept_sparse: bool = True,
+    accept_complex: bool = False,
+    finite: bool | str = True,
+    least: int = 1,
+) -> Array:
     """Return `X` as a finite, non-empty, two-dimensional floating array; otherwise raise an error.
 
     Columns of a data frame that are not numbers are left out with a warning, or refused if
-    `every_column` is needed. For the other settings see `floating_array`.
+    `every_column` is needed. If `flat`, a vector or a series becomes one column. NumPy arrays,
+    lists, data frames and sparse matrices are validated by scikit-learn's `check_array`; arrays of
+    other libraries stay in their library and on their device. If `finite` is false, NaN and
+    infinity are not searched for, and with ``"allow-nan"`` infinity alone is refused. At least
+    `least` rows are needed.
+
+    Names and number of the columns are stored in an `estimator` if `reset`, else compared with
+    those of its fit.
     """
-    needed = list(map(str, frame_names(X))) if every_column else None
-    X = check_kind(numeric_columns(X, name, needed), name)
-    return floating_array(X, name=name, **settings)
-
-
-def floating_array(
-    X: Any,
-    *,
-    accept_sparse: bool = True,
-    accept_complex: bool = False,
-    name: str = "X",
-    finite: bool | str = True,
-    estimator: Any = None,
-    least: int = 1,
-) -> Array:
-    """Return data that are numbers as a non-empty, two-dimensional floating array, checked.
-
-    NumPy arrays, lists, data frames and sparse matrices are validated by scikit-learn's
-    `check_array`. Arrays of other libraries stay in their library and on their device and are
-    detached from automatic differentiation. If `finite` is false, NaN and infinity are not searched
-    for, and with ``"allow-nan"`` infinity alone is refused. As scikit-learn never accepts complex
-    numbers, lucidae makes these checks itself if `accept_complex`. At least `least` rows are
-    needed; errors name the `estimator`.
-    """
-    if isinstance(X, list | tuple):
-        X = np.asarray(X)  # scikit-learn refuses complex numbers by their dtype
-    accepted = accept_complex and has_complex(X)
-    X = np.asarray(X) if accepted and not is_array(X) else X  # a data frame
+    # 1) A data frame with its columns of numbers; what NumPy would misread is refused.
+    if flat and hasattr(X, "to_frame"):
+        X = X.to_frame(name=X.name or name)
+    if not isinstance(X, np.ndarray):
+        needed = None if reset else getattr(estimator, "feature_names_in_", None)
+        X = numeric_columns(X, name, list(map(str, frame_names(X))) if every_column else needed)
+    table = X = check_kind(X, name)
+    if isinstance(X, list | tuple):  # scikit-learn refuses complex numbers by their dtype
+        try:
+            X = np.asarray(X)
+        except ValueError as error:
+            raise ValueError(_refusal(X, name, "rows of numbers of equal length")) from error
+    if flat:
+        if scipy.sparse.issparse(X):
+            raise ValueError(
+                f"{name} is a sparse matrix, expected a dense array: give {name}.toarray()."
+            )
+        X = X if hasattr(X, "shape") else np.asarray(X)
+        X = X[:, None] if len(X.shape) == 1 else X
+    # 2) Floating numbers. scikit-learn knows neither other libraries nor complex numbers.
+    complex_numbers = accept_complex and has_complex(X)
+    X = np.asarray(X) if complex_numbers and not is_array(X) else X  # a data frame
     plain = not finite and type(X) is np.ndarray and X.dtype in _FLOATS and X.ndim == 2
     if plain and X.size and len(X) >= least:
-        return X  # what scikit-learn's check would return, at a cost above that of a small fit
-    if not accepted and (not is_array(X) or is_numpy(X)):
-        with explained_refusals(**{name: X}):
+        rows = X  # what scikit-learn's check would return, at a cost above that of a small fit
+    elif complex_numbers or (is_array(X) and not isinstance(X, np.ndarray)):
+        rows = _checked_array(X, name, complex_numbers, finite, estimator, least)
+    else:
+        try:
             rows = check_array(
                 X,
                 accept_sparse=("csr",) if accept_sparse else False,
@@ -107,9 +120,36 @@ def floating_array(
                 estimator=estimator,
                 input_name=name,
             )
-        return in_given_precision(rows, X)
+        except (OverflowError, TypeError, ValueError) as error:
+            _explain(error, name, table)
+            raise
+        # It reads the dtypes of pandas only, and returns other data frames as float64.
+        kinds = getattr(getattr(X, "schema", None), "types", None)  # of Arrow
+        kinds = getattr(X, "dtypes", None) if kinds is None else kinds  # a list for polars
+        if isinstance(kinds, list) and {str(kind) for kind in kinds} <= {"Float32", "float"}:
+            rows = rows.astype(np.float32, copy=False)
+    # 3) Columns. scikit-learn knows no names of sparse matrices, and reads them from a data frame.
+    seen = type(X) is np.ndarray and getattr(estimator, "n_features_in_", None) == X.shape[1]
+    if seen and not reset and not hasattr(estimator, "feature_names_in_"):
+        return rows  # for small batches of a stream, scikit-learn would take longer than their sums
+    if estimator is not None:
+        if (names := getattr(table, "feature_names", None)) is not None:
+            import pandas as pd
+
+            table = pd.DataFrame(columns=names, dtype=float)
+        validate_data(estimator, table, reset=reset, skip_check_array=True)
+    return rows
+
+
+def _checked_array(
+    X: Any, name: str, accept_complex: bool, finite: bool | str, estimator: Any, least: int
+) -> Array:
+    """Return an array of any library with the checks of scikit-learn's `check_array`.
+
+    It is detached from automatic differentiation.
+    """
     X, xp = as_plain(X), namespace(X)
-    if not accepted and is_complex(X):
+    if not accept_complex and is_complex(X):
         raise ValueError(
             f"{name} is complex ({X.dtype}), expected real numbers: give the real and the "
             "imaginary parts as separate columns."
@@ -143,26 +183,12 @@ def numeric_columns(X: Any, name: str, fitted: Any = None) -> Any:
     `fitted` are the names of columns that must be numbers. What is not a data frame is returned as
     it is.
     """
-    if isinstance(X, np.ndarray):
-        return X
     if X is None or isinstance(X, Number | np.generic):
         raise ValueError(f"{name} is of type {type(X).__name__}, expected {ACCEPTED}.")
     X, messages = numeric_frame(X, name, fitted)
     for message in messages:
         warn_user(message)
     return X
-
-
-def in_given_precision(rows: Any, X: Any) -> Any:
-    """Return `rows`, which scikit-learn validated, as float32 if all columns of X are float32.
-
-    scikit-learn reads the dtypes of pandas only, and returns frames of polars and tables of Arrow
-    as float64.
-    """
-    kinds = getattr(X, "dtypes", None)  # a list for polars
-    kinds = getattr(getattr(X, "schema", None), "types", None) if kinds is None else kinds  # Arrow
-    single = isinstance(kinds, list) and {str(kind) for kind in kinds} <= {"Float32", "float"}
-    return rows.astype(np.float32, copy=False) if single else rows
 
 
 def install_command(extras: str) -> str:
@@ -173,51 +199,43 @@ def install_command(extras: str) -> str:
     return f'pip install "lucidae[{extras}]", or in a clone of lucidae pip install ".[{extras}]"'
 
 
-@contextmanager
-def explained_refusals(**tables: Any) -> Iterator[None]:
-    """Add column names and a remedy to errors about text or NaN that scikit-learn raises."""
-    try:
-        yield
-    except OverflowError as error:
+def _explain(error: Exception, name: str, table: Any) -> None:
+    """Raise an error of scikit-learn about text or NaN with column names and a remedy."""
+    if isinstance(error, OverflowError):
         raise ValueError(
-            f"{' or '.join(tables)} contains integers that are too large for float64. Divide them "
-            "by a constant first."
+            f"{name} contains integers that are too large for float64. Divide them by a constant "
+            "first."
         ) from error
-    except (TypeError, ValueError) as error:
-        first = str(error).partition("\n")[0].rstrip(".")
-        given = {name: table for name, table in tables.items() if f"Input {name} " in first}
-        if first.startswith("Complex data not supported") or first.endswith("'complex'"):
-            raise ValueError(
-                "Complex data not supported: give the real and the imaginary parts as separate "
-                "columns."
-            ) from error
-        if "could not convert string to float" in first:
-            what = _TEXT
-        elif given and "NaN" in first:
-            what = (
-                "Remove or impute the missing entries first: drop these rows, or put scikit-learn's"
-                " SimpleImputer before the estimator."
-            )
-        elif given and "infinity" in first:
-            what = "Remove or replace these entries first."
-        else:
-            raise
-        raise ValueError(f"{first}{columns_with_gaps(**given)}.\n{what}") from error
+    first = str(error).partition("\n")[0].rstrip(".")
+    if first.startswith("Complex data not supported") or first.endswith("'complex'"):
+        raise ValueError(
+            "Complex data not supported: give the real and the imaginary parts as separate columns."
+        ) from error
+    gaps = columns_with_gaps(table, name) if f"Input {name} " in first else ""
+    if "could not convert string to float" in first:
+        what = _TEXT
+    elif f"Input {name} contains NaN" in first:
+        what = (
+            "Remove or impute the missing entries first: drop these rows, or put scikit-learn's "
+            "SimpleImputer before the estimator."
+        )
+    elif f"Input {name} contains infinity" in first:
+        what = "Remove or replace these entries first."
+    else:
+        return
+    raise ValueError(f"{first}{gaps}.\n{what}") from error
 
 
-def columns_with_gaps(**tables: Any) -> str:
+def columns_with_gaps(table: Any, name: str) -> str:
     """Return the names of columns with NaN or infinity, such as " (column 'age' of X)", or ""."""
-    for name, table in tables.items():
-        if not (hasattr(table, "columns") and hasattr(table, "dtypes")):
-            continue
-        faults = [
-            repr(heading)
-            for at, heading in enumerate(table.columns)
-            if _has_gaps(table.iloc[:, at] if hasattr(table, "iloc") else table[heading])
-        ]
-        if faults:
-            return f" (column{'s' * (len(faults) > 1)} {some(faults, 5)} of {name})"
-    return ""
+    if not (hasattr(table, "columns") and hasattr(table, "dtypes")):
+        return ""
+    faults = [
+        repr(heading)
+        for at, heading in enumerate(table.columns)
+        if _has_gaps(table.iloc[:, at] if hasattr(table, "iloc") else table[heading])
+    ]
+    return f" (column{'s' * (len(faults) > 1)} {some(faults, 5)} of {name})" if faults else ""
 
 
 def refuse_text(values: Any, name: str) -> None:
@@ -228,7 +246,9 @@ def refuse_text(values: Any, name: str) -> None:
             if kind == "categories" or (kind == "cells" and _has_strings(frame.cells(at))):
                 what = "text" if kind == "cells" else kind
                 found.append(f"{what} in column {heading!r}")
-    elif is_numpy(values) and values.dtype.kind in "OSTU" and _has_strings(values.flat):
+    elif (
+        isinstance(values, np.ndarray) and values.dtype.kind in "OSTU" and _has_strings(values.flat)
+    ):
         found.append("text")
     if found:
         raise ValueError(
@@ -273,7 +293,13 @@ def check_kind(values: Any, name: str) -> Any:
             return values  # without the cost of the tests below, which counts in small fits
     kind = kind_of(values, name)
     if isinstance(values, np.ndarray):
-        values = _unmapped(values, name)
+        if missing := missing_bytes(values):
+            raise ValueError(
+                f"{name} is a memory map of a file that has become shorter by {missing} bytes: map "
+                "the file again when nobody writes to it."
+            )
+        if kind is DataKind.MAP and values.nbytes <= COPIED_BYTES:
+            values = np.array(values, subok=False)
         if type(values) is np.ndarray and values.dtype in _FLOATS:
             return values
     elif kind in (DataKind.FILE, DataKind.FUNCTION, DataKind.BLOCKS) or isinstance(
@@ -313,18 +339,6 @@ def check_kind(values: Any, name: str) -> Any:
             f"{name} contains values of dtype {dtype}, expected real numbers. {advice}"
         )
     return values.data if isinstance(values, np.ma.MaskedArray) else values
-
-
-def _unmapped(values: np.ndarray[Any, Any], name: str) -> np.ndarray[Any, Any]:
-    """Return an array, or a copy of a small memory map; a map of a shortened file is refused."""
-    missing = missing_bytes(values)
-    if missing:
-        raise ValueError(
-            f"{name} is a memory map of a file that has become shorter by {missing} bytes: map the "
-            "file again when nobody writes to it."
-        )
-    copied = isinstance(values, np.memmap) and values.nbytes <= COPIED_BYTES
-    return np.array(values, subok=False) if copied else values
 
 
 def missing_bytes(array: Any) -> int:
@@ -383,24 +397,18 @@ def _dtypes(values: Any) -> list[Any]:
     return [getattr(values, "dtype", None)] if columns is None else list(np.ravel(columns))
 
 
-def unframed(values: Any, name: str, *, accept_complex: bool = False) -> Any:
-    """Return a series or a data frame, all columns of which must be numbers, as an array.
-
-    Everything else is returned as it is.
-    """
-    if hasattr(values, "to_frame"):
-        named = values.to_frame(name=values.name or name)
-        return unframed(named, name, accept_complex=accept_complex)[:, 0]
-    if not hasattr(values, "columns"):
-        return values
-    return check_rows(
-        values, name=name, accept_complex=accept_complex, finite=False, every_column=True
-    )
-
-
 def real_array(values: Any, name: str, *, accept_complex: bool = False) -> Array:
     """Return `values` as an array of real (or complex) numbers of any shape, in their library."""
-    values = unframed(values, name, accept_complex=accept_complex)
+    if hasattr(values, "to_frame") or hasattr(values, "columns"):
+        table = check_rows(
+            values,
+            name=name,
+            every_column=True,
+            flat=True,
+            accept_complex=accept_complex,
+            finite=False,
+        )
+        return table[:, 0] if hasattr(values, "to_frame") else table
     if scipy.sparse.issparse(values):
         raise ValueError(
             f"{name} is a sparse matrix, expected a dense array: give {name}.toarray()."
@@ -410,8 +418,9 @@ def real_array(values: Any, name: str, *, accept_complex: bool = False) -> Array
         array = as_plain(values) if is_array(values) else np.asarray(values)
     except ValueError as error:
         raise ValueError(_refusal(values, name, "real numbers")) from error
-    if is_numpy(array) and array.dtype == object and all(_is_real(x) for x in array.flat):
-        array = array.astype(np.float64)
+    if isinstance(array, np.ndarray) and array.dtype == object and all(map(_is_number, array.flat)):
+        with suppress(OverflowError):
+            array = array.astype(np.float64)
     xp = namespace(array)
     kinds = ("bool", "integral", "real floating") + ("complex floating",) * accept_complex
     if array.dtype == object or not xp.isdtype(array.dtype, kinds):
@@ -490,7 +499,7 @@ def check_weights(sample_weight: Any, X: Array, *, allow_zero: bool = False) -> 
             "give finite numbers of at least 0."
         )
     with np.errstate(over="ignore"):
-        total = scalar(xp.sum(weights))
+        total = float(xp.sum(weights))
     if not (0.0 < total < math.inf or (allow_zero and total == 0.0)):
         raise ValueError(
             f"sample_weight sums to {total:g}, expected a positive finite number: not all weights "
@@ -506,8 +515,7 @@ def check_integer(
 
     `others` names in the error what the caller accepts besides integers, such as ``" or None"``.
     """
-    whole = isinstance(value, Integral) and not isinstance(value, _NO_NUMBERS)
-    if not whole or value < low or (high is not None and value > high):
+    if not _is_number(value, Integral) or value < low or (high is not None and value > high):
         expected = (
             f"an integer of at least {low}" if high is None else f"an integer in [{low}, {high}]"
         )
@@ -529,23 +537,15 @@ def check_number(
 
     `low` itself is accepted unless `open_low`, and `high` unless `open_high`.
     """
-    number = float(value) if _is_real(value) else math.nan
+    number = math.nan
+    if _is_number(value):
+        with suppress(OverflowError):
+            number = float(value)
     inside = low <= number <= high and math.isfinite(number)
     if not inside or (open_low and number == low) or (open_high and number == high):
         expected = _interval(low, high, open_low, open_high)
         raise ValueError(_refusal(value, name, expected, others))
     return number
-
-
-def _is_real(value: Any) -> bool:
-    """Tell whether `value` is a real number that fits a float; Booleans and durations are not."""
-    if isinstance(value, _NO_NUMBERS) or not isinstance(value, Real):
-        return False
-    try:
-        float(value)
-    except OverflowError:
-        return False
-    return True
 
 
 def _interval(low: float, high: float, open_low: bool, open_high: bool) -> str:
@@ -575,32 +575,44 @@ def check_flag(value: Any, name: str) -> bool:
     return bool(value)
 
 
-def check_verbose(value: Any) -> bool | str:
-    """Return the argument `verbose`: a bool, an integer as in scikit-learn, or ``"auto"``."""
-    if isinstance(value, str) and value == "auto":
-        return value
-    if isinstance(value, bool | np.bool_):
-        return bool(value)
-    return check_integer(value, "verbose", low=0, others=", True, False or 'auto'") > 0
+def _is_number(value: Any, kind: type = Real) -> bool:
+    return isinstance(value, kind) and not isinstance(value, _NO_NUMBERS)
 
 
-def check_jobs(value: Any) -> int | None:
-    """Return the argument `n_jobs`; raise an error unless it is None or an integer other than 0."""
-    whole = isinstance(value, Integral) and not isinstance(value, _NO_NUMBERS)
-    if value is not None and not (whole and value != 0):
-        raise ValueError(_refusal(value, "n_jobs", "None or an integer other than 0"))
-    return None if value is None else int(value)
+ARGUMENTS: dict[str, tuple[str, Callable[[Any], Any]]] = {
+    "verbose": (
+        "an integer of at least 0, True, False or 'auto'",
+        lambda value: (
+            isinstance(value, bool | np.bool_)
+            or (isinstance(value, str) and value == "auto")
+            or (_is_number(value, Integral) and value >= 0)
+        ),
+    ),
+    "n_jobs": (
+        "None or an integer other than 0",
+        lambda value: value is None or (_is_number(value, Integral) and value != 0),
+    ),
+    "random_state": (
+        f"an integer in [0, {2**32 - 1}], a numpy.random.RandomState or None",
+        lambda value: (
+            value is None
+            or value is np.random
+            or isinstance(value, np.random.RandomState)
+            or (_is_number(value, Integral) and 0 <= value < 2**32)
+        ),
+    ),
+}
+"""Arguments that mean the same everywhere, as in scikit-learn: what is accepted, and its test."""
 
 
-def check_seed(value: Any) -> Any:
-    """Return the argument `random_state`; raise an error unless scikit-learn accepts it.
+def check_argument(value: Any, name: str) -> Any:
+    """Return an argument of `ARGUMENTS` if it is accepted; otherwise raise a ValueError.
 
-    Estimators that draw no random numbers call this too: a wrong value always raises an error.
+    Estimators that draw no random numbers check their `random_state` too.
     """
-    if value is None or value is np.random or isinstance(value, np.random.RandomState):
-        return value
-    others = ", a numpy.random.RandomState or None"
-    check_integer(value, "random_state", low=0, high=2**32 - 1, others=others)
+    expected, is_accepted = ARGUMENTS[name]
+    if not is_accepted(value):
+        raise ValueError(_refusal(value, name, expected))
     return value
 
 

@@ -35,7 +35,7 @@ from lucidae.arrays import to_numpy
 from lucidae.arrays.graphs import own_stream
 from lucidae.io import atomic_path
 from lucidae.iteration.progress import CountedBar, elapsed, is_shown
-from lucidae.validation import check_choice, check_integer, check_number, check_verbose
+from lucidae.validation import check_argument, check_choice, check_integer, check_number
 from lucidae_papers.cells import Cell, canonical
 from lucidae_papers.declaration import SCALES, Experiment, with_settings
 from lucidae_papers.device import cores, is_accelerator, machine, reference, versions
@@ -458,7 +458,7 @@ def reproduce(
         chosen = [with_settings(one, scale, settings) for one in chosen]
     store = Store(folder / "cells")
     cells = [cell for one in chosen for cell in one.at(scale).setting.cells()]
-    with _counted(check_verbose(verbose) if report is None else False) as show:
+    with _counted(check_argument(verbose, "verbose") if report is None else False) as show:
         tally = run(
             cells,
             store,

@@ -62,9 +62,7 @@ READING = {
     "reference_array",
     "rows_of",
     "to_numpy",
-    "check_columns",
     "validated_data",
-    "validated_rows",
     "validated_weights",
 }
 """Functions of other modules, and methods, that return the data as they were given."""

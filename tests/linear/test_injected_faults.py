@@ -52,10 +52,9 @@ FAULTS = {
 def broken(fault, original):
     """Return a method that makes a moment of rows, with other rows than it was given."""
 
-    def made(*given):
-        *first, X, weights = given
+    def made(X, weights, *before):
         X, weights = FAULTS[fault](X, weights)
-        return original(*first, X, None if weights is None else weights[: X.shape[0]])
+        return original(X, None if weights is None else weights[: X.shape[0]], *before)
 
     return made
 
@@ -87,7 +86,6 @@ def judge(monkeypatch, fault, way, shape):
     """Return the verdict after a fault, and that of the same model on the true data."""
     X, weights = table(*shape)
     with monkeypatch.context() as patch, np.errstate(all="ignore"):
-        patch.setattr(SecondMoment, "_add_rows", broken(fault, SecondMoment._add_rows))
         patch.setattr(SecondMoment, "_of_rows", broken(fault, SecondMoment._of_rows))
         # Data in blocks are loaded if they are small.
         patch.setattr("lucidae.linear.estimator.loaded_rows", lambda *_, **__: None)

@@ -8,6 +8,7 @@ array library of its data. A function that takes a matrix also takes an array wi
 from __future__ import annotations
 
 import math
+from contextlib import suppress
 from dataclasses import fields, is_dataclass, replace
 from typing import Any, TypeAlias
 
@@ -30,14 +31,9 @@ _OUTER_PRODUCTS = {
 """BLAS function that adds an outer product to a matrix in place, by the code of the dtype."""
 
 
-def is_array(x: Any) -> bool:
-    """Tell whether `x` is an array of a library that follows the array API standard."""
-    return type(x) is np.ndarray or bool(compat.is_array_api_obj(x))
-
-
-def is_numpy(x: Any) -> bool:
-    """Tell whether `x` is a NumPy array, which SciPy and scikit-learn accept."""
-    return type(x) is np.ndarray or bool(compat.is_numpy_array(x))
+is_array = compat.is_array_api_obj  # whether an object is an array of a library of the standard
+device = compat.device
+scalar = float  # of an array on a GPU, this waits for its computation
 
 
 def namespace(*arrays: Any) -> Namespace:
@@ -49,11 +45,6 @@ def namespace(*arrays: Any) -> Namespace:
         return _NUMPY  # a shortcut for the solvers of small problems, which call this very often
     found = [x for x in arrays if is_array(x) and not isinstance(x, np.generic)]
     return compat.array_namespace(*found) if found else _NUMPY
-
-
-def device(x: Array) -> Any:
-    """Return the device on which the array `x` is stored."""
-    return "cpu" if type(x) is np.ndarray else compat.device(x)
 
 
 def on_host(x: Array) -> bool:
@@ -195,7 +186,7 @@ def arange_like(ref: Array, start: int = 0) -> Array:
 def add_diagonal(A: Array, values: Any) -> Array:
     """Return matrices with `values`, a number or an array (…, size), added to their diagonals."""
     values = _unpromoting(values, A)
-    if is_numpy(A) and np.ndim(values) < A.ndim:
+    if isinstance(A, np.ndarray) and np.ndim(values) < A.ndim:
         # A view of the diagonal: ten times faster than the sum with a diagonal matrix.
         total = A.copy()
         np.einsum("...ii->...i", total)[...] += values
@@ -212,11 +203,6 @@ def add_diagonal(A: Array, values: Any) -> Array:
 def diagonal(A: Array) -> Array:
     """Return the diagonals (…, n) of matrices (…, n, n)."""
     return namespace(A).linalg.diagonal(A)
-
-
-def trace(A: Array) -> Array:
-    """Return the traces (…) of matrices (…, n, n)."""
-    return namespace(A).sum(diagonal(A), axis=-1)
 
 
 def squared_norm(A: Array) -> Array:
@@ -242,7 +228,7 @@ def column_signs(vectors: Array) -> Array:
     """Return, for each column, the sign of its entry of largest magnitude; 1 for a zero column."""
     xp = namespace(vectors)
     rows = xp.argmax(xp.abs(vectors), axis=0)
-    if is_numpy(vectors):
+    if isinstance(vectors, np.ndarray):
         peaks = vectors[rows, np.arange(vectors.shape[1])]
         return np.where(peaks < 0, vectors.dtype.type(-1), vectors.dtype.type(1))
     at_peak = xp.arange(vectors.shape[0], device=vectors.device)[:, None] == rows
@@ -258,7 +244,7 @@ def add_gram_(A: Array | None, rows: Array) -> Array:
     BLAS is column-major: it reads `rows` as its transpose without a copy, and the upper triangle
     that it writes is the lower one of the returned matrix.
     """
-    if is_numpy(rows) and rows.dtype == np.float64 and rows.shape[1] > _LARGE_GRAM:
+    if isinstance(rows, np.ndarray) and rows.dtype == np.float64 and rows.shape[1] > _LARGE_GRAM:
         into = {} if A is None else {"c": A.T, "overwrite_c": 1, "beta": 1.0}
         return blas.dsyrk(1.0, rows.T, **into).T
     product = rows.mT @ rows
@@ -273,19 +259,12 @@ _LARGE_GRAM = 2048
 would take much memory. Below it NumPy does, whose threads compute the rest of a fit as well."""
 
 
-_TILE = 64
-"""Number of rows and columns of a tile that `mirrored` copies."""
-
-
 def mirrored(A: Array) -> Array:
     """Return the symmetric matrix that has the lower triangle of `A`."""
-    if is_numpy(A):
+    if isinstance(A, np.ndarray):
         found = A.copy()
-        for start in range(0, len(A), _TILE):  # tiles, so that rows and columns stay in the cache
-            stop = start + _TILE
-            lower = np.tril(A[start:stop, start:stop], k=-1)
-            found[start:stop, start:stop] = lower + lower.T + np.diag(np.diagonal(A)[start:stop])
-            found[start:stop, stop:] = A[stop:, start:stop].T
+        for row in range(len(A)):
+            found[row, row:] = A[row:, row]
         return found
     xp = namespace(A)
     return xp.tril(A) + xp.tril(A, k=-1).mT
@@ -293,7 +272,7 @@ def mirrored(A: Array) -> Array:
 
 def rank_one_(A: Array, x: Array, y: Array, scale: float) -> Array:
     """Add scale · x yᵀ to the matrix `A` in place; complex vectors are not conjugated."""
-    if is_numpy(A) and A.flags.forc and A.dtype.char in _OUTER_PRODUCTS:
+    if isinstance(A, np.ndarray) and A.flags.forc and A.dtype.char in _OUTER_PRODUCTS:
         ger = _OUTER_PRODUCTS[A.dtype.char]
         if A.flags.f_contiguous:
             ger(scale, x, y, a=A, overwrite_a=1)
@@ -310,7 +289,7 @@ def clamped(x: Array, low: float, high: float) -> Array:
     """Return `x` with all entries limited to the interval from `low` to `high`."""
     if compat.is_torch_array(x):
         return x.clamp(low, high)
-    if is_numpy(x):
+    if isinstance(x, np.ndarray):
         return namespace(x).clip(x, low, high)
     # The clip of array_api_compat selects entries by a mask, for which a GPU is waited for.
     return where_set(where_set(x, x < low, low), x > high, high)
@@ -318,7 +297,7 @@ def clamped(x: Array, low: float, high: float) -> Array:
 
 def squared_norms(A: Array, axis: int) -> Array:
     """Return the squared norms of the vectors of `A` along axis -1 or -2."""
-    if is_numpy(A) and A.ndim == 2 and not is_complex(A):
+    if isinstance(A, np.ndarray) and A.ndim == 2 and not is_complex(A):
         # vecdot copies A to bring the first axis to the end, and is slower for small matrices.
         return np.einsum("ij,ij->j" if axis == -2 else "ij,ij->i", A, A)
     return real_part(namespace(A).vecdot(A, A, axis=axis))
@@ -352,11 +331,6 @@ def _unpromoting(value: Any, ref: Array) -> Any:
 def normal(rng: np.random.RandomState | np.random.Generator, shape: Any, ref: Array) -> Array:
     """Return standard normal numbers like `ref`, drawn by NumPy: the same for all libraries."""
     return like(rng.standard_normal(shape), ref)
-
-
-def scalar(x: Any) -> float:
-    """Return `x` as a Python float; if `x` is on a GPU, this waits for its computation."""
-    return float(x)
 
 
 def number(x: Array) -> float | complex:
@@ -394,7 +368,7 @@ def apparent_epsilon(values: Any) -> float:
 
 def largest(x: Array) -> float:
     """Return the largest absolute value of the entries of `x`; 0 if `x` is empty."""
-    return scalar(namespace(x).max(abs(x))) if math.prod(x.shape) else 0.0
+    return float(namespace(x).max(abs(x))) if math.prod(x.shape) else 0.0
 
 
 _SOLVE = {"f": lapack.strtrs, "F": lapack.ctrtrs, "D": lapack.ztrtrs}
@@ -409,25 +383,25 @@ def cholesky(A: Array) -> tuple[Array, Array]:
 
     The factor of another matrix is NaN. (NumPy and torch would raise different errors.)
     """
-    xp = namespace(A)
-    factor, valid = _cholesky_factor(A)
-    # L[i, i]² = A[i, i] − Σⱼ L[i, j]²: an entry that is not finite shows on the diagonal.
-    ok = valid & xp.all(xp.isfinite(diagonal(factor)), axis=-1)
-    if is_numpy(A) and ok.all():
-        return factor, ok
-    return where_set(factor, ~ok[..., None, None], xp.nan), ok
-
-
-def _cholesky_factor(A: Array) -> tuple[Array, Any]:
-    """Return lower Cholesky factors, and a mask of those that are valid, or True."""
-    xp = namespace(A)
+    xp, valid = namespace(A), True
     if compat.is_torch_array(A):
         factor, failed = xp.linalg.cholesky_ex(A)
-        return factor, failed == 0
-    try:
-        return xp.linalg.cholesky(A), True
-    except np.linalg.LinAlgError:
-        return like(_cholesky_one_by_one(to_numpy(A)), A), True
+        valid = failed == 0
+    else:
+        try:
+            factor = xp.linalg.cholesky(A)
+        except np.linalg.LinAlgError:
+            given = to_numpy(A)
+            factors = np.full_like(given, np.nan)
+            for index in np.ndindex(given.shape[:-2]):
+                with suppress(np.linalg.LinAlgError):
+                    factors[index] = np.linalg.cholesky(given[index])
+            factor = like(factors, A)
+    # L[i, i]² = A[i, i] − Σⱼ L[i, j]²: an entry that is not finite shows on the diagonal.
+    ok = valid & xp.all(xp.isfinite(diagonal(factor)), axis=-1)
+    if isinstance(A, np.ndarray) and ok.all():
+        return factor, ok
+    return where_set(factor, ~ok[..., None, None], xp.nan), ok
 
 
 def solve_positive(A: Array, B: Array) -> Array:
@@ -441,16 +415,6 @@ def solve_positive(A: Array, B: Array) -> Array:
     return solve_lower(factor, solve_lower(factor, B), transpose=True)
 
 
-def _cholesky_one_by_one(A: Array) -> Array:
-    factors = np.full_like(A, np.nan)
-    for index in np.ndindex(A.shape[:-2]):
-        try:
-            factors[index] = np.linalg.cholesky(A[index])
-        except np.linalg.LinAlgError:
-            continue
-    return factors
-
-
 def solve_lower(L: Array, B: Array, transpose: bool = False) -> Array:
     """Return the solution X of L X = B, or of Lᴴ X = B with `transpose`; `B` may be a vector."""
     xp = namespace(L, B)
@@ -458,7 +422,7 @@ def solve_lower(L: Array, B: Array, transpose: bool = False) -> Array:
         return solve_lower(L, B[:, None], transpose)[..., 0]
     if compat.is_torch_array(L):
         return xp.linalg.solve_triangular(adjoint(L) if transpose else L, B, upper=transpose)
-    if is_numpy(L):
+    if isinstance(L, np.ndarray):
         return _solve_lower_numpy(L, B, transpose)
     if compat.is_cupy_array(L) and L.ndim == B.ndim == 2:  # pragma: no cover (needs a GPU)
         from cupyx.scipy.linalg import solve_triangular
@@ -468,70 +432,54 @@ def solve_lower(L: Array, B: Array, transpose: bool = False) -> Array:
 
 
 def _solve_lower_numpy(L: Array, B: Array, transpose: bool) -> Array:
-    if L.ndim == B.ndim == 2:
-        return _solve_lower_once(L, B, transpose)
-    stack = np.broadcast_shapes(L.shape[:-2], B.shape[:-2])
-    L, B = (np.broadcast_to(A, stack + A.shape[-2:]) for A in (L, B))
-    solved = np.empty(B.shape, np.result_type(L, B))
-    for index in np.ndindex(stack):
-        solved[index] = _solve_lower_once(L[index], B[index], transpose)
-    return solved
-
-
-def _solve_lower_once(L: Array, B: Array, transpose: bool) -> Array:
-    """Return the solution of one triangular system.
+    """Return the solutions of triangular systems.
 
     LAPACK's trtrs is called directly, because SciPy's wrapper takes longer than a small system.
     LAPACK is column-major and reads the memory of a row-major L as the upper triangular Lᵀ. So Lᵀ
     is passed without a copy, and L X = B is solved as (Lᵀ)ᵀ X = B, that is with trans=1. For
     complex numbers, Lᴴ X = B is solved as Lᵀ X̄ = B̄.
     """
-    dtype = np.result_type(L, B)
+    stack, dtype = np.broadcast_shapes(L.shape[:-2], B.shape[:-2]), np.result_type(L, B)
+    L, B = (np.broadcast_to(A, stack + A.shape[-2:]) for A in (L, B))
+    solved = np.zeros(B.shape, dtype)
     if not B.size:  # LAPACK would write a complaint to stderr
-        return np.zeros(B.shape, dtype)
+        return solved
     conjugated = transpose and L.dtype.kind == "c"
-    solve = _SOLVE.get(dtype.char, lapack.dtrtrs)
-    solved, info = solve(L.T, B.conj() if conjugated else B, lower=0, trans=0 if transpose else 1)
-    _check_pivots(info)
+    solve, B = _SOLVE.get(dtype.char, lapack.dtrtrs), B.conj() if conjugated else B
+    for index in np.ndindex(stack):
+        solved[index], info = solve(L[index].T, B[index], lower=0, trans=0 if transpose else 1)
+        if info > 0:
+            raise _singular(info)
     return solved.conj() if conjugated else solved
 
 
-def _check_pivots(info: int) -> None:
-    """Raise an error if LAPACK has found a zero on the diagonal of a triangular matrix."""
-    if info > 0:
-        raise np.linalg.LinAlgError(
-            f"the triangular matrix has a zero on its diagonal, in row {info - 1}, so that it is "
-            "singular and the linear system has no unique solution."
-        )
+def _singular(info: int) -> np.linalg.LinAlgError:
+    """Return the error for a triangular matrix in which LAPACK has found a zero on the diagonal."""
+    return np.linalg.LinAlgError(
+        f"the triangular matrix has a zero on its diagonal, in row {info - 1}, so that it is "
+        "singular and the linear system has no unique solution."
+    )
 
 
 def inverse_lower(L: Array) -> Array:
-    """Return the inverses of lower triangular matrices."""
-    if not is_numpy(L):
+    """Return the inverses of lower triangular matrices, by LAPACK's trtri, which skips zeros."""
+    if not isinstance(L, np.ndarray):
         identity = eye_like(L.shape[-1], L)
         return solve_lower(L, namespace(L).broadcast_to(identity, L.shape))
-    if L.ndim == 2:
-        return _inverse_lower_once(L)
     inverses = np.empty_like(L)
-    for index in np.ndindex(L.shape[:-2]):
-        inverses[index] = _inverse_lower_once(L[index])
+    invert = _INVERT.get(L.dtype.char, lapack.dtrtri)
+    for index in np.ndindex(L.shape[:-2] if L.size else (0,)):
+        inverse, info = invert(L[index].T, lower=0)
+        if info > 0:
+            raise _singular(info)
+        inverses[index] = inverse.T
     return inverses
 
 
 def multiply_lower(L: Array, A: Array) -> Array:
     """Return LA for a lower triangular matrix L; BLAS's trmm skips its zeros."""
-    plain = is_numpy(A) and A.ndim == 2 and A.size and L.dtype == A.dtype
+    plain = isinstance(A, np.ndarray) and A.ndim == 2 and A.size and L.dtype == A.dtype
     if not plain or A.dtype.char not in _MULTIPLY:
         return L @ A
-    # As in `_solve_lower_once`, row-major matrices are passed as their transposes: (LA)ᵀ = AᵀLᵀ.
+    # As in `_solve_lower_numpy`, row-major matrices are passed as their transposes: (LA)ᵀ = AᵀLᵀ.
     return _MULTIPLY[A.dtype.char](1.0, L.T, A.T, side=1, lower=0).T
-
-
-def _inverse_lower_once(L: Array) -> Array:
-    """Return the inverse of one lower triangular matrix by LAPACK's trtri, which skips zeros."""
-    if not L.size:  # LAPACK would write a complaint to stderr
-        return L
-    invert = _INVERT.get(L.dtype.char, lapack.dtrtri)
-    inverse, info = invert(L.T, lower=0)
-    _check_pivots(info)
-    return inverse.T

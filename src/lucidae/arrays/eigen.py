@@ -31,7 +31,6 @@ from lucidae.arrays import (
     diagonal,
     eigh_descending,
     eye_like,
-    is_numpy,
     largest,
     like,
     machine_epsilon,
@@ -152,7 +151,7 @@ def leading_eigenpairs(matrix: Array, k: int) -> tuple[Array, Array]:
     smallest = ITERATIVE_FEATURES if on_host(matrix) else ITERATIVE_ON_DEVICE
     few = k <= size // ITERATIVE_SHARE
     vectors = ARPACK_FEATURES <= size <= ARPACK_LARGEST and k <= ARPACK_PAIRS
-    if is_numpy(matrix) and few and vectors:
+    if isinstance(matrix, np.ndarray) and few and vectors:
         found = _dense_arpack(matrix, k)
     if found is None and size >= smallest and few:
         # A dense solver takes about 6 size³ operations at the speed of products with vectors, which
@@ -163,12 +162,14 @@ def leading_eigenpairs(matrix: Array, k: int) -> tuple[Array, Array]:
         )
     # NumPy computes all eigenpairs by another algorithm, which uses several threads better.
     whole = size <= SMALL or (size <= LARGEST_WHOLE and k > size // WHOLE_SHARE)
-    if found is None and is_numpy(matrix) and k < size and not whole:
+    if found is None and isinstance(matrix, np.ndarray) and k < size and not whole:
         found = subset_eigenpairs(matrix, k)
     if found is None:
         values, columns = eigh_descending(matrix)
         found = values[:k], columns[:, :k]
-        if is_numpy(matrix):  # LAPACK's syevd, whose eigenvectors are always orthonormal
+        if isinstance(
+            matrix, np.ndarray
+        ):  # LAPACK's syevd, whose eigenvectors are always orthonormal
             return found
     return found if are_orthonormal(found[1]) else all_eigenpairs(matrix, k)
 
@@ -379,16 +380,9 @@ def krylov_eigenpairs(
         if search.begins or not block.shape[0]:
             # The space is invariant, or converged: new random vectors find what it may have missed.
             # They join the next block; without that block, the residuals would be underestimated.
-            block = _with_random_rows(block, space.basis, rng, search.rows)
+            xp, random = namespace(block), normal(rng, (search.rows, m), block)
+            block = xp.concat([block, _orthonormal(random, xp.concat([space.basis, block]))[0]])
         space = _grown(space, values, turn, block, k)
-
-
-def _with_random_rows(block: Array, basis: Array, rng: np.random.Generator, count: int) -> Array:
-    """Return `block` and `count` random rows, orthonormal to each other and to the rows `basis`."""
-    xp = namespace(basis)
-    rows = normal(rng, (count, int(basis.shape[1])), basis)
-    fresh, _ = _orthonormal(rows, xp.concat([basis, block]))
-    return xp.concat([block, fresh])
 
 
 def _extend(space: _Space, apply: Callable[[Array], Array]) -> Array:

@@ -59,7 +59,7 @@ import numpy as np
 import scipy.sparse
 import scipy.special
 
-from lucidae.arrays import as_double, is_numpy, like, namespace, on_host, to_numpy
+from lucidae.arrays import as_double, like, namespace, on_host, to_numpy
 from lucidae.arrays.threads import blas_threads, in_threads, one_thread
 from lucidae.certificates.bounds import TINY, Ball, gamma
 from lucidae.iteration.loop import limited_blas
@@ -361,7 +361,7 @@ class Sketch:
             return to_numpy(images), np.concatenate(squares)
 
         # Threads of BLAS would only wait for each other in products that are so small.
-        large = n * m > 8 * BLOCK_ENTRIES and (sparse or is_numpy(X))
+        large = n * m > 8 * BLOCK_ENTRIES and (sparse or isinstance(X, np.ndarray))
         with one_thread() if large else nullcontext():
             found = in_threads(part_of, n, blas_threads() if large else 1)
         images = np.sum([part[0] for part in found], axis=0).T

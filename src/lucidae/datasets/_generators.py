@@ -12,7 +12,7 @@ import numpy as np
 from sklearn.utils import check_random_state
 
 from lucidae.arrays import to_numpy
-from lucidae.validation import check_choice, check_integer, check_number, check_seed, real_array
+from lucidae.validation import check_argument, check_choice, check_integer, check_number, real_array
 
 Floats = np.ndarray[Any, np.dtype[np.float64]]
 
@@ -127,7 +127,7 @@ def make_spectrum(
         raise ValueError(
             f"eigenvalues must be at least 0, but the smallest given one is {variances[-1]}."
         )
-    rng = check_random_state(check_seed(random_state))
+    rng = check_random_state(check_argument(random_state, "random_state"))
     directions = random_orthonormal(n_features, n_features, rng)
     scores = rng.standard_normal((n_samples, n_features)) * np.sqrt(variances)
     return SpectrumData(scores @ directions.T, variances, directions)
@@ -185,7 +185,7 @@ def make_linear_network(
     order = widest if rank is None else check_integer(rank, "rank", low=1, high=widest)
     check_number(decay, "decay", low=0.0)
     check_number(noise, "noise", low=0.0)
-    rng = check_random_state(check_seed(random_state))
+    rng = check_random_state(check_argument(random_state, "random_state"))
     with np.errstate(over="ignore"):  # exp(−∞) = 0 is the right value for a huge rate
         singular_values = np.exp(-np.multiply(decay, np.arange(order)))
     left = random_orthonormal(n_targets, order, rng)
@@ -301,7 +301,7 @@ def make_sparse_regression(
     >>> np.allclose(problem.responses, problem.dictionary @ problem.coef.T)
     True
     """
-    rng = check_random_state(check_seed(random_state))
+    rng = check_random_state(check_argument(random_state, "random_state"))
     if dictionary is None:
         size = check_integer(d, "d", low=1), check_integer(kappa, "kappa", low=1)
         atoms = unit_columns(rng.standard_normal(size))

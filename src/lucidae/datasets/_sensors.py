@@ -12,7 +12,7 @@ import numpy as np
 from sklearn.utils import check_random_state
 
 from lucidae.datasets._generators import LARGEST_DECADE, Floats, check_finite, unit_columns
-from lucidae.validation import check_flag, check_integer, check_number, check_seed, real_array
+from lucidae.validation import check_argument, check_flag, check_integer, check_number, real_array
 
 Complexes = np.ndarray[Any, np.dtype[np.complex128]]
 
@@ -131,7 +131,7 @@ def make_array_snapshots(
     >>> data.angles[model.fit(data.dictionary, data.responses).support_]
     array([-3.,  4.])
     """
-    rng = check_random_state(check_seed(random_state))
+    rng = check_random_state(check_argument(random_state, "random_state"))
     places, directions = _sensor_positions(positions, n_sensors), _grid(angles)
     sources = check_finite(source_angles, "source_angles", (None,))
     if positions is None and (np.abs(sources) > 90.0).any():
@@ -400,7 +400,9 @@ def make_meg_leadfield(
     )
     if sources is None:
         count = check_integer(n_sources, "n_sources", low=1)
-        places = brain_points(count, check_random_state(check_seed(random_state)))
+        places = brain_points(
+            count, check_random_state(check_argument(random_state, "random_state"))
+        )
     else:
         places = check_finite(sources, "sources", (None, 3))
     _check_depths(positions, places)

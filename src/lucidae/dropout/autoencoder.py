@@ -16,9 +16,8 @@ from lucidae.arrays import Array, beside, like, machine_epsilon, namespace, scal
 from lucidae.base import (
     Fitted,
     checked_codes,
+    fitting_method,
     reference_array,
-    restored_on_failure,
-    validated_rows,
 )
 from lucidae.dropout.network import (
     NetworkMixin,
@@ -32,13 +31,12 @@ from lucidae.dropout.network import (
 from lucidae.dropout.problem import RowMean, host
 from lucidae.dropout.solvers import hidden_width
 from lucidae.dropout.theory import strength_of
-from lucidae.iteration.progress import timed_fit
 from lucidae.moments import SecondMoment
 from lucidae.rows.kinds import in_memory
 from lucidae.rows.operator import STORED_FEATURES, MomentRows, RowOperator
 from lucidae.rows.passes import ReadTwiceMixin, by_blocks, check_start, given_moment
 from lucidae.spectrum import scatter_is_cheapest
-from lucidae.validation import check_weights
+from lucidae.validation import check_rows, check_weights
 
 
 class DropoutAutoencoder(
@@ -155,8 +153,7 @@ class DropoutAutoencoder(
         self.warm_start = warm_start
         self.verbose = verbose
 
-    @restored_on_failure
-    @timed_fit
+    @fitting_method
     def fit(self, X: Any, y: Any = None, sample_weight: Any = None) -> Self:  # noqa: ARG002
         """Fit the autoencoder to all rows at once.
 
@@ -178,7 +175,7 @@ class DropoutAutoencoder(
         trains, settings = self._trains, sgd_settings(self)
         if not (in_memory(X, rows_drawn=trains) and in_memory(sample_weight, "sample_weight")):
             return self.fit_batches(X, sample_weight)
-        X = validated_rows(self, X, reset=True)
+        X = check_rows(X, estimator=self, reset=True)
         weights = check_weights(sample_weight, X)
         width = hidden_width(self.n_components, X.shape[1])
         rows = RowOperator.of(X, weights)
@@ -196,8 +193,7 @@ class DropoutAutoencoder(
         self._state = state
         return self
 
-    @restored_on_failure
-    @timed_fit
+    @fitting_method
     def fit_batches(
         self, batches: Any, sample_weight: Any = None, *, start: SecondMoment | None = None
     ) -> Self:
@@ -235,7 +231,7 @@ class DropoutAutoencoder(
         return self._fit_blocks(batches, None, sample_weight, start)
 
     @available_if(merges_moments)
-    @restored_on_failure
+    @fitting_method
     def partial_fit(self, X: Any, y: Any = None, sample_weight: Any = None) -> Self:  # noqa: ARG002
         """Update the fit with further rows; after the last batch it equals `fit` on all rows.
 
@@ -273,7 +269,7 @@ class DropoutAutoencoder(
             The codes.
         """
         check_is_fitted(self)
-        X = validated_rows(self, X, reset=False)
+        X = check_rows(X, estimator=self, reset=False)
         encoder, mean = beside_rows(self.right_, X), beside_rows(self.mean_, X)
         # What the rounding of the mean to the dtype of the rows left of it. If ``mean_`` is the
         # rounded stored mean, the stored mean is used, which has more digits; if a user has
@@ -327,7 +323,7 @@ class DropoutAutoencoder(
             1 for a perfect reconstruction, 0 if its error is as large as that of the fitted mean.
         """
         check_is_fitted(self)
-        X = validated_rows(self, X, reset=False) if in_memory(X) else X
+        X = check_rows(X, estimator=self, reset=False) if in_memory(X) else X
         # With C = E[(x − mean)(x − mean)ᵀ], which is not formed, the mean squared error of x is
         # tr C − 2 tr UᵀCV + tr(UᵀU VᵀCV), and E‖x − mean‖² is tr C.
         source = RowOperator.of(X) if in_memory(X) else MomentRows(SecondMoment.of(X))

@@ -24,9 +24,8 @@ from lucidae.arrays import (
 from lucidae.base import (
     Fitted,
     checked_codes,
+    fitting_method,
     reference_array,
-    restored_on_failure,
-    validated_rows,
 )
 from lucidae.certificates.claims import Certificate
 from lucidae.dropout.claims import (
@@ -65,7 +64,6 @@ from lucidae.dropout.solvers import (
 from lucidae.dropout.theory import checked_dropout, code_map, is_auto, strength_of
 from lucidae.dropout.verify import FittedArrays, Judged
 from lucidae.dropout.verify_completion import ZERO, measure_completion
-from lucidae.iteration.progress import timed_fit
 from lucidae.rows.operator import TrainingRows
 from lucidae.validation import (
     check_choice,
@@ -252,8 +250,7 @@ class DropoutFactorization(
         self.batch_size = batch_size
         self.random_state = random_state
 
-    @restored_on_failure
-    @timed_fit
+    @fitting_method
     def fit(self, X: Any, y: Any = None, sample_weight: Any = None) -> Self:  # noqa: ARG002
         """Factorise a matrix M as U Vᵀ.
 
@@ -427,7 +424,7 @@ class DropoutFactorization(
                 "handle_missing='complete' and missing_values='absent'; if they are zeros, "
                 "give X.toarray()."
             )
-        X = validated_rows(self, X, reset=reset, finite=self._completes and "allow-nan")
+        X = check_rows(X, estimator=self, reset=reset, finite=self._completes and "allow-nan")
         if not self._completes and not bool(namespace(X).all(namespace(X).isfinite(X))):
             raise ValueError(
                 "X contains NaN or infinity. If entries are missing, use handle_missing='complete'."

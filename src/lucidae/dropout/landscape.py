@@ -24,7 +24,6 @@ from lucidae.arrays import (
     scalar,
     squared_norm,
     to_numpy,
-    trace,
     zeros_like_shape,
 )
 from lucidae.dropout.problem import DropoutObjective, LinearProblem, Weights
@@ -126,7 +125,7 @@ def classify(
         slope = objective.tied_gradient(factor)
         downhill = -slope / scalar(squared_norm(slope)) ** 0.5
         curved = objective.tied_hessian_product(factor, downhill)
-        curvature = scalar(trace(downhill.mT @ curved))
+        curvature = scalar(namespace(curved).linalg.trace(downhill.mT @ curved))
         reason = "The gradient is not zero: its negative is a direction of descent."
         return Classification(Kind.NOT_CRITICAL, gap, stationarity, curvature, downhill, reason)
     curvature, weights = smallest_curvature(objective, Weights(factor, factor), tied=True)

@@ -37,7 +37,6 @@ from lucidae.base import (
     FittedState,
     changed_attributes,
     reference_array,
-    validated_rows,
 )
 from lucidae.certificates.claims import Certificate, undecided, with_changes
 from lucidae.certificates.sketch import Sketch, sketch_pairs
@@ -79,13 +78,12 @@ from lucidae.rows.kinds import AlignedBlocks, aligned_blocks, check_batch
 from lucidae.rows.operator import CHANGED_ROWS, BlockRows, MomentRows, TrainingRows, stacked
 from lucidae.rows.passes import Passes, check_start, fold, load_rows, store_features
 from lucidae.validation import (
+    check_argument,
     check_choice,
     check_flag,
     check_integer,
     check_number,
     check_rows,
-    check_seed,
-    check_verbose,
     check_weights,
     warn_user,
 )
@@ -168,14 +166,14 @@ def sgd_settings(estimator: Any, **given: Any) -> dict[str, Any]:
     """
     checked_rate(estimator.learning_rate)
     check_flag(estimator.warm_start, "warm_start")
-    check_verbose(estimator.verbose)
+    check_argument(estimator.verbose, "verbose")
     return {
         "learning_rate": estimator.learning_rate,
         "schedule": check_choice(estimator.schedule, "schedule", SCHEDULES),
         "batch_size": check_integer(estimator.batch_size, "batch_size", low=1),
         "limit": check_integer(given.get("max_iter", estimator.max_iter), "max_iter", low=1),
         "tolerance": check_number(given.get("tol", estimator.tol), "tol", low=0.0),
-        "rng": check_seed(estimator.random_state),
+        "rng": check_argument(estimator.random_state, "random_state"),
     }
 
 
@@ -625,7 +623,7 @@ class NetworkMixin(CertifiedMixin):
         """
         sgd_settings(self)  # refuses wrong settings, which this solver does not use
         check_batch(X)
-        X = validated_rows(self, X, reset=not self.__sklearn_is_fitted__())
+        X = check_rows(X, estimator=self, reset=not self.__sklearn_is_fitted__())
         Y, flat = checked_targets(X, y) if with_targets else (None, False)
         weights = check_weights(sample_weight, X)
         state = self._unsolved(joint_moment(X, Y, weights), reference_array(X))

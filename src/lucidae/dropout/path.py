@@ -43,12 +43,11 @@ from lucidae.iteration import limited_blas, of_each
 from lucidae.iteration.progress import elapsed_on
 from lucidae.moments import SecondMoment
 from lucidae.validation import (
+    check_argument,
     check_flag,
     check_integer,
-    check_jobs,
     check_number,
     check_rows,
-    check_verbose,
     check_weights,
     pair_of_rows,
 )
@@ -355,12 +354,12 @@ def rank_path(
     >>> path.rank, path.error.round(3)
     (array([0, 1, 2, 3]), array([11.706,  0.681,  0.   ,  0.   ]))
     """
-    verbose = check_verbose(verbose)
+    check_argument(verbose, "verbose")
     X = check_rows(X)
     Y, _ = checked_targets(X, y)
     weights = check_weights(sample_weight, X)
     centered = check_flag(fit_intercept, "fit_intercept")
-    alpha, jobs = check_number(alpha, "alpha", low=0.0), check_jobs(n_jobs)
+    alpha, jobs = check_number(alpha, "alpha", low=0.0), check_argument(n_jobs, "n_jobs")
     most = min(X.shape[1], Y.shape[1])
     width = most
     if max_rank is not None:

@@ -45,7 +45,6 @@ from lucidae.arrays import (
     squared_norm,
     svd_thin,
     to_numpy,
-    trace,
     where_set,
     zeros_like_shape,
 )
@@ -55,7 +54,7 @@ from lucidae.moments import SecondMoment
 from lucidae.rows.kinds import AlignedBlocks
 from lucidae.rows.operator import STORED_FEATURES, RowOperator, centred_block, stacked
 from lucidae.rows.passes import fold, nothing_read
-from lucidae.validation import check_row_count, check_rows, explained_refusals, real_array
+from lucidae.validation import check_row_count, check_rows
 
 
 def host(values: Any) -> np.ndarray[Any, Any]:
@@ -207,7 +206,7 @@ class LinearProblem:
         return cls(
             second[targets, own],
             inputs,
-            scalar(trace(outputs)),
+            scalar(namespace(outputs).linalg.trace(outputs)),
             root,
             outputs,
             moment.weight - centered,
@@ -274,7 +273,7 @@ class DropoutObjective:
         left, right = weights
         # E‖UVᵀx‖² = tr(UᵀU VᵀCV): two r × r matrices instead of one of size d₁ × d₂.
         inward = self.problem.through_inputs(right)
-        fitted = trace((left.mT @ left) @ (right.mT @ inward))
+        fitted = namespace(left).linalg.trace((left.mT @ left) @ (right.mT @ inward))
         agreement = namespace(left).sum(left * (self.problem.cross @ right), axis=(-2, -1))
         return self.problem.energy - 2 * agreement + fitted
 
@@ -574,14 +573,11 @@ def checked_targets(X: Any, y: Any) -> tuple[Array, bool]:
     """
     if y is None:
         raise ValueError("a regression requires y to be passed, but the target y is None.")
-    with explained_refusals(y=y):
-        Y = real_array(y, "y")
-        flat = Y.ndim == 1
-        Y = Y[:, None] if flat else Y
-        Y = check_rows(Y if scipy.sparse.issparse(X) else beside(Y, X), name="y")
+    Y = check_rows(y, name="y", every_column=True, flat=True)
+    Y = Y if scipy.sparse.issparse(X) else beside(Y, X)
     check_row_count(X, Y)
     _refuse_overflow(Y)
-    return Y, flat
+    return Y, len(y.shape if hasattr(y, "shape") else np.asarray(y).shape) == 1
 
 
 def _refuse_overflow(Y: Array) -> None:

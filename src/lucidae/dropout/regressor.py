@@ -22,9 +22,8 @@ from lucidae.arrays import (
 from lucidae.base import (
     Fitted,
     changed_attributes,
+    fitting_method,
     reference_array,
-    restored_on_failure,
-    validated_rows,
 )
 from lucidae.certificates.claims import Certificate
 from lucidae.dropout.network import (
@@ -51,14 +50,14 @@ from lucidae.dropout.solvers import hidden_width
 from lucidae.dropout.standard_errors import fitted_value_errors
 from lucidae.dropout.theory import checked_dropout, strength_of
 from lucidae.iteration import progress_bars
-from lucidae.iteration.progress import timed_fit
 from lucidae.moments import SecondMoment
 from lucidae.rows.kinds import in_memory, loaded
 from lucidae.rows.passes import by_blocks
 from lucidae.validation import (
+    check_argument,
     check_flag,
-    check_jobs,
     check_number,
+    check_rows,
     check_weights,
     real_array,
 )
@@ -277,8 +276,7 @@ class DropoutRegressor(NetworkMixin, MultiOutputMixin, RegressorMixin, BaseEstim
         self.n_jobs = n_jobs
         self.verbose = verbose
 
-    @restored_on_failure
-    @timed_fit
+    @fitting_method
     def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:
         """Fit the network to all rows at once.
 
@@ -306,9 +304,10 @@ class DropoutRegressor(NetworkMixin, MultiOutputMixin, RegressorMixin, BaseEstim
         ):
             return self.fit_batches(X, y, sample_weight)
         self._store_target_names(y)
-        X = validated_rows(self, X, reset=True)
+        X = check_rows(X, estimator=self, reset=True)
         (Y, flat), weights = checked_targets(X, y), check_weights(sample_weight, X)
-        centered, jobs = check_flag(self.fit_intercept, "fit_intercept"), check_jobs(self.n_jobs)
+        centered = check_flag(self.fit_intercept, "fit_intercept")
+        jobs = check_argument(self.n_jobs, "n_jobs")
         cv = total = None
         dropout, width = self._network(Y.shape[1], chosen=rule is not None)
         if rule is not None:
@@ -340,8 +339,7 @@ class DropoutRegressor(NetworkMixin, MultiOutputMixin, RegressorMixin, BaseEstim
         self._state = state
         return self
 
-    @restored_on_failure
-    @timed_fit
+    @fitting_method
     def fit_batches(
         self,
         batches: Any,
@@ -380,7 +378,7 @@ class DropoutRegressor(NetworkMixin, MultiOutputMixin, RegressorMixin, BaseEstim
         return self
 
     @available_if(merges_moments)
-    @restored_on_failure
+    @fitting_method
     def partial_fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:
         """Update the fit with further rows; after the last batch it equals `fit` on all rows.
 
@@ -426,7 +424,7 @@ class DropoutRegressor(NetworkMixin, MultiOutputMixin, RegressorMixin, BaseEstim
             Their standard errors; only if `return_std`.
         """
         check_is_fitted(self)
-        X = validated_rows(self, X, reset=False)
+        X = check_rows(X, estimator=self, reset=False)
         predicted = finite_output(self._predicted(X), "predictions")
         if not check_flag(return_std, "return_std"):
             return predicted

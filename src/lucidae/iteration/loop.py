@@ -11,14 +11,14 @@ from __future__ import annotations
 import math
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
 import numpy as np
 from sklearn.utils.parallel import Parallel, delayed
 
-from lucidae.arrays import Array, device, namespace, scalar, to_numpy
+from lucidae.arrays import Array, device, namespace, to_numpy
 from lucidae.arrays.threads import one_thread
 from lucidae.iteration.solution import BatchSolution, History, Solution, Status
 from lucidae.validation import check_integer
@@ -152,35 +152,33 @@ def iterate(
     >>> solution.status, solution.n_iter
     (<Status.CONVERGED: 'converged'>, 10)
     """
-    schedule = Schedule(limit, check_every, record_at, first)
     judge, quantities = Judge(stop, count=1), dict(record or {})
     iterations: list[int] = []
     records: dict[str, list[Any]] = {name: [] for name in ("distance", *quantities)}
     state = value = start
-    reached, steps, n_iter = float("nan"), 0, first
-    verdict: Status | None = None
+    reached, done = float("nan"), first
     with _running(callbacks, size):
-        while verdict is None:
-            for _ in range(steps):
+        for n_iter, recorded in checkpoints(limit, check_every, record_at, first):
+            for _ in range(n_iter - done):
                 state = step(state)
-            n_iter += steps
-            distance = scalar(stop.distance(state))
+            done = n_iter
+            distance = float(stop.distance(state))
             (verdict,) = judge(np.array([distance]), n_iter >= limit)
             if verdict is not Status.DIVERGED:
                 value, reached = state if copy is None else copy(state), distance
-                if schedule.records(n_iter):
+                if recorded:
                     iterations.append(n_iter)
                     records["distance"].append(distance)
                     for name, quantity in quantities.items():
                         records[name].append(to_numpy(quantity(value)))
-                if _stop_requested(
-                    callbacks, Progress(n_iter, limit, distance, stop.tolerance, state)
-                ):
+                progress = Progress(n_iter, limit, distance, stop.tolerance, state)
+                if sum(bool(callback(progress)) for callback in callbacks):  # all are called
                     verdict = verdict or Status.STOPPED
-            steps = schedule.after(n_iter) - n_iter
+            if verdict is not None:
+                break
     series = {name: np.array(values) for name, values in records.items()}
     history = History(np.array(iterations, dtype=int), series)
-    return Solution(value, verdict, n_iter, reached, stop.tolerance, history)
+    return Solution(value, verdict, done, reached, stop.tolerance, history)
 
 
 def iterate_batch(
@@ -229,16 +227,15 @@ def iterate_batch(
     >>> ended.n_iter
     array([10, 13])
     """
-    schedule = Schedule(limit, check_every)
     count = int(start[0].shape[0])
     judge, ledger = Judge(stop, count), Ledger(count)
     state = previous = start
-    steps = n_iter = 0
+    done = 0
     with _running(callbacks, size):
-        while ledger.running.size:
-            for _ in range(steps):
+        for n_iter, _ in checkpoints(limit, check_every) if count else ():
+            for _ in range(n_iter - done):
                 state = step(state)
-            n_iter += steps
+            done = n_iter
             before, distances = judge.latest, to_numpy(stop.distance(state)).astype(float)
             verdicts = judge(distances, n_iter >= limit)
             finished, diverged = verdicts != None, verdicts == Status.DIVERGED  # noqa: E711
@@ -249,15 +246,16 @@ def iterate_batch(
                 ledger.drop(finished)
                 judge.drop(finished)
                 state, distances = take_problems(state, ~finished), distances[~finished]
-            if ledger.running.size and _stop_requested(
-                callbacks, Progress(n_iter, limit, float(distances.max()), stop.tolerance, state)
-            ):
+            if not ledger.running.size:
+                break
+            largest = float(distances.max())
+            progress = Progress(n_iter, limit, largest, stop.tolerance, state)
+            if sum(bool(callback(progress)) for callback in callbacks):  # all are called
                 left = np.ones(ledger.running.size, dtype=bool)
                 stopped = np.full(left.shape, Status.STOPPED, dtype=object)
                 ledger.close(left, n_iter, state, distances, stopped)
                 break
             previous = state if copy is None else copy(state)
-            steps = schedule.after(n_iter) - n_iter
     return ledger.solution(start, stop.tolerance)
 
 
@@ -270,11 +268,6 @@ def _running(callbacks: Sequence[Callback], size: int | None) -> Iterator[None]:
         stack.enter_context(limited_blas(size))
         stack.enter_context(np.errstate(over="ignore", invalid="ignore"))
         yield
-
-
-def _stop_requested(callbacks: Sequence[Callback], progress: Progress) -> bool:
-    answers = [bool(callback(progress)) for callback in callbacks]  # `any` alone would skip some
-    return any(answers)
 
 
 class Judge:
@@ -320,41 +313,31 @@ class Judge:
             setattr(self, name, getattr(self, name)[~finished])
 
 
-class Schedule:
-    """The steps after which the stopping rule is evaluated, and those that are recorded."""
+def checkpoints(
+    limit: int,
+    check_every: int,
+    record_at: int | Iterable[int] | None = None,
+    first: int = 0,
+) -> Iterator[tuple[int, bool]]:
+    """Yield the numbers of steps after which the stopping rule is evaluated, up to `limit`.
 
-    def __init__(
-        self,
-        limit: int,
-        check_every: int,
-        record_at: int | Iterable[int] | None = None,
-        first: int = 0,
-    ) -> None:
-        self.limit = check_integer(limit, "limit", low=0)
-        self.check_every = check_integer(check_every, "check_every", low=1)
-        check_integer(first, "first", low=0, high=limit)
-        self.last = False  # whether the last step is recorded in any case
-        self.fixed: Sequence[int] | None = None
-        if isinstance(record_at, int | np.integer):
-            self.fixed = range(0, limit + 1, check_integer(record_at, "record_at", low=1))
-            self.last = True
-        elif record_at is not None:
-            self.fixed = sorted({check_integer(i, "record_at", low=0) for i in record_at})
-
-    def after(self, n_iter: int) -> int:
-        """Return the number of the next step that is checked or recorded, after step `n_iter`."""
-        following = [self.limit, (n_iter // self.check_every + 1) * self.check_every]
-        if self.fixed is not None:
-            position = bisect_right(self.fixed, n_iter)
-            following.extend(self.fixed[position : position + 1])
-        return min(following)
-
-    def records(self, n_iter: int) -> bool:
-        """Tell whether the state after `n_iter` steps is recorded."""
-        if self.fixed is None or (self.last and n_iter == self.limit):
-            return True
-        position = bisect_right(self.fixed, n_iter)
-        return position > 0 and self.fixed[position - 1] == n_iter
+    The second value tells whether the state after these steps is recorded.
+    """
+    check_integer(limit, "limit", low=0)
+    check_integer(check_every, "check_every", low=1)
+    n_iter = check_integer(first, "first", low=0, high=limit)
+    regular = isinstance(record_at, int | np.integer)
+    fixed: Sequence[int] = ()
+    if isinstance(record_at, int | np.integer):
+        fixed = range(0, limit + 1, check_integer(record_at, "record_at", low=1))
+    elif record_at is not None:
+        fixed = sorted({check_integer(i, "record_at", low=0) for i in record_at})
+    while True:
+        position = bisect_right(fixed, n_iter)
+        recorded = position > 0 and fixed[position - 1] == n_iter
+        yield n_iter, record_at is None or recorded or (regular and n_iter == limit)
+        following = (n_iter // check_every + 1) * check_every
+        n_iter = min(limit, following, *fixed[position : position + 1])
 
 
 class Ledger:
@@ -476,7 +459,11 @@ def of_each(
     """
     if n_jobs is not None:  # joblib starts as many workers as it is told, whatever their use
         n_jobs = min(n_jobs, max(len(items), 1))
-    values = iter(_pool(n_jobs, bool(callbacks))(delayed(function)(*item) for item in items))
+    workers = Parallel(n_jobs=n_jobs)
+    if callbacks:  # single values as they are ready; "multiprocessing" gives back all at the end
+        with suppress(ValueError):
+            workers = Parallel(n_jobs=n_jobs, return_as="generator")
+    values = iter(workers(delayed(function)(*item) for item in items))
     none: tuple[Any, ...] = ()
     found = iterate(
         lambda done: (*done, next(values)),
@@ -486,16 +473,3 @@ def of_each(
         callbacks=callbacks,
     ).value
     return [*found, *values]  # none are left; joblib wants its generator to be read to the end
-
-
-def _pool(n_jobs: int | None, in_turn: bool) -> Parallel:
-    """Return workers of joblib, which give back single values as they are ready if `in_turn`.
-
-    Backends of joblib that cannot do this, such as "multiprocessing", give back all at the end.
-    """
-    if in_turn:
-        try:
-            return Parallel(n_jobs=n_jobs, return_as="generator")
-        except ValueError:
-            pass
-    return Parallel(n_jobs=n_jobs)

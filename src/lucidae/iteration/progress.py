@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from contextvars import ContextVar
-from functools import cache, wraps
+from functools import cache
 from math import prod
 from numbers import Integral
 from typing import Any, TypeVar
@@ -52,14 +52,18 @@ _LOCK = fork_safe(threading.RLock())
 def is_shown(verbose: Any) -> bool:
     """Return whether an argument `verbose` asks for progress to be shown, here and now.
 
-    Values that `check_verbose` refuses do not, because this function is also called before
-    arguments are checked.
+    With "auto" it is if standard error is a terminal or belongs to a notebook, but not in other
+    processes than the first one or other threads than the main one, in which `n_jobs` may run this
+    function: nobody has asked for a bar of each of them. Values that `check_argument` refuses show
+    nothing, because this function is also called before arguments are checked.
     """
     if _SILENCED.get():
         return False
-    if isinstance(verbose, str):
-        return verbose == "auto" and is_watched()
-    return isinstance(verbose, bool | np.bool_ | Integral) and bool(verbose)
+    if not isinstance(verbose, str):
+        return isinstance(verbose, bool | np.bool_ | Integral) and bool(verbose)
+    in_main_thread = threading.current_thread() is threading.main_thread()
+    is_child = multiprocessing.parent_process() or multiprocessing.current_process().daemon
+    return verbose == "auto" and in_main_thread and not is_child and _on_screen()
 
 
 @contextmanager
@@ -70,19 +74,6 @@ def silenced() -> Iterator[None]:
         yield
     finally:
         _SILENCED.reset(token)
-
-
-def is_watched() -> bool:
-    """Return whether standard error is a terminal or belongs to a notebook.
-
-    Other processes than the first one and other threads than the main one, in which `n_jobs` may
-    run this function, are not watched: nobody has asked for a bar of each of them.
-    """
-    if threading.current_thread() is not threading.main_thread():
-        return False
-    if multiprocessing.parent_process() is not None or multiprocessing.current_process().daemon:
-        return False
-    return _on_screen()
 
 
 def _on_screen() -> bool:
@@ -295,22 +286,6 @@ def _show_time(description: str, ended: threading.Event) -> None:
         bar.start_t -= DELAY
         while not ended.wait(TICK if _on_screen() else LOG_PAUSE):
             bar.refresh()
-
-
-def timed_fit(method: Method) -> Method:
-    """Let a method of an estimator that is fitted to data show its elapsed time.
-
-    The estimator's parameter `verbose` decides.
-    """
-
-    @wraps(method)
-    def timed(self: Any, *arguments: Any, **named: Any) -> Any:
-        data = next(iter((*arguments, *named.values())), None)
-        verbose = getattr(self, "verbose", "auto")
-        with elapsed_on(data, f"fitting {type(self).__name__}", verbose):
-            return method(self, *arguments, **named)
-
-    return timed  # type: ignore[return-value]
 
 
 def elapsed_on(X: Any, description: str, verbose: Any) -> AbstractContextManager[None]:

@@ -12,20 +12,18 @@ import scipy.sparse
 from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, TransformerMixin
 from sklearn.utils.validation import check_is_fitted
 
-from lucidae.arrays import Array, as_double, is_numpy, like, namespace, scalar
+from lucidae.arrays import Array, as_double, like, namespace, scalar
 from lucidae.base import (
     CertifiedMixin,
     Fitted,
     checked_codes,
+    fitting_method,
     reference_array,
     replaced_attributes,
-    restored_on_failure,
-    validated_rows,
 )
 from lucidae.certificates.claims import Certificate, with_changes
 from lucidae.certificates.sketch import Sketch
 from lucidae.counting import ComponentCount
-from lucidae.iteration.progress import elapsed_on
 from lucidae.linear.certify import (
     check_repeatable,
     checked_data,
@@ -55,7 +53,7 @@ from lucidae.rows.passes import (
     given_moment,
     store_features,
 )
-from lucidae.validation import check_weights, columns_with_gaps, warn_user
+from lucidae.validation import check_rows, check_weights, columns_with_gaps, warn_user
 
 __all__ = ["LinearAutoencoder"]
 
@@ -333,7 +331,7 @@ class LinearAutoencoder(
         self.verbose = verbose
         self.handle_missing = handle_missing
 
-    @restored_on_failure
+    @fitting_method
     def fit(self, X: Any, y: Any = None, sample_weight: Any = None) -> Self:  # noqa: ARG002
         """Fit the autoencoder to the rows of `X`.
 
@@ -359,8 +357,7 @@ class LinearAutoencoder(
         drawn = options.draws_rows or (wide and not isinstance(options.n_components, int))
         if not (in_memory(X, rows_drawn=drawn) and in_memory(sample_weight, "sample_weight")):
             return self.fit_batches(X, sample_weight)
-        title = type(self).__name__
-        with suggesting_em(self, X), elapsed_on(X, f"fitting {title}", self.verbose):
+        with suggesting_em(self, X):
             # 1) Rows. Without weights, NaN and infinity show in the sums of squares.
             rows = self._rows(X, reset=True, least=2, finite=sample_weight is not None)
             weights = check_weights(sample_weight, rows)
@@ -374,14 +371,16 @@ class LinearAutoencoder(
             data, m = RowOperator.of(rows, weights), rows.shape[1]
             with data.suitable_threads():
                 # Rows on the CPU that take less memory than their second moment are stored instead.
-                few = (is_numpy(rows) or scipy.sparse.issparse(rows)) and data.entries <= m * m
+                few = (
+                    isinstance(rows, np.ndarray) or scipy.sparse.issparse(rows)
+                ) and data.entries <= m * m
                 if m <= STORED_FEATURES and not few and not options.draws_rows:
                     data.scatter()
                 # 2) Eigenpairs, closed form or descent, and what the certificate needs.
                 self._fit_data(options, data)
         return self
 
-    @restored_on_failure
+    @fitting_method
     def fit_batches(
         self, batches: Any, sample_weight: Any = None, *, start: SecondMoment | None = None
     ) -> Self:
@@ -415,11 +414,9 @@ class LinearAutoencoder(
         if batches is None:
             moment = given_moment(self, start)
             check_streamed(options, moment.n_features, moment)
-            with elapsed_on(moment, f"fitting {type(self).__name__}", self.verbose):
-                self._fit_data(options, MomentRows(moment))
+            self._fit_data(options, MomentRows(moment))
             return self
-        description = f"fitting {type(self).__name__}"
-        with suggesting_em(self, batches), elapsed_on(batches, description, self.verbose):
+        with suggesting_em(self, batches):
             data = aligned_blocks(batches, None, sample_weight)
             missing = self.handle_missing == "em"
             if start is None:
@@ -440,7 +437,7 @@ class LinearAutoencoder(
             self._fit_data(options, rows, sketch)
         return self
 
-    @restored_on_failure
+    @fitting_method
     def partial_fit(self, X: Any, y: Any = None, sample_weight: Any = None) -> Self:  # noqa: ARG002
         """Update the fit with one more batch of rows, of any size.
 
@@ -512,8 +509,8 @@ class LinearAutoencoder(
         """Return the rows X after validation; missing entries, if allowed, become NaN."""
         with suggesting_em(self, X):
             if self.handle_missing != "em":
-                return validated_rows(self, X, finite=finite, **settings)
-            return validated_rows(self, unmasked(X), finite="allow-nan", **settings)
+                return check_rows(X, estimator=self, finite=finite, **settings)
+            return check_rows(unmasked(X), estimator=self, finite="allow-nan", **settings)
 
     def _fit_data(self, options: Options, data: RowOperator, sketch: Sketch | None = None) -> None:
         """Fit to data of any kind; `sketch` is that of rows that were read in blocks."""
@@ -811,7 +808,7 @@ def suggesting_em(estimator: Any, X: Any) -> Iterator[None]:
         advice = IN_BLOCKS if " in block " in first else IN_MEMORY
         if first == "Input X contains NaN.":
             # The rows were converted to an array before the NaN was found in their squares.
-            first = f"Input X contains NaN{columns_with_gaps(X=X)}."
+            first = f"Input X contains NaN{columns_with_gaps(X, 'X')}."
         if estimator.handle_missing == "em":
             advice = (
                 "Rows with missing entries are not fitted in blocks or batches "

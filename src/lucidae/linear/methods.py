@@ -35,13 +35,12 @@ from lucidae.linear.weights import OPTIMIZERS, DescentSettings, balanced_mean, f
 from lucidae.rows.covariances import TINY
 from lucidae.spectrum import Spectrum
 from lucidae.validation import (
+    check_argument,
     check_choice,
     check_flag,
     check_integer,
     check_number,
-    check_seed,
     check_vector,
-    check_verbose,
 )
 
 Vector = np.ndarray[Any, Any]
@@ -434,13 +433,14 @@ class Options:
             learning_rate = check_number(
                 learning_rate, "learning_rate", low=0.0, open_low=True, others=" or 'auto'"
             )
+        check_argument(verbose, "verbose")
         training = DescentSettings(
             optimizer,
             learning_rate,
             check_number(momentum, "momentum", low=0.0, high=1.0, open_high=True),
             check_integer(max_iter, "max_iter", low=1),
             check_number(tol, "tol", low=0.0),
-            check_verbose(verbose),
+            verbose if isinstance(verbose, str) else bool(verbose),
         )
         # 3) All others. A number of components may also be a share of the variance or a criterion.
         share = isinstance(n_components, float | np.floating) and 0.0 < n_components < 1.0
@@ -474,7 +474,7 @@ class Options:
             batch_size,
             tied,
             init_scale,
-            check_seed(random_state),
+            check_argument(random_state, "random_state"),
             closed_form,
             rule.needs_rows,
             solver == "stochastic" or (rule.needs_rows and not closed_form),

@@ -142,8 +142,7 @@ class LinearState(FittedState):
             )
         if not known:
             return state
-        add = SecondMoment._of_rows if before is None else before._add_rows
-        state._moment = add(X, weights)
+        state._moment = SecondMoment._of_rows(X, weights, before)
         # 2) The sketch of all rows, unless that of earlier ones is lost.
         earlier = None if first else self.saved_sketch()
         if earlier is None and self._given and before is not None:

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from lucidae.arrays import eigh_descending, scalar
+from lucidae.arrays import eigh_descending
 from lucidae.arrays.eigen import fix_signs
 from lucidae.certificates.claims import Certificate, Claim, at_most, certify
 from lucidae.dropout.claims import certify_weights
@@ -374,8 +374,8 @@ def _bias_claim(
         miss = outputs.to(first.device).mean(0) - second @ hidden
         miss = miss - (0.0 if linear2.bias is None else linear2.bias.double())
         drag = strength * torch.sum(torch.sum(second * second, 0) * hidden * hidden)
-        excess = scalar(torch.sum(miss * miss) + drag)
-        power = scalar(torch.var(outputs, 0, correction=0).sum())
+        excess = float(torch.sum(miss * miss) + drag)
+        power = float(torch.var(outputs, 0, correction=0).sum())
     return at_most(
         "biases",
         "the biases are optimal: the hidden units and the errors of the outputs have mean zero",

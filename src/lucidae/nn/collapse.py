@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
-from lucidae.arrays import scalar, to_numpy
+from lucidae.arrays import to_numpy
 from lucidae.cards import card, plain_table, table
 from lucidae.metrics import active_dimensions
 from lucidae.moments import SecondMoment
@@ -288,10 +288,10 @@ def _gather(model: Any, loader: Any, reconstruct: bool) -> PosteriorSummary:
         variance,
         kl.mean(0),
         torch.cat(first),
-        scalar(total.mean()),
+        float(total.mean()),
         covariance / len(mean),
         moment,
-        scalar(torch.cat(errors).mean()) if errors and None not in errors else None,
+        float(torch.cat(errors).mean()) if errors and None not in errors else None,
     )
 
 

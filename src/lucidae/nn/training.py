@@ -31,9 +31,9 @@ from lucidae.nn.posteriors import GaussianHead
 from lucidae.nn.prefixes import PrefixLoss
 from lucidae.nn.vae import NoiseVariance, negative_log_likelihood
 from lucidae.validation import (
+    check_argument,
     check_integer,
     check_number,
-    check_verbose,
     install_command,
     warn_user,
 )
@@ -384,7 +384,7 @@ def fit_vae(
         learning_rate=learning_rate,
         seed=random_state,
     )
-    bars = progress_bars("fit_vae", check_verbose(verbose))
+    bars = progress_bars("fit_vae", check_argument(verbose, "verbose"))
     for bar in bars:
         bar.unit = "epochs"
     ended = train(model, samples, shown, settings, checkpoint=checkpoint, callbacks=bars)

@@ -16,10 +16,7 @@ import scipy.sparse
 from lucidae.arrays import (
     Array,
     as_double,
-    is_numpy,
     namespace,
-    scalar,
-    trace,
 )
 from lucidae.arrays.threads import blas_threads, in_threads
 
@@ -78,7 +75,7 @@ class DenseCovariance:
     @cached_property
     def trace(self) -> Array:
         """Total variance of the data: the trace of the second moment."""
-        return trace(self.matrix)
+        return namespace(self.matrix).linalg.trace(self.matrix)
 
     @property
     def n_features(self) -> int:
@@ -134,9 +131,9 @@ class RowsCovariance:
         squares = self.rows.multiply(self.rows) if self._sparse else self.rows * self.rows
         # With the weighted average a of the rows, Σw‖x − μ‖²/Σw = Σw‖x‖²/Σw − (2a − μ)ᵀμ; the mean
         # μ may be that of more rows than these.
-        raw = scalar(xp.sum(self.weights @ squares)) / self.total
+        raw = float(xp.sum(self.weights @ squares)) / self.total
         average = (self.weights @ self.rows) / self.total
-        found = raw - scalar(xp.sum((2 * average - self.mean) * self.mean))
+        found = raw - float(xp.sum((2 * average - self.mean) * self.mean))
         return max(found, 0.0)  # in this order a NaN is returned as NaN
 
     @property
@@ -181,7 +178,7 @@ def rows_covariance(X: Any, mean: Array, weights: Array) -> RowsCovariance:
     The m × m matrix is not formed. Dense rows are copied and centred as float64; sparse rows are
     not changed.
     """
-    total = scalar(namespace(weights).sum(weights))
+    total = float(namespace(weights).sum(weights))
     if scipy.sparse.issparse(X):
         return RowsCovariance(X, mean, weights, total)
     return RowsCovariance(as_double(X) - mean, 0.0 * mean, weights, total)
@@ -192,7 +189,7 @@ def has_fast_products(X: Any, width: int) -> bool:
 
     X must be a NumPy array of float32 or float64 numbers that is neither small nor too wide.
     """
-    if not is_numpy(X) or X.dtype.char not in "fd" or X.size < SMALLEST_PASS:
+    if not isinstance(X, np.ndarray) or X.dtype.char not in "fd" or X.size < SMALLEST_PASS:
         return False
     return _piece(X.shape[1], width, 8) >= FEWEST_ROWS
 

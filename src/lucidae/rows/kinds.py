@@ -102,7 +102,8 @@ def refuse_iterator(X: Any) -> None:
 
 def check_batch(X: Any) -> None:
     """Raise an error if `X` is not one batch of rows in memory, for `partial_fit`."""
-    if kind_of(X) not in (DataKind.ROWS, DataKind.MAP, DataKind.STORED, DataKind.ANNDATA):
+    rows = (DataKind.ROWS, DataKind.MAP, DataKind.STORED, DataKind.ANNDATA)
+    if not isinstance(X, np.ndarray) and kind_of(X) not in rows:
         raise ValueError(
             f"X is of type {type(X).__name__}, but partial_fit expects one batch of rows in "
             "memory: call it with each batch, or give files, iterables of batches and Dask "
@@ -203,7 +204,7 @@ def loaded(values: Any, name: str = "y") -> Any:
 
 
 class LoadedRows(NamedTuple):
-    """Rows, targets and weights of data that fit into one block, in memory.
+    """Rows, targets and weights of data that fit into one block, or of one batch, in memory.
 
     A vector of targets stays one-dimensional.
     """
@@ -501,23 +502,17 @@ class BatchBlocks(RowBlocks):
             yield from data
 
 
-class _BatchParts(NamedTuple):
-    rows: Any
-    targets: Any
-    weights: Any
-
-
-def _parts(batch: Any, name: str) -> _BatchParts:
+def _parts(batch: Any, name: str) -> LoadedRows:
     """Return rows, targets and weights of a batch; None for targets and weights that it lacks."""
     is_tuple = isinstance(batch, list | tuple) and len(batch) > 0
     if not is_tuple or len(getattr(batch[0], "shape", ())) != 2:
-        return _BatchParts(batch, None, None)  # an array, or a list of rows
+        return LoadedRows(batch, None, None)  # an array, or a list of rows
     if len(batch) > 3:
         raise ValueError(
             f"a batch of {name} has {len(batch)} parts, expected at most 3: rows, targets and "
             "weights."
         )
-    return _BatchParts(*batch, *[None] * (3 - len(batch)))
+    return LoadedRows(*batch, *[None] * (3 - len(batch)))
 
 
 def _n_rows(batch: Any, name: str) -> int:

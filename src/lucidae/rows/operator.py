@@ -29,12 +29,10 @@ import scipy.sparse
 from lucidae.arrays import (
     Array,
     as_double,
-    is_numpy,
     like,
     mirrored,
     namespace,
     on_host,
-    scalar,
     to_numpy,
     where_set,
     zeros_like_shape,
@@ -142,7 +140,7 @@ class RowOperator:
     def trace(self) -> float:
         """Total variance of the rows: the trace of Σ."""
         variances = self._statistics[1]
-        return scalar(namespace(variances).sum(variances))
+        return float(namespace(variances).sum(variances))
 
     def apply(self, rows: Array) -> Array:
         """Return ``rows @ Σ`` for `rows` of shape (…, k, m)."""
@@ -206,11 +204,11 @@ class _RowsInMemory(RowOperator):
         self.rows, self.weights = X, weights
         self.n_features, sparse = int(X.shape[1]), scipy.sparse.issparse(X)
         self.entries = int(X.nnz) if sparse else math.prod(X.shape)  # number of stored entries
-        plain = sparse or is_numpy(X)
+        plain = sparse or isinstance(X, np.ndarray)
         self.reference = np.empty(0, X.dtype) if plain else zeros_like_shape((0,), X)
         self.weight = float(X.shape[0])
         if weights is not None:
-            self.weight = scalar(namespace(weights).sum(weights))
+            self.weight = float(namespace(weights).sum(weights))
 
     def suitable_threads(self) -> AbstractContextManager[None]:
         """Return a context manager in which BLAS uses one thread if the rows are few.
@@ -279,11 +277,11 @@ class DenseRows(_RowsInMemory):
         with np.errstate(over="ignore", invalid="ignore"):
             mean, squares = self._sums_about(None)
             variances = squares - mean * mean
-            if not scalar(xp.sum(mean * mean)) <= SMALL_MEAN * scalar(xp.sum(variances)):
+            if not float(xp.sum(mean * mean)) <= SMALL_MEAN * float(xp.sum(variances)):
                 # About a first mean, no digits of the variance are lost, and its error is found.
                 rest, squares = self._sums_about(mean)
                 mean, variances = mean + rest, squares - rest * rest
-            total = scalar(xp.sum(variances)) * self.weight
+            total = float(xp.sum(variances)) * self.weight
             check_squares(self.rows, mean, total, self.weight)
         return mean, where_set(variances, variances < 0, 0.0)
 
@@ -305,7 +303,9 @@ class DenseRows(_RowsInMemory):
                 mean, squares = mean + own @ rows, squares + own @ (rows * rows)
             return mean, squares
 
-        threads = blas_threads() if is_numpy(self.rows) and n * m >= SINGLE_ENTRIES else 1
+        threads = (
+            blas_threads() if isinstance(self.rows, np.ndarray) and n * m >= SINGLE_ENTRIES else 1
+        )
         means, squares = zip(*in_threads(part, n, threads), strict=True)
         mean, square = sum(means[1:], means[0]), sum(squares[1:], squares[0])
         return mean / self.weight, square / self.weight
@@ -314,7 +314,7 @@ class DenseRows(_RowsInMemory):
     def small_mean(self) -> bool:
         """Whether the squared mean is at most `SMALL_MEAN` times the total variance."""
         with np.errstate(over="ignore"):  # of a mean above 1e154
-            length = scalar(namespace(self.mean).sum(self.mean**2))
+            length = float(namespace(self.mean).sum(self.mean**2))
         return length <= SMALL_MEAN * self.trace
 
     @cached_property
@@ -330,7 +330,7 @@ class DenseRows(_RowsInMemory):
     def single_products(self) -> tuple[Vector, Vector] | None:
         """Float32 rows whose mean is small, and this mean; None if they must be converted."""
         X, mean = self.rows, self.mean
-        if not is_numpy(X) or X.dtype != np.float32 or X.size < SINGLE_ENTRIES:
+        if not isinstance(X, np.ndarray) or X.dtype != np.float32 or X.size < SINGLE_ENTRIES:
             return None
         size = (self.trace + float(mean @ mean)) / X.shape[1]
         if not (1 / SINGLE_RANGE < size < SINGLE_RANGE):
@@ -353,7 +353,7 @@ class DenseRows(_RowsInMemory):
         size = PLAIN_ROWS if plain else max(1, BLOCK_ENTRIES // m)
         for part in slices(n, size):
             block, own = X[part, :], self.shares[part]
-            share = scalar(namespace(own).sum(own))
+            share = float(namespace(own).sum(own))
             if share > 0.0:
                 center = mean if plain else 0.0 * mean
                 block = block if plain else as_double(block) - mean
@@ -387,7 +387,7 @@ class DenseRows(_RowsInMemory):
         X, mean = self.products
         own = xp.take(self.shares, chosen, axis=0)
         rows = as_double(xp.take(X, chosen, axis=0)) - mean
-        return RowsCovariance(rows, 0.0 * mean, own, scalar(xp.sum(own)))
+        return RowsCovariance(rows, 0.0 * mean, own, float(xp.sum(own)))
 
 
 class CsrRows(_RowsInMemory):
@@ -441,7 +441,7 @@ def stacked(upper: Array | None, lower: Array) -> Array:
     """Return the triangle R of a QR factorisation of `upper` above `lower`."""
     xp = namespace(lower)
     rows = lower if upper is None else xp.concat([upper, lower], axis=0)
-    return np.linalg.qr(rows, mode="r") if is_numpy(rows) else xp.linalg.qr(rows)[1]
+    return np.linalg.qr(rows, mode="r") if isinstance(rows, np.ndarray) else xp.linalg.qr(rows)[1]
 
 
 class _Sums(NamedTuple):
@@ -495,7 +495,7 @@ def _block_products(
         shares = like(shares, rows)
         block = RowsCovariance(rows, 0.0 * rows[0, :], shares, 1.0)
         vectors, sums = like(vectors, rows), shares @ rows
-    weight = scalar(namespace(shares).sum(shares))
+    weight = float(namespace(shares).sum(shares))
     return _Products(weight, to_numpy(block.apply(vectors)), to_numpy(sums))
 
 
@@ -585,9 +585,9 @@ class TrainingRows:
         that it does not show. No fitted number depends on it. The `moment` is kept if it takes no
         more memory than the rows.
         """
-        if not (is_numpy(X) or scipy.sparse.issparse(X)):
+        if not (isinstance(X, np.ndarray) or scipy.sparse.issparse(X)):
             return None
-        parts = _arrays(X)
+        parts = (X.data, X.indices, X.indptr) if scipy.sparse.issparse(X) else (X,)
         size = sum(part.nbytes for part in parts)
         if size > REFERENCED_BYTES or any(mapping_of(part) is not None for part in parts):
             return None
@@ -649,11 +649,6 @@ def _projected(X: Any, direction: Vector) -> Vector:
     return np.concatenate(in_threads(part, X.shape[0], blas_threads()))
 
 
-def _arrays(X: Any) -> tuple[Vector, ...]:
-    """Return the arrays that contain the rows X: X itself, or the parts of a sparse matrix."""
-    return (X.data, X.indices, X.indptr) if scipy.sparse.issparse(X) else (X,)
-
-
 def _consistent(X: Any) -> bool:
     """Tell whether the indices of a sparse matrix in CSR format are valid; True for dense rows.
 
@@ -661,7 +656,7 @@ def _consistent(X: Any) -> bool:
     """
     if not scipy.sparse.issparse(X):
         return True
-    (n, m), (data, indices, indptr) = X.shape, _arrays(X)
+    (n, m), (data, indices, indptr) = X.shape, (X.data, X.indices, X.indptr)
     ends = len(indptr) == n + 1 and indptr[0] == 0 and indptr[-1] <= min(len(data), len(indices))
     if not ends or np.any(np.diff(indptr) < 0):
         return False

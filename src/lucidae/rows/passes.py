@@ -12,8 +12,8 @@ from typing import Any, NamedTuple, TypeVar
 import numpy as np
 from scipy.sparse import issparse
 
-from lucidae.arrays import Array, as_double, is_numpy, like, namespace, to_numpy
-from lucidae.base import restored_on_failure
+from lucidae.arrays import Array, as_double, like, namespace, to_numpy
+from lucidae.base import fitting_method
 from lucidae.iteration.progress import CountedBar, is_shown
 from lucidae.moments import SecondMoment, reads_moments
 from lucidae.rows.blocks import (
@@ -361,7 +361,7 @@ def store_features(estimator: Any, data: AlignedBlocks) -> None:
 class ReadTwiceMixin:
     """Let `fit_transform` refuse data that can be read only once, before they are fitted."""
 
-    @restored_on_failure
+    @fitting_method
     def fit_transform(self, X: Any, y: Any = None, **fit_params: Any) -> Any:
         """Fit to `X` and return its codes; an iterator is refused, because X is read twice.
 
@@ -429,7 +429,7 @@ def _applied(apply: Callable[[Any], Array], X: Any, estimator: Any) -> Array:
     parts: list[Any] = []
     whole, n_rows, count = None, data.n_rows_to_read, 0
     for part in applied_blocks(apply, data, getattr(estimator, "verbose", "auto"), estimator):
-        if whole is None and n_rows is not None and is_numpy(part):
+        if whole is None and n_rows is not None and isinstance(part, np.ndarray):
             whole = np.empty((n_rows, *part.shape[1:]), dtype=part.dtype)
         if whole is None:
             parts.append(part)

@@ -533,14 +533,24 @@ def has_header(records: Records, decimal: str = ".") -> bool | None:
     numbered = [column for column, kind in enumerate(kinds) if kind == "number"]
     if not body:
         return not numbered
-    below = [_kinds_of(column, decimal) for column in zip(*body, strict=True)]
+    below = [
+        {_kind(cell, decimal) for cell in column} - {"missing"}
+        for column in zip(*body, strict=True)
+    ]
     labels = _are_labels(first, body, numbered)
     is_headed = first[0] == "" and numbered == [*range(1, len(first))] and labels is not False
     if is_headed and _counts_rows([record[0] for record in body]):
         return True  # the index of a pandas data frame
     if set(kinds) <= {"number", "missing"}:
         return None if labels and len(numbered) > 1 else False
-    naming = [at for at, kind in enumerate(kinds) if _names_a_column(kind, below[at])]
+    # Cells of one kind other than text are below the name of their column, which is no number.
+    words = ("text", "date", "truth")
+    uniform = [len(found) == 1 and found != {"text"} for found in below]
+    naming = [
+        at
+        for at, kind in enumerate(kinds)
+        if uniform[at] and kind in words and kind not in below[at]
+    ]
     as_data = [at for at, kind in enumerate(kinds) if kind != "text" and kind in below[at]]
     if naming:
         labelled = labels is not False and int(first[numbered[0]]) in (0, 1, *YEARS)
@@ -554,21 +564,6 @@ def has_header(records: Records, decimal: str = ".") -> bool | None:
     if as_data or "missing" in kinds:
         return False if as_data else None
     return True
-
-
-def _kinds_of(cells: Sequence[str], decimal: str) -> set[str]:
-    """Return the kinds of the cells that are not missing, as `_kind` names them."""
-    return {_kind(cell, decimal) for cell in cells} - {"missing"}
-
-
-def _names_a_column(kind: str, below: set[str]) -> bool:
-    """Return whether a first cell of kind `kind` must be the name of its column.
-
-    The first cell is a name if these are all of one kind other than text, and the first cell is of
-    another kind that is not a number.
-    """
-    uniform = len(below) == 1 and below != {"text"}
-    return uniform and kind not in below and kind in ("text", "date", "truth")
 
 
 def _are_labels(first: Sequence[str], body: Records, numbered: Sequence[int]) -> bool | None:

@@ -22,7 +22,6 @@ from lucidae.arrays import (
     device,
     diagonal,
     is_complex,
-    is_numpy,
     like,
     matched,
     namespace,
@@ -73,11 +72,10 @@ from lucidae.sparsity.solve import (
 )
 from lucidae.sparsity.working_set import FIRST_DAMPING, newton_step, remaining_relevances
 from lucidae.validation import (
+    check_argument,
     check_choice,
     check_integer,
-    check_jobs,
     check_number,
-    check_verbose,
     real_array,
 )
 
@@ -237,9 +235,11 @@ def solve_batch(
         check_learnable(objective)
     settings = SolverSettings(solver, tol, max_iter)
     # None means one job, or as many as a `joblib.parallel_config` context around this call says.
-    jobs = effective_n_jobs(check_jobs(n_jobs)) if is_numpy(y) or n_jobs is not None else 1
+    check_argument(n_jobs, "n_jobs")
+    check_argument(verbose, "verbose")
+    jobs = effective_n_jobs(n_jobs) if isinstance(y, np.ndarray) or n_jobs is not None else 1
     count = max(1, min(y.shape[0], jobs))
-    with elapsed(f"solving {y.shape[0]} sparse problems", check_verbose(verbose)):
+    with elapsed(f"solving {y.shape[0]} sparse problems", verbose):
         if count == 1:
             return _solve_stack(X, y, noise, objective, settings)
         ends = np.linspace(0, y.shape[0], count + 1).astype(int).tolist()

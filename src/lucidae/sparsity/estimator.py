@@ -15,7 +15,6 @@ from lucidae.arrays import (
     as_double,
     is_array,
     is_complex,
-    is_numpy,
     like,
     namespace,
     number,
@@ -28,14 +27,12 @@ from lucidae.base import (
     Fitted,
     changed_attributes,
     fitted_names,
+    fitting_method,
     reference_array,
     replaced_attributes,
-    restored_on_failure,
-    validated_rows,
 )
 from lucidae.certificates.claims import Certificate, with_changes
 from lucidae.iteration import Solution, Status, limited_blas, progress_bars
-from lucidae.iteration.progress import timed_fit
 from lucidae.sparsity.claims import AGAIN
 from lucidae.sparsity.covariances import (
     checked_spectrum,
@@ -96,13 +93,12 @@ from lucidae.sparsity.problem import (
 from lucidae.sparsity.solve import SolverSettings, advice_on, check_suited, solve
 from lucidae.sparsity.verify import HELD_OUT
 from lucidae.validation import (
+    check_argument,
     check_flag,
     check_integer,
-    check_jobs,
     check_number,
-    check_seed,
+    check_rows,
     check_vector,
-    check_verbose,
     has_complex,
     real_array,
     warn_user,
@@ -320,8 +316,7 @@ class SparseVAE(CertifiedMixin, MultiOutputMixin, RegressorMixin, BaseEstimator)
         self.n_jobs = n_jobs
         self.verbose = verbose
 
-    @restored_on_failure
-    @timed_fit
+    @fitting_method
     def fit(self, X: Any, y: Any, sample_weight: Any = None, noise_cov: Any = None) -> Self:
         """Find the relevant columns of `X` for all outputs `y`.
 
@@ -424,7 +419,7 @@ class SparseVAE(CertifiedMixin, MultiOutputMixin, RegressorMixin, BaseEstimator)
                 "noise_cov": noise_cov is not None,
             }
             state.refer(data, type(self).__name__)
-        if is_array(X) and not is_numpy(X):
+        if is_array(X) and not isinstance(X, np.ndarray):
             state.move_beside(X)
         self._state = state
         if rule == "learn":
@@ -462,7 +457,7 @@ class SparseVAE(CertifiedMixin, MultiOutputMixin, RegressorMixin, BaseEstimator)
             raise ValueError(
                 "X is complex, but the estimator was fitted to real data: give real rows."
             )
-        X = dense_if_small(validated_rows(self, X, reset=False, accept_complex=True))
+        X = dense_if_small(check_rows(X, estimator=self, reset=False, accept_complex=True))
         ref, rows = reference_array(X), to_numpy(X) if is_array(X) else X
         coef, flat = as_double(coef), coef.ndim == 1
         with np.errstate(all="ignore"):  # what overflows is refused below
@@ -652,9 +647,8 @@ class SparseVAE(CertifiedMixin, MultiOutputMixin, RegressorMixin, BaseEstimator)
         """Check the parameters that do not depend on data; return the energy to minimise."""
         check_flag(self.fit_intercept, "fit_intercept")
         check_flag(self.warm_start, "warm_start")
-        check_verbose(self.verbose)
-        check_jobs(self.n_jobs)
-        check_seed(self.random_state)
+        for name in ("verbose", "n_jobs", "random_state"):
+            check_argument(getattr(self, name), name)
         check_number(self.significance, "significance", low=0.0, high=1.0, open_low=True)
         check_number(self.tol, "tol", low=0.0)
         check_integer(self.max_iter, "max_iter", low=1)

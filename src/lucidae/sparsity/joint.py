@@ -18,7 +18,6 @@ from lucidae.arrays import (
     as_double,
     device,
     is_array,
-    is_numpy,
     namespace,
     of_one_kind,
     scalar,
@@ -46,12 +45,12 @@ from lucidae.sparsity.solve import BASIN_LIMIT, FEW_RESPONSES, SolverSettings, d
 from lucidae.sparsity.verify import EnergyKind, Fit, Sample, measure
 from lucidae.sparsity.working_set import ColumnPoint
 from lucidae.validation import (
+    check_argument,
     check_choice,
     check_integer,
     check_number,
     check_row_count,
     check_rows,
-    check_verbose,
 )
 
 __all__ = ["SparseJoint", "joint_blocks", "solve_joint"]
@@ -200,7 +199,9 @@ def solve_joint(
     check_number(tol, "tol", low=0.0)
     check_integer(max_iter, "max_iter", low=1)
     noise = checked_levels(noise_variance, len(parts))
-    shown = elapsed(f"solving {len(parts)} joint sparse problems", check_verbose(verbose))
+    shown = elapsed(
+        f"solving {len(parts)} joint sparse problems", check_argument(verbose, "verbose")
+    )
     with shown, limited_blas(max(part.count for part in parts)):
         problems, units = _normalised(parts)
         counts = [unit.n_responses for unit in units]
@@ -230,7 +231,7 @@ def solve_joint(
         found = _in_units(solution.value, parts, units, significance)
         certificate = _certified(found, parts, noise, tolerance=tol, significance=significance)
         found = found._replace(certificate=certificate)
-        if is_array(X[0]) and not is_numpy(X[0]):  # NumPy has solved the problem
+        if is_array(X[0]) and not isinstance(X[0], np.ndarray):  # NumPy has solved the problem
 
             def beside(values: Any) -> Array:
                 return namespace(X[0]).asarray(values, device=device(X[0]))

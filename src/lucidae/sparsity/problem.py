@@ -49,17 +49,13 @@ from lucidae.arrays import (
     squared_norms,
     to_numpy,
 )
-from lucidae.base import validated_rows
 from lucidae.sparsity.prior import Groups, Matrices
 from lucidae.validation import (
-    check_kind,
     check_row_count,
     check_rows,
     check_weights,
-    explained_refusals,
     has_complex,
     is_dask,
-    unframed,
 )
 
 DENSE_ENTRIES = 200_000
@@ -695,18 +691,13 @@ def validated_data(
                 f"{name} is a Dask collection, but SparseVAE needs the whole dictionary in memory: "
                 f"give {name}.compute(). LinearAutoencoder reads Dask arrays block by block."
             )
-    if scipy.sparse.issparse(y):
-        raise ValueError("y is a sparse matrix, expected a dense array: give y.toarray().")
-    given, y = y, check_kind(unframed(y, "y", accept_complex=True), "y")
     if scipy.sparse.issparse(X) and (X.dtype.kind == "c" or has_complex(y)):
         raise ValueError(
             "a sparse X was given with complex numbers in X or y, expected real numbers: give "
             "X.toarray() if it fits into memory."
         )
-    X = dense_if_small(validated_rows(estimator, X, reset=reset, accept_complex=True))
-    y = y if is_array(y) else np.asarray(y)
-    with explained_refusals(y=given):
-        y = check_rows(y[:, None] if y.ndim == 1 else y, name="y", accept_complex=True)
+    X = dense_if_small(check_rows(X, estimator=estimator, reset=reset, accept_complex=True))
+    y = check_rows(y, name="y", every_column=True, flat=True, accept_complex=True)
     check_row_count(X, y)
     refuse_extremes(X, "X")
     refuse_extremes(y, "y")
