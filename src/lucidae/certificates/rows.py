@@ -30,7 +30,6 @@ from lucidae.arrays.threads import blas_threads, in_threads
 from lucidae.certificates.bounds import TINY, Ball, gamma, is_positive_definite, triangle
 from lucidae.certificates.sketch import (
     STARTS,
-    STEPS,
     Complement,
     Sketch,
     canonical,
@@ -576,10 +575,7 @@ def complement_bound(A: RowMatrix, vectors: Vector, level: float) -> tuple[float
     starts = drawn_after((min(STARTS, size - vectors.shape[1]), size), vectors)
     space = Complement(lambda rows: A.apply(rows.T).T, vectors, A.rounding, starts)
     space.bound = max(A.total, 0.0)
-    for steps in STEPS:
-        hopeless = space.found + space.final_slack() > level
-        if space.bound <= level or hopeless or not space.extend(steps):
-            break
+    space.extend_until(level)
     bound = space.bound
     if bound > level >= space.found and size**2 * max(A.shape) <= LARGEST_CHOLESKY:
         slack = 4 * gamma(size) * size * level + 8 * A.rounding
