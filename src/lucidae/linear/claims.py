@@ -126,37 +126,29 @@ class LinearFigures(WeightFigures):
         moment = self.data.moment
         if self.leading.hidden:
             return (
-                f"The digits of {listed('component', self.leading.unidentifiable(self.k))}, unless "
-                "the variance is zero, were lost in the second moment of rows that cannot be read "
-                "again, beside much larger variances: give the rows as an array, a file or a "
-                "function that returns the batches again."
+                "Digits of small variances were lost in the second moment of rows that cannot be "
+                "read again: give the rows as an array, a file or a function that returns the "
+                "batches again."
             )
         if moment is None or moment.high <= MOMENT:
             return ""
-        why = ""
-        if self.fit_rounding:
-            why = (
-                ", because products of float32 rows were computed in single precision: give float64"
-            )
-        error = f"{self.data.error:.1g}"
-        return f"The covariance of the fit differs from that of the rows by up to {error}{why}."
+        why = ", from products of float32 rows: give float64." if self.fit_rounding else "."
+        return f"The fit's covariance differs by up to {self.data.error:.1g} from that of X{why}"
 
     @cached_property
     def sampling(self) -> Sampling | str:
         """Which components stand out of sampling noise, or why this is not known."""
         data, k = self.data, self.k
-        if self.observed is not None:
-            return "Entries are missing, but the theory of sampling noise holds for complete rows."
-        if not self.leading.complete:
-            return _NO_SPECTRUM
-        if data.weight is None:
+        known = self.observed is None and self.leading.complete and data.trace > 0.0
+        weight = data.weight or 0.0  # None if the rows were not centred
+        if not known or not weight > 2.0:
             return (
-                "The rows were not centred, but the theory of sampling noise holds for covariances."
+                "Sampling noise is judged for at least three rows, not all equal and without "
+                "missing entries, but not for rows that were not centred or have more than 1024 "
+                "features."
             )
-        if not data.weight > 2.0 or not data.trace > 0.0:
-            return "At least three rows, not all equal, are needed to judge sampling noise."
         # Eigenvalues below their rounding error are not sampling noise of the data.
-        values, rows = self.resolved(), data.weight - 1.0
+        values, rows = self.resolved(), weight - 1.0
         above = np.flatnonzero(components_above_noise(values, rows, k))
         values = values[: max(k + 1, np.count_nonzero(values))]  # zeros turn no component
         turned = component_sampling_error(values, rows)
@@ -167,6 +159,11 @@ class LinearFigures(WeightFigures):
         """Return all eigenvalues, with zero for those of at most `factor` times their error."""
         values = self.leading.values
         return np.where(values.value > factor * values.error, values.value, 0.0)
+
+    @property
+    def complete(self) -> bool:
+        """Whether all eigenvalues were computed."""
+        return self.leading.complete
 
     @property
     def tolerance(self) -> float:
@@ -250,10 +247,9 @@ def evidence(figures: LinearFigures) -> dict[str, Any]:
         numbers["leverage_rows"] = figures.leverage.rows
         numbers["leverage_shares"] = figures.leverage.shares
     for name in ("penalties", "prior"):
-        known = getattr(figures.method.objective, name, None)
-        if known is not None:
+        if (known := getattr(figures.method.objective, name, None)) is not None:
             numbers[name] = to_numpy(known)
-    return numbers if figures.observed is None else numbers | figures.observed.evidence
+    return numbers | ({} if figures.observed is None else figures.observed.evidence)
 
 
 Judge = Callable[[Claim, LinearFigures], Claim | None]
@@ -280,7 +276,7 @@ def claims(figures: LinearFigures, names: Iterable[str] = ()) -> tuple[Claim, ..
     rule, found = reference_of(figures.rule), []
     for name in names or CLAIMS:
         text, judge = CLAIMS[name]
-        if (name == "order" and figures.rule.orders) or (name in _THEORY and not rule.independent):
+        if (name == "order" and figures.rule.orders) or (name in _RULES and not rule.independent):
             text = replace(text, reference=rule.citation)
         with np.errstate(over="ignore", invalid="ignore"):
             found.append(judge(text, figures))
@@ -288,16 +284,12 @@ def claims(figures: LinearFigures, names: Iterable[str] = ()) -> tuple[Claim, ..
 
 
 _NO_SPECTRUM = "Not all eigenvalues were computed, because there are more than 1024 features."
-_THEORY = (
-    "order",
-    "stationarity",
-    "balance",
-    "nonzero_latents",
-    "eigengap",
-    "conditioning",
-    "epochs",
+_BOUNDED = (
+    "Not decided: with more than 1024 features the eigenvalues are only bounded, and the bounds do "
+    "not separate those of the components from the others."
 )
-_BOUNDS = "Davis & Kahan 1970; Boyd & Balakrishnan 1990, failure probability 1e-9"
+# Claims whose theorem belongs to the rule.
+_RULES = "order", "stationarity", "balance", "nonzero_latents", "eigengap", "conditioning", "epochs"
 _NO_NOISE = (
     "The components explain all variance of the data, so none remains for the noise of the linear "
     "VAE: its likelihood is not bounded and has no maximum. Choose n_components below the rank of "
@@ -308,25 +300,14 @@ _NO_NOISE = (
 def _not_decided(text: Claim, why: str, figures: LinearFigures, **known: Any) -> Claim:
     """Return a claim that equal eigenvalues leave open, and which is undecided if data limit it."""
     limits = figures.limits
-    if not limits:
-        return replace(text, advice=why, **known)
-    why = limits if figures.leading.hidden else f"{why} {limits}"
-    return replace(text, advice=why, undecided=True, **known)
+    why = limits if figures.leading.hidden else f"{why} {limits}".strip()
+    return replace(text, advice=why, undecided=bool(limits), **known)
 
 
-def _enclosed(claim: Claim) -> Claim:
-    """Return the claim with a note that its value is only enclosed by bounds."""
-    statement = claim.statement + " (not computed exactly: bounds from residuals)"
-    reference = f"{claim.reference}; {_BOUNDS}"
-    advice = claim.advice
-    if claim.holds is None and claim.value is not None:
-        advice = (
-            f"Not decided: the value lies between {max(claim.value - claim.error, 0.0):.3g} and "
-            f"{claim.value + claim.error:.3g}. With more than 1024 features only bounds are "
-            "computed, and the bound on the eigenvalues outside of the decoder's span is not below "
-            "the eigenvalues inside."
-        )
-    return replace(claim, statement=statement, reference=reference, advice=advice)
+def _distance(text: Claim, found: Ball, size: int, figures: LinearFigures) -> Claim:
+    """Return the verdict on a mean squared sine of so many axes."""
+    claim = text.judged(found, min(DISTANCE, 0.5 / size), figures.distance_advice)
+    return replace(claim, advice=_BOUNDED) if claim.undecided and not figures.complete else claim
 
 
 @judges(
@@ -338,8 +319,7 @@ def _subspace(text: Claim, figures: LinearFigures) -> Claim:
     k, leading, found = figures.k, figures.leading, figures.leading.subspace
     apart, needed = leading.steps(k)
     if not leading.complete or apart[-1] > needed[-1]:
-        claim = text.judged(found, min(DISTANCE, 0.5 / k), figures.distance_advice)
-        return claim if leading.complete else _enclosed(claim)
+        return _distance(text, found, k, figures)
     why = (
         f"Eigenvalue {k - 1} of the covariance, counted from 0, differs from the next one, or from "
         f"zero, by less than {float(needed[-1]):.1g}, which rounding errors can change: these data "
@@ -357,29 +337,19 @@ def _alignment(text: Claim, figures: LinearFigures) -> Claim:
     leading, k = figures.leading, figures.k
     if not figures.rule.aligns:
         distance = float(np.mean(leading.misalignments.value))
-        why = (
-            f"Method {figures.method.name!r} determines the latents only up to a rotation, so the "
-            "mean squared sine is not judged."
-        )
-        return replace(text, value=distance, advice=why)
+        return replace(text, value=distance, advice=_rotated(figures))
     # Where only bounds are known, a component that they do not separate may be a wrong latent.
     shared = leading.unidentifiable(k) if leading.complete else np.empty(0, dtype=int)
     identifiable = np.setdiff1d(np.arange(k), shared)
+    why = f"{_components(shared)} not determined by these data and left out of the mean."
     if not len(identifiable):
-        why = (
-            "Each of the leading eigenvalues equals the one before or after it up to rounding, so "
-            "these data determine no principal axis."
-        )
         return _not_decided(text, why, figures)
-    bound, found = min(DISTANCE, 0.5 / len(identifiable)), leading.alignment(identifiable)
-    claim = text.judged(found, bound, figures.distance_advice)
-    if not leading.complete:
-        return _enclosed(claim)
+    found = leading.alignment(identifiable)
+    claim = _distance(text, found, len(identifiable), figures)
     if not len(shared):
         return claim
-    why = f"{_components(shared)} not determined by these data and left out of the mean."
     if claim.holds and figures.limits:  # the rows may determine what their products do not
-        return _not_decided(text, why, figures, value=found.value, threshold=bound)
+        return _not_decided(text, why, figures, value=found.value, threshold=claim.threshold)
     return replace(claim, advice=f"{claim.advice} {why}".strip())
 
 
@@ -420,14 +390,8 @@ def _gap(text: Claim, figures: LinearFigures) -> Claim:
         if not reference.independent:
             why = "The global minimum of this objective is not known: the gap cannot be computed."
         return replace(text, advice=why, undecided=True)
-    found = losses.gap
-    if found.value >= -GAP or not math.isfinite(found.value):
-        return text.judged(found, GAP, figures.advice)
-    advice = (
-        "The loss is below the global minimum that theory gives for these data, which is "
-        "impossible: the weights do not belong to these data."
-    )
-    return text.judged(found, -GAP, advice, least=True)
+    least = losses.gap.value < -GAP and math.isfinite(losses.gap.value)  # impossible for these data
+    return text.judged(losses.gap, -GAP if least else GAP, figures.advice, least=least)
 
 
 @judges(
@@ -457,14 +421,10 @@ def _nonzero(text: Claim, figures: LinearFigures) -> Claim:
     zeros, uncertain = figures.zero_latents, figures.uncertain_latents
     # A component without variance has a latent of zero under every penalty: no exception.
     zero = int(np.sum(figures.resolved()[zeros] > 0.0))
-    if len(zeros) and not zero:
-        why = f"{_components(zeros)} without variance, so that every penalty makes them zero."
-        return replace(text, advice=why)
-    if not zero and len(uncertain):
+    if not zero and (len(zeros) or len(uncertain)):
         why = (
-            "By no more than rounding errors, penalties differ from the eigenvalues of "
-            f"{listed('component', uncertain)}: the claim cannot be tested. The other claims judge "
-            f"the fit without this assumption. {figures.limits}"
+            "Penalties of components without variance, or whose eigenvalue they equal up to "
+            f"rounding errors, are not judged. {figures.limits}"
         )
         return replace(text, advice=why.strip())
     advice = (
@@ -482,8 +442,7 @@ def _nonzero(text: Claim, figures: LinearFigures) -> Claim:
 def _eigengap(text: Claim, figures: LinearFigures) -> Claim:
     """Return the claim `eigengap`; equal eigenvalues are a property of the data, not a failure."""
     if not figures.rule.aligns:
-        why = f"Method {figures.method.name!r} finds the principal subspace but not its axes."
-        return replace(text, advice=why)
+        return replace(text, advice=_rotated(figures))
     leading, k = figures.leading, figures.k
     unit = max(float(leading.values.high[0]), TINY)
     apart, needed = leading.steps(k)
@@ -495,11 +454,7 @@ def _eigengap(text: Claim, figures: LinearFigures) -> Claim:
     if not len(shared):
         return replace(text, holds=True)
     if not leading.complete:
-        why = (
-            "Not decided: with more than 1024 features the eigenvalues are only bounded, and the "
-            f"bounds do not separate the eigenvalues of {listed('component', shared)} from others."
-        )
-        return replace(text, advice=why, undecided=True)
+        return replace(text, advice=_BOUNDED, undecided=True)
     why = (
         f"{_components(shared)} not determined by these data: the eigenvalue differs from the one "
         "before or after it, or from zero, by no more than rounding errors. This is no fault of "
@@ -788,3 +743,7 @@ _MANY_FEATURES = f"Pairs of features are not examined for more than {PAIRED_FEAT
 def _components(numbers: Vector) -> str:
     """Return “Component 3 is” or “Components 3, 5 are” for the given numbers of components."""
     return f"{listed('Component', numbers)} {'is' if len(numbers) == 1 else 'are'}"
+
+
+def _rotated(figures: LinearFigures) -> str:
+    return f"Method {figures.method.name!r} determines the latents only up to a rotation."

@@ -107,18 +107,14 @@ class ObjectiveReference(Reference):
     def misfit(self, terms: Terms) -> Ball:
         """Return the residual variance tr((I − W₂W₁)Σ(I − W₂W₁)ᵀ).
 
-        It is computed from R with Σ = RᵀR or from Σ itself, if they are known, which lose no digits
-        if it is small beside tr Σ.
+        It is computed from R with Σ = RᵀR, if that is known, which loses no digits if the result is
+        small beside tr Σ.
         """
         data, encoder, atoms = terms.data, terms.encoder, terms.atoms
         if data.factor is not None:
             root = Ball(data.factor[0])
             rest = root - (root @ encoder.T) @ atoms
             return (rest * rest).sum()
-        if data.matrix is not None:
-            whole = Ball(data.matrix)
-            rest = whole - (whole @ encoder.T) @ atoms  # Σ(I − W₂W₁)ᵀ
-            return rest[np.diag_indices(len(data.matrix))].sum() - (atoms * (encoder @ rest)).sum()
         return self.expanded_loss(terms)
 
     def expanded_loss(self, terms: Terms) -> Ball:
@@ -195,21 +191,16 @@ class ObjectiveReference(Reference):
         if leading.complete:  # of Σ̃ itself they are known up to the rounding errors of LAPACK
             error = np.maximum(error - data.error, 0.0) + gamma(m) * values.value[0]
         # The minimum decreases with every leading eigenvalue while the trace is fixed.
-        high = known + error
-        if not leading.complete:  # the sum of the eigenvalues is at most the trace
-            high = np.minimum(high, np.maximum(data.trace - (np.cumsum(high) - high), 0.0))
-        most, least = (
+        least, best, most = (
             self.minimum(ends, max(data.trace - float(np.sum(ends)), 0.0), m)
-            for ends in (np.maximum(known - error, 0.0), high)
+            for ends in (known + error, known, np.maximum(known - error, 0.0))
         )
-        best = Ball.between(least, most)
-        if leading.complete:
-            own = self.minimum(known, float(np.sum(values.value[k:])), m)
-            best = Ball(own, max(abs(most - own), abs(own - least)))
-        if value is None or not all(map(math.isfinite, (most, best.value, least))):
+        if leading.complete:  # the other eigenvalues may be small beside the trace
+            best = self.minimum(known, float(np.sum(values.value[k:])), m)
+        if value is None or not all(map(math.isfinite, (most, best, least))):
             return None
-        rounding = gamma(8 * m) * (abs(best.value) + size) + self.gap_error(terms, leading)
-        return Losses(value, Ball(best.value, best.error + rounding), size)
+        rounding = gamma(8 * m) * (abs(best) + size) + self.gap_error(terms, leading)
+        return Losses(value, Ball(best, max(most - best, best - least) + rounding), size)
 
     def gap_error(self, terms: Terms, leading: Leading) -> float:
         """Return how much the unknown part E of Σ may change the loss minus its minimum.
