@@ -175,13 +175,13 @@ class LinearFigures(WeightFigures):
         """What to do about weights that are not optimal: train longer, or check the data."""
         if not self.fitted:
             return (
-                "These weights are not optimal for these data: check that rows, method and "
-                "penalties are those of their training, and that the rows were centred."
+                "These weights are not optimal for these data: check that the rows were centred, "
+                "and that rows, method and penalties are those of their training."
             )
         exact = ", or use solver='exact'" if self.method.objective.has_minimizer else ""
         found, tol = self.stationarity, self.training.tol
         if self.learning_rate is None:
-            why = "The weights are a closed form, which should be the optimum of the fitted data."
+            why = "The weights should be a closed form."
         elif found is None or not found.value <= tol:
             why = f"Train longer (increase max_iter){exact}."
         else:
@@ -194,23 +194,18 @@ class LinearFigures(WeightFigures):
     @property
     def distance_advice(self) -> str:
         """The same for weights that do not span the principal subspace or its axes."""
-        zero = len(self.zero_latents)
+        zero = len(self.zero_latents) / self.k
         if not zero:
             return self.advice
-        return (
-            f"{self.zero_sentence}; this alone gives a mean squared sine of {zero / self.k:.3g}. "
-            "Lower l2, or use l2='auto' or method='rag'."
-        )
+        why = f"{self.zero_sentence}; this alone gives a mean squared sine of {zero:.3g}."
+        return f"{why} Lower l2, or use l2='auto' or method='rag'."
 
     @property
     def zero_sentence(self) -> str:
         """Which latents are zero because of their penalties."""
-        zero = self.zero_latents
-        are = "is" if len(zero) == 1 else "are"
-        return (
-            "The penalty is not below the eigenvalue of its component, so "
-            f"{listed('latent', zero)} {are} zero at the optimum"
-        )
+        names = listed("latent", self.zero_latents)
+        are = "is" if len(self.zero_latents) == 1 else "are"
+        return f"A penalty is not below the eigenvalue: {names} {are} zero at the optimum"
 
 
 def certificate(title: str, figures: LinearFigures) -> Certificate:
@@ -403,10 +398,7 @@ def _balance(text: Claim, figures: LinearFigures) -> Claim:
     if not figures.rule.balanced:
         why = "At the optimum of this method the scale of a latent is not determined."
         return replace(text, advice=why)
-    advice = (
-        "Gradient steps on untied weights disturb the balance in proportion to the learning rate: "
-        "set tied=True, or lower learning_rate."
-    )
+    advice = "Gradient steps disturb the balance of layers: set tied=True, or lower learning_rate."
     return text.judged(figures.balance, BALANCE, advice)
 
 
@@ -456,9 +448,8 @@ def _eigengap(text: Claim, figures: LinearFigures) -> Claim:
     if not leading.complete:
         return replace(text, advice=_BOUNDED, undecided=True)
     why = (
-        f"{_components(shared)} not determined by these data: the eigenvalue differs from the one "
-        "before or after it, or from zero, by no more than rounding errors. This is no fault of "
-        "the fit: interpret the subspace of such components, not each of them."
+        f"{_components(shared)} not determined by these data: up to rounding errors the eigenvalue "
+        "equals the one before or after it, or zero. Interpret the subspace of such components."
     )
     return _not_decided(text, why, figures)
 
@@ -477,17 +468,13 @@ def _sampling(text: Claim, figures: LinearFigures) -> Claim:
     headline = f"sampling: {count} of {k}"
     advice = f"{count} of {k} components stand out of sampling noise."
     if len(others):
+        names = listed("component", others)
         advice += (
-            f" The others, {listed('component', others)}, could have other directions in another "
-            "sample of as many rows: choose fewer components, or collect more rows, before you "
-            "interpret them."
+            f" The others, {names}, may be noise: choose fewer components or collect more rows."
         )
     if len(similar):
-        advice += (
-            f" Of nearly equal variance to others: {listed('component', similar)}. Another sample "
-            "of as many rows could give other directions in their subspace. Interpret them "
-            "together."
-        )
+        names = listed("component", similar)
+        advice += f" Of nearly equal variance to others: {names}. Interpret them together."
     return replace(text, value=float(count), advice=advice, headline=headline)
 
 
@@ -506,9 +493,9 @@ def _component_count(text: Claim, figures: LinearFigures) -> Claim | None:
     known = figures.resolved(), data.weight, data.variances
     chosen = count_wanted(wanted, *known)
     others = [count_wanted(name, *known) for name in CRITERIA if name != chosen.criterion]
-    told = " ".join(other.summary() for other in others)
-    if all(other.n_components == chosen.n_components for other in others):
-        told = "The other criteria find the same number."
+    told = "The other criteria find the same number."
+    if any(other.n_components != chosen.n_components for other in others):
+        told = " ".join(other.summary() for other in others)
     found, reference = float(chosen.n_components), REFERENCES[chosen.criterion]
     return replace(text, value=found, reference=reference, advice=f"{chosen.summary()} {told}")
 
@@ -568,9 +555,8 @@ def _epochs(text: Claim, figures: LinearFigures) -> Claim:
         if epochs <= MOST_EPOCHS:
             return replace(text, value=epochs)
     why = (
-        "The rate of convergence near the optimum is not known for this method, or training "
-        "would take more than 1e15 epochs, because eigenvalues are equal or differ by orders "
-        "of magnitude, or because learning_rate is tiny."
+        "The rate of convergence near the optimum is not known, or training would take more than "
+        "1e15 epochs: eigenvalues are nearly equal, or learning_rate is tiny."
     )
     return replace(text, advice=why)
 
@@ -616,13 +602,12 @@ def _is_wanted_number(figures: LinearFigures) -> bool:
     values = figures.leading.values.value
     fewest, most = (max(1, int(np.sum(figures.resolved(f) > 0.0))) for f in (1e2, 1e-2))
     # The rank of the documentation counts eigenvalues above m ε λ₁, even if they are known better.
-    ranked = int(np.sum(values > 1e2 * gamma(data.n_features) * values[0]))
-    fewest = max(1, min(fewest, ranked))
+    fewest = min(fewest, max(1, int(np.sum(values > 1e2 * gamma(data.n_features) * values[0]))))
     if wanted is None:
         return fewest <= k <= most
-    shares = np.cumsum(values) / max(float(np.sum(values)), TINY)
-    enough = bool(shares[k - 1] >= wanted - 1e-9) or k >= fewest
-    return enough and (k == 1 or bool(shares[k - 2] < wanted + 1e-9))
+    shares = np.append(0.0, np.cumsum(values)) / max(float(np.sum(values)), TINY)
+    enough = bool(shares[k] >= wanted - 1e-9) or k >= fewest
+    return enough and (k == 1 or bool(shares[k - 1] < wanted + 1e-9))
 
 
 @judges(
@@ -661,14 +646,10 @@ def _likelihood(text: Claim, figures: LinearFigures) -> Claim | None:
         return replace(text, advice=_NOT_STORED, undecided=True)
     if found.noiseless:
         why = (
-            "The likelihood has no maximum: the noise variance tends to zero, because so many "
-            "components explain the observed entries without noise. Choose a smaller n_components."
+            "The likelihood has no maximum, because there is no noise: use a smaller n_components."
         )
         return replace(text, value=float(found.gradient.value), advice=why, undecided=True)
-    advice = (
-        "Train longer (increase max_iter). If X is not the data that was passed to fit, this "
-        "result is expected."
-    )
+    advice = "Train longer (increase max_iter), unless X is not the data that was passed to fit."
     return text.judged(found.gradient, figures.tolerance, advice)
 
 
@@ -699,10 +680,9 @@ def _identifiability(text: Claim, figures: LinearFigures) -> Claim | None:
     shown = ", ".join(f"{i} and {j}" for i, j in pairs[:3])
     more = "" if len(pairs) <= 3 else f" and {len(pairs) - 3} other pairs"
     why = (
-        f"Columns {shown}{more}, counted from 0, were never or hardly ever observed together, so "
-        "that their covariance follows from the model alone. Other loadings may have the same "
-        "likelihood (mirror images) or a higher one. Choose a smaller n_components, or collect "
-        "rows in which these columns are observed together."
+        f"Columns {shown}{more}, counted from 0, were never or hardly ever observed together: "
+        "their covariance follows from the model alone, and other loadings may be as likely. "
+        "Choose a smaller n_components, or collect rows that have both of these columns."
     )
     text = replace(text, value=float(len(pairs)), threshold=0.0, advice=why)
     # Groups of features without any link have no common covariance for certain.
@@ -723,11 +703,11 @@ def _missing_information(text: Claim, figures: LinearFigures) -> Claim | None:
     if lost is None:
         return replace(text, advice=_NOT_STORED)
     known = figures.observed.evidence
-    shares = ", ".join(f"{100 * share:.2g} %" for share in lost[:10])
+    shares = ", ".join(f"{100 * share:.2g} %" for share in lost[:10]) + " …" * (len(lost) > 10)
     told = (
         f"{100 * known['missing_share']:.2g} % of the entries are missing, in "
         f"{known['n_patterns']} patterns. By component, this share of the variance is lost: "
-        f"{shares}{' …' * (len(lost) > 10)}."
+        f"{shares}."
     )
     return replace(text, value=float(np.max(lost)), advice=told)
 

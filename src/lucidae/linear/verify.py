@@ -74,9 +74,6 @@ SMALL_VARIANCE = 1e-4
 # wrong subspace is known to be one.
 FAR, NEAR = 1e-3, 1e-4
 
-# Difference of squared cosines below which either of two columns may be nearer to an axis.
-NEARLY = 1e-6
-
 # Share of a component, or of the total variance, from which on a row is named. In the tables of
 # scikit-learn the largest share is 0.35; a row that was multiplied by 500 has 0.7 of 100 000 rows.
 LEVERAGE = 0.4
@@ -308,18 +305,12 @@ def _misalignments(atoms: Vector, axes: Vector) -> Vector:
     """Return, for each principal axis, its smallest squared sine to a decoder column."""
     if not np.all(np.isfinite(atoms)):
         return np.full(axes.shape[1], np.nan)
-    units, found = _unit_rows(atoms), np.ones(axes.shape[1])
+    units = _unit_rows(atoms)
     if not len(units):
-        return found
-    # One minus a squared cosine has a rounding error of about ε, so it shows which columns may be
-    # nearest; their sines are computed without cancellation.
-    cosines = (units @ axes) ** 2
-    near = cosines >= np.max(cosines, axis=0) - NEARLY
-    for i, axis in enumerate(axes.T):
-        rows = units[near[:, i]]
-        away = rows - (rows @ axis)[:, None] * axis
-        found[i] = np.min(np.sum(away * away, axis=1))
-    return found
+        return np.ones(axes.shape[1])
+    # One minus a squared cosine would have a rounding error of ε.
+    nearest = units[np.argmax((units @ axes) ** 2, axis=0)].T
+    return np.asarray(np.sum((nearest - np.sum(nearest * axes, axis=0) * axes) ** 2, axis=0))
 
 
 def _lengths(rows: Vector) -> Vector:
