@@ -14,7 +14,7 @@ nothing over- or underflows, and judges the equivalent problem.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, NamedTuple
@@ -46,7 +46,6 @@ __all__ = [
     "Leverage",
     "ObservedFigures",
     "WeightFigures",
-    "data_of_parameters",
     "observed_figures",
 ]
 
@@ -656,107 +655,6 @@ def find_leverage(data: Data, atoms: Vector) -> Leverage | None:
 # `noise`, and the `weight` of the rows it was fitted to.
 
 
-def _variances(model: Any) -> Vector:
-    """Return the variance of each feature, (m,)."""
-    return np.asarray(np.sum(model.loadings**2, axis=1) + model.noise)
-
-
-def data_of_parameters(model: Any, X: Any, weights: Any) -> Data:
-    """Return the covariance WWᵀ + γI in the form that the verifier uses.
-
-    Rows X with missing entries, if they are known, are filled with the expectations
-    μ + WG⁻¹W_oᵀ(x − μ)_o to find those of large influence.
-    """
-    m, variances = len(model.mean), _variances(model)
-
-    def product(vectors: Vector) -> Vector:
-        return np.asarray((vectors @ model.loadings) @ model.loadings.T + model.noise * vectors)
-
-    filled, weight = None, model.weight
-    if X is not None:
-        rows = to_numpy(as_double(X)).copy()
-        mass = np.ones(len(rows)) if weights is None else to_numpy(weights)
-        weight = float(np.sum(mass[~np.all(np.isnan(rows), axis=1)]))
-        for part, mask, rest, inverse in _posteriors(model, rows, 0):
-            codes = np.einsum("nab,nb->na", inverse, rest @ model.loadings)
-            guess = model.mean + codes @ model.loadings.T
-            rows[part] = np.where(mask > 0.0, rows[part], guess)
-        filled = GivenRows(rows, weights)
-    return Data(
-        model.mean,
-        Ball(0.0 * model.mean, 0.0 * model.mean),
-        variances,
-        product,
-        gamma(m) * float(np.sum(variances)),
-        weight,
-        product(np.eye(m)) if m <= DENSE_FEATURES else None,
-        filled=filled,
-        origin="given",
-    )
-
-
-def _posteriors(
-    model: Any, rows: Vector, width: int
-) -> Iterator[tuple[slice, Vector, Vector, Vector]]:
-    """Yield slices of the rows, the mask of their observed entries, (x − μ)_o and G⁻¹.
-
-    `width` is the number of entries that the caller computes for each row.
-    """
-    m, k = model.loadings.shape
-    outer = np.einsum("ja,jb->jab", model.loadings, model.loadings).reshape(m, -1)
-    size = max(1, POSTERIOR_ENTRIES // max(k * k, m, width))
-    for start in range(0, len(rows), size):
-        part = slice(start, min(start + size, len(rows)))
-        seen = ~np.isnan(rows[part])
-        rest = np.where(seen, rows[part] - model.mean, 0.0)
-        G = (seen.astype(float) @ outer).reshape(-1, k, k) + model.noise * np.eye(k)
-        yield part, seen.astype(float), rest, np.linalg.inv(G)
-
-
-def likelihood_of(model: Any, rows: Vector, mass: Vector) -> tuple[float, float]:
-    """Return the log-likelihood ℓ of rows with weights `mass`, and the size of its gradient.
-
-    ∂ℓ/∂w for the loadings w of feature j is the sum of aⱼaᵀW − wᵀG⁻¹, because C_oo⁻¹W_o = W_oG⁻¹;
-    ∂ℓ/∂γ is half the sum of ‖a‖² − tr C_oo⁻¹. The size √(γ‖∂ℓ/∂(W, μ)‖² + (2/m)(γ ∂ℓ/∂γ)²) does not
-    depend on units.
-    """
-    (W, noise), (m, k) = (model.loadings, model.noise), model.loadings.shape
-    value, on_loadings, on_mean, on_noise = 0.0, np.zeros((m, k)), np.zeros(m), 0.0
-    for part, mask, rest, inverse in _posteriors(model, rows, 0):
-        weight = mass[part]
-        codes = np.einsum("nab,nb->na", inverse, rest @ W)
-        a = (rest - mask * (codes @ W.T)) / noise
-        through = mask.T @ (inverse * weight[:, None, None]).reshape(-1, k * k)
-        on_loadings += (a * weight[:, None]).T @ (a @ W)
-        on_loadings -= np.einsum("jab,jb->ja", through.reshape(m, k, k), W)
-        count = mask.sum(axis=1)
-        traces = (count - k + noise * np.trace(inverse, axis1=1, axis2=2)) / noise
-        log_det = (count - k) * math.log(noise) - np.linalg.slogdet(inverse)[1]
-        misfit = np.sum(a * rest, axis=1)
-        value -= float(weight @ (misfit + log_det + count * math.log(2 * math.pi))) / 2
-        on_noise += float(weight @ (np.sum(a**2, axis=1) - traces)) / 2
-        on_mean += weight @ a
-    squares = float(np.sum(on_loadings**2) + np.sum(on_mean**2))
-    return value, math.sqrt(noise * squares + 2 / m * (noise * on_noise) ** 2)
-
-
-def _lost(model: Any, rows: Vector, mass: Vector, encoder: Vector) -> Vector:
-    """Return the variance of each code given the observed entries, divided by its variance, (k,).
-
-    With the missing entries u of a row, the encoder E and B = E_uW_u, the covariance of the codes
-    is γ(BG⁻¹Bᵀ + E_uE_uᵀ). The result is the mean over the rows.
-    """
-    W, noise, (k, m) = model.loadings, model.noise, encoder.shape
-    mixed = np.einsum("ij,jb->jib", encoder, W).reshape(m, -1)
-    left = np.zeros(k)
-    for part, mask, _, inverse in _posteriors(model, rows, mixed.shape[1]):
-        B = ((1.0 - mask) @ mixed).reshape(-1, k, W.shape[1])
-        spread = np.einsum("nia,nab,nib->ni", B, inverse, B) + (1.0 - mask) @ (encoder**2).T
-        left += noise * (mass[part] @ spread)
-    variances = np.sum((encoder @ W) ** 2, axis=1) + noise * np.sum(encoder**2, axis=1)
-    return np.asarray(left / np.sum(mass) / np.maximum(variances, TINY))
-
-
 class ObservedFigures(NamedTuple):
     """What the rows with missing entries say of the parameters; None if they were not stored."""
 
@@ -771,38 +669,104 @@ class ObservedFigures(NamedTuple):
 
 def observed_figures(
     model: Any, encoder: Vector, X: Any, weights: Any, converged: bool
-) -> ObservedFigures:
-    """Measure parameters on rows X with missing entries, or None if they were not stored."""
-    evidence: dict[str, Any] = {"noise_variance": model.noise}
-    noiseless = model.noise <= NO_NOISE * float(np.mean(_variances(model)))
+) -> tuple[Data, ObservedFigures]:
+    """Return the covariance WWᵀ + γI as data, and what rows X with missing entries say of it.
+
+    X is None if they were not stored.
+    """
+    W, noise, m = model.loadings, model.noise, len(model.mean)
+    variances = np.sum(W**2, axis=1) + noise
+
+    def product(vectors: Vector) -> Vector:
+        return np.asarray((vectors @ W) @ W.T + noise * vectors)
+
+    data = Data(
+        model.mean,
+        Ball(0.0 * model.mean, 0.0 * model.mean),
+        variances,
+        product,
+        gamma(m) * float(np.sum(variances)),
+        model.weight,
+        product(np.eye(m)) if m <= DENSE_FEATURES else None,
+        origin="given",
+    )
+    evidence: dict[str, Any] = {"noise_variance": noise}
+    noiseless = noise <= NO_NOISE * float(np.mean(variances))
     if X is None:
-        return ObservedFigures(None, noiseless, None, False, None, evidence, converged)
-    rows = to_numpy(as_double(X))
-    mass = np.ones(len(rows)) if weights is None else to_numpy(weights)
-    used = (mass > 0.0) & ~np.all(np.isnan(rows), axis=1)
-    rows, mass = rows[used], mass[used]
-    seen, total = ~np.isnan(rows), float(np.sum(mass))
-    value, size = likelihood_of(model, rows, mass)
-    # The relative error of G⁻¹ is its condition number times the machine epsilon.
-    top = float(np.max(np.sum(model.loadings**2, axis=0), initial=0.0))
-    error = gamma(8 * len(model.mean)) * (1.0 + top / model.noise)
-    gradient = Ball(math.inf if math.isnan(size) else size / total, error)
-    pairs = never = None
-    apart = False
-    if rows.shape[1] <= PAIRED_FEATURES:
-        together = seen.astype(np.float32)
+        return data, ObservedFigures(None, noiseless, None, False, None, evidence, converged)
+    # 1) Likelihood and codes. The relative error of G⁻¹ is its condition number times ε.
+    rows = to_numpy(as_double(X)).copy()
+    seen = ~np.isnan(rows)
+    mass = np.any(seen, axis=1) * (1.0 if weights is None else to_numpy(weights))
+    total = float(np.sum(mass))
+    value, size, lost = _sums_over_rows(model, encoder, rows, mass)
+    top = float(np.max(np.sum(W**2, axis=0), initial=0.0))
+    gradient = Ball(
+        math.inf if math.isnan(size) else size / total, gamma(8 * m) * (1 + top / noise)
+    )
+    # 2) Features that were observed together.
+    used, pairs, never, apart = seen[mass > 0.0], None, None, False
+    if m <= PAIRED_FEATURES:
+        together = used.astype(np.float32)
         count = (together.T @ together).astype(float)
         most = np.max(count - np.diag(np.diag(count)), axis=1)
         hardly = (count < 0.5) | (count < FEW_TOGETHER * np.minimum.outer(most, most))
         pairs = np.argwhere(np.triu(hardly, 1))
         never = pairs[count[tuple(pairs.T)] < 0.5]
         apart = connected_components(count > 0.5, directed=False)[0] > 1
-    lost = _lost(model, rows, mass, encoder)
     evidence |= {
         "log_likelihood": value,
         "missing_share": 1.0 - float(mass @ seen.mean(axis=1)) / total,
-        "n_patterns": len(np.unique(np.packbits(seen, axis=1), axis=0)),
+        "n_patterns": len(np.unique(np.packbits(used, axis=1), axis=0)),
         "never_observed_together": never,
         "lost_code_variance": lost,
     }
-    return ObservedFigures(gradient, noiseless, pairs, apart, lost, evidence, converged)
+    data = replace(data, weight=total, filled=GivenRows(rows, weights))
+    return data, ObservedFigures(gradient, noiseless, pairs, apart, lost, evidence, converged)
+
+
+def _sums_over_rows(
+    model: Any, encoder: Vector, rows: Vector, mass: Vector
+) -> tuple[float, float, Vector]:
+    """Return log-likelihood, size of its gradient, and the undetermined share of each code.
+
+    Missing entries of the rows, whose weights are `mass`, are replaced by their expectations
+    μ + WG⁻¹W_oᵀ(x − μ)_o. The derivative ∂ℓ/∂w for the loadings w of feature j is the sum of
+    aⱼaᵀW − wᵀG⁻¹, because C_oo⁻¹W_o = W_oG⁻¹; ∂ℓ/∂γ is half the sum of ‖a‖² − tr C_oo⁻¹. The size
+    √(γ‖∂ℓ/∂(W, μ)‖² + (2/m)(γ ∂ℓ/∂γ)²) does not depend on units. With the missing entries u of a
+    row, the encoder E and B = E_uW_u, the covariance of the codes is γ(BG⁻¹Bᵀ + E_uE_uᵀ), whose
+    diagonal is divided by the variance of the codes.
+    """
+    (W, noise), (m, k) = (model.loadings, model.noise), model.loadings.shape
+    outer = np.einsum("ja,jb->jab", W, W).reshape(m, -1)
+    mixed = np.einsum("ij,jb->jib", encoder, W).reshape(m, -1)
+    value, on_loadings, on_mean, on_noise = 0.0, np.zeros((m, k)), np.zeros(m), 0.0
+    left = np.zeros(len(encoder))
+    step = max(1, POSTERIOR_ENTRIES // max(k * k, m, mixed.shape[1]))
+    for start in range(0, len(rows), step):
+        part = slice(start, start + step)
+        mask, weight = (~np.isnan(rows[part])).astype(float), mass[part]
+        rest = np.where(mask > 0.0, rows[part] - model.mean, 0.0)
+        inverse = np.linalg.inv((mask @ outer).reshape(-1, k, k) + noise * np.eye(k))
+        codes = np.einsum("nab,nb->na", inverse, rest @ W)
+        rows[part] = np.where(mask > 0.0, rows[part], model.mean + codes @ W.T)
+        # 1) The likelihood and its derivatives.
+        a = (rest - mask * (codes @ W.T)) / noise
+        through = mask.T @ (inverse * weight[:, None, None]).reshape(-1, k * k)
+        on_loadings += (a * weight[:, None]).T @ (a @ W)
+        on_loadings -= np.einsum("jab,jb->ja", through.reshape(m, k, k), W)
+        count = mask.sum(axis=1)
+        traces = (count - k + noise * np.trace(inverse, axis1=1, axis2=2)) / noise
+        log_det = (count - k) * math.log(noise) - np.linalg.slogdet(inverse)[1]
+        misfit = np.sum(a * rest, axis=1)
+        value -= float(weight @ (misfit + log_det + count * math.log(2 * math.pi))) / 2
+        on_noise += float(weight @ (np.sum(a**2, axis=1) - traces)) / 2
+        on_mean += weight @ a
+        # 2) The variances of the codes, given the observed entries.
+        B = ((1.0 - mask) @ mixed).reshape(-1, len(encoder), k)
+        spread = np.einsum("nia,nab,nib->ni", B, inverse, B) + (1.0 - mask) @ (encoder**2).T
+        left += noise * (weight @ spread)
+    squares = float(np.sum(on_loadings**2) + np.sum(on_mean**2))
+    size = math.sqrt(noise * squares + 2 / m * (noise * on_noise) ** 2)
+    variances = np.sum((encoder @ W) ** 2, axis=1) + noise * np.sum(encoder**2, axis=1)
+    return value, size, left / np.sum(mass) / np.maximum(variances, TINY)
