@@ -234,7 +234,7 @@ def _of_products(data: Data, atoms: Vector) -> Leading:
         # No eigenvalue outside of the span exceeds the trace outside of the span.
         rest.bound = max(data.trace - float(np.sum(values)), 0.0) + 4 * data.error
         known = len(rows) == k
-        level = float(values[-1]) - IDENTIFIABLE * size if known else -math.inf
+        level = float(values[-1]) - size / FAR if known else -math.inf
         rest.extend_until(level)
         if known and (rest.bound <= level or rest.found <= level):
             break
