@@ -161,11 +161,6 @@ class LinearFigures(WeightFigures):
         return np.where(values.value > factor * values.error, values.value, 0.0)
 
     @property
-    def complete(self) -> bool:
-        """Whether all eigenvalues were computed."""
-        return self.leading.complete
-
-    @property
     def tolerance(self) -> float:
         """Threshold of the claims `stationarity` and `likelihood`."""
         return float(np.clip(10 * self.training.tol, *STATIONARITY))
@@ -279,6 +274,7 @@ def claims(figures: LinearFigures, names: Iterable[str] = ()) -> tuple[Claim, ..
 
 
 _NO_SPECTRUM = "Not all eigenvalues were computed, because there are more than 1024 features."
+_BOUNDS = "bounds: Boyd & Balakrishnan 1990, failure probability 1e-9"
 _BOUNDED = (
     "Not decided: with more than 1024 features the eigenvalues are only bounded, and the bounds do "
     "not separate those of the components from the others."
@@ -302,7 +298,10 @@ def _not_decided(text: Claim, why: str, figures: LinearFigures, **known: Any) ->
 def _distance(text: Claim, found: Ball, size: int, figures: LinearFigures) -> Claim:
     """Return the verdict on a mean squared sine of so many axes."""
     claim = text.judged(found, min(DISTANCE, 0.5 / size), figures.distance_advice)
-    return replace(claim, advice=_BOUNDED) if claim.undecided and not figures.complete else claim
+    if figures.leading.complete:
+        return claim
+    advice = _BOUNDED if claim.undecided else claim.advice
+    return replace(claim, reference=f"{text.reference}; {_BOUNDS}", advice=advice)
 
 
 @judges(

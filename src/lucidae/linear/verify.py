@@ -55,7 +55,7 @@ Product = Callable[[Vector], Vector]
 # Largest number of features for which all eigenvalues are computed; otherwise they are bounded.
 DENSE_FEATURES = 1024
 
-# Largest number of times that Ritz vectors are improved.
+# Largest number of sets of Ritz vectors, each of which improves the one before.
 ROUNDS = 4
 
 # A decoder column of smaller entries counts as zero: its direction has lost digits.
@@ -246,14 +246,9 @@ def _of_products(data: Data, atoms: Vector) -> Leading:
     # two parts plus ‖R‖ (Weyl), or plus ‖R‖²/gap (Li & Li 2005).
     drift = (min(size, size**2 / gap) if gap > 0 else size) + data.error
     most = np.sort(np.append(values, np.full(k, min(rest.bound, data.trace))))[::-1][:k] + drift
-    ends = np.append(np.maximum(values - data.error, 0.0), max(0.0, rest.found - data.error))
-    return Leading(
-        Ball.between(np.minimum(ends, np.append(most, rest.bound)), np.append(most, rest.bound)),
-        rest.bound,
-        subspace,
-        misalignments,
-        complete=False,
-    )
+    upper = np.append(most, rest.bound)
+    lower = np.minimum(np.maximum(np.append(values, rest.found) - data.error, 0.0), upper)
+    return Leading(Ball.between(lower, upper), rest.bound, subspace, misalignments, complete=False)
 
 
 def _distances(atoms: Vector, axes: Vector, values: Vector, error: float) -> tuple[Ball, Ball]:
