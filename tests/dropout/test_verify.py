@@ -284,7 +284,7 @@ def test_bounds_that_decide_nothing_leave_the_certificate_undecided(small_limit,
     X = np.random.default_rng(0).standard_normal((400, 300))
     assert certify(DropoutFactorization(5, dropout=0.1).fit(X), X).holds
     monkeypatch.setattr("lucidae.certificates.rows.LARGEST_CHOLESKY", 0)
-    monkeypatch.setattr("lucidae.certificates.rows.STEPS", (2, 3))
+    monkeypatch.setattr("lucidae.certificates.sketch.STEPS", (2, 3))
     model = DropoutFactorization(5, dropout=0.1).fit(X)
     assert model.certificate_.holds is None
     assert model.certificate_["gap"].holds is None

@@ -198,7 +198,7 @@ def turn(error: float, gap: Any) -> Any:
     `gap` is the computed distance to the rest of the spectrum, both of whose ends are uncertain.
     """
     exact = np.asarray(gap) - 2.0 * error
-    return np.where(exact > error, error / np.maximum(exact, TINY), 1.0)[()]
+    return np.where(exact > error, error / np.where(exact > error, exact, 1.0), 1.0)[()]
 
 
 def enclose_eigenvalues(matrix: Vector, error: float = 0.0) -> Enclosure:

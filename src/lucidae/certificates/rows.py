@@ -30,7 +30,6 @@ from lucidae.arrays.threads import blas_threads, in_threads
 from lucidae.certificates.bounds import TINY, Ball, gamma, is_positive_definite, triangle
 from lucidae.certificates.sketch import (
     STARTS,
-    STEPS,
     Complement,
     Sketch,
     canonical,
@@ -206,33 +205,18 @@ class GivenRows:
 
     def total(self, leaf: Any, least: int = 1) -> Any:
         """Return the results of `leaf` for blocks of at least so many rows, joined by its merge."""
-        (n, m), X, Y, w = self.shape, self.X, self.Y, self.weights
-        if scipy.sparse.issparse(X) and isinstance(leaf, Deviations):
-            return reduce(leaf.merge, in_threads(partial(self._of_sparse, leaf), n, self._threads))
+        (n, m), sparse = self.shape, scipy.sparse.issparse(self.X)
+        if sparse and isinstance(leaf, Deviations):
+            threads = blas_threads() if self.X.nnz >= SHARED_ENTRIES else 1
+            return reduce(leaf.merge, in_threads(partial(self._part, leaf), n, threads))
         step = n if getattr(leaf, "plain", False) else max(least, BLOCK_ROWS, BLOCK_ENTRIES // m)
-        if step >= n:
-            return leaf(X, Y, w)
-        parts = (slice(start, min(start + step, n)) for start in range(0, n, step))
-        return reduce(
-            leaf.merge,
-            (
-                leaf(X[p, :], None if Y is None else Y[p, :], None if w is None else w[p])
-                for p in parts
-            ),
-        )
+        starts = range(0, n, step)
+        return reduce(leaf.merge, (self._part(leaf, at, min(at + step, n)) for at in starts))
 
-    @property
-    def _threads(self) -> int:
-        return blas_threads() if self.X.nnz >= SHARED_ENTRIES else 1
-
-    def _of_sparse(self, leaf: Deviations, first: int, last: int) -> tuple[Any, ...]:
-        """Return the sums over some of the sparse rows, which are not copied."""
-        X, part = self.X.tocsr(), slice(first, last)
-        stored = slice(X.indptr[first], X.indptr[last])
-        arrays = X.data[stored], X.indices[stored], X.indptr[first : last + 1] - stored.start
-        rows = type(X)(arrays, shape=(last - first, X.shape[1]))
-        Y = None if self.Y is None else self.Y[part, :]
-        return leaf(rows, Y, None if self.weights is None else self.weights[part])
+    def _part(self, leaf: Any, first: int, last: int) -> Any:
+        """Return the results of `leaf` for some of the rows."""
+        part, whole = slice(first, last), last - first == self.shape[0]
+        return leaf(*(t if whole or t is None else t[part] for t in (self.X, self.Y, self.weights)))
 
     def squared_distances(self, center: Vector) -> Vector:
         """Return ‖x − c‖² of each row, shape (n,)."""
@@ -576,10 +560,7 @@ def complement_bound(A: RowMatrix, vectors: Vector, level: float) -> tuple[float
     starts = drawn_after((min(STARTS, size - vectors.shape[1]), size), vectors)
     space = Complement(lambda rows: A.apply(rows.T).T, vectors, A.rounding, starts)
     space.bound = max(A.total, 0.0)
-    for steps in STEPS:
-        hopeless = space.found + space.final_slack() > level
-        if space.bound <= level or hopeless or not space.extend(steps):
-            break
+    space.extend_until(level)
     bound = space.bound
     if bound > level >= space.found and size**2 * max(A.shape) <= LARGEST_CHOLESKY:
         slack = 4 * gamma(size) * size * level + 8 * A.rounding

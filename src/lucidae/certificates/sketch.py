@@ -74,7 +74,7 @@ FAILURE = 1e-9
 
 # Numbers of Krylov steps after which a bound is computed. All of these bounds are wrong only in the
 # same event, that of a short ‖Ωv‖.
-STEPS = (2, 3, 4, 5, 6, 8, 10, 12, 16)
+STEPS = (2, 4, 8, 16)
 
 # Number of Krylov steps that are made in any case, however many features there are.
 FEWEST_STEPS = 4
@@ -137,7 +137,6 @@ class Complement:
         self.product, self.span, self.rounding = product, span, rounding
         self.left = span.shape[0] - span.shape[1]
         self.bound, self.found, self.steps = math.inf, 0.0, 0
-        self.slacks: list[tuple[int, float]] = []
         self.basis = np.empty((0, span.shape[0]))
         self.images = np.empty((0, span.shape[0]))
         self.block = orthonormal(starts, (span.T,))
@@ -173,40 +172,13 @@ class Complement:
                 rest = self.images - inner @ self.basis
                 bound = eigenvalue_bound(inner, rest @ rest.T, self.first, self.share)
             self.bound = min(self.bound, bound + 4 * self.rounding)
-            self.slacks.append((self.steps, max(self.bound - self.found, self.rounding)))
         return self.steps >= steps
 
-    def final_slack(self) -> float:
-        """Return a prediction of the difference between `bound` and `found` after all steps.
-
-        After q steps the difference is roughly proportional to (2q − 1)^(−5/2) if the eigenvalues
-        are nearly equal. If it has decreased twice as fast since the last bound, the same factor
-        per step is assumed for all further steps.
-        """
-        if self.steps < FEWEST_STEPS or len(self.slacks) < 2:
-            return 0.0
-        (before, earlier), (now, slack) = self.slacks[-2:]
-        flat = [(2 * now - 1) / (2 * q - 1) for q in (before, STEPS[-1])]
-        if slack * flat[0] ** 2.5 > earlier / 2:
-            return float(slack * flat[1] ** 2.5)
-        return float(slack * (slack / earlier) ** ((STEPS[-1] - now) / (now - before)))
-
-    def ritz(self, rows: Vector, images: Vector, fresh: Vector) -> Vector:
-        """Return lower bounds on the eigenvalues of the second moment, descending (Cauchy).
-
-        They are the Ritz values of the second moment in the space that is spanned by three sets of
-        vectors: this Krylov space, the orthonormal `rows`, whose products with the second moment
-        are `images`, and the rows `fresh`.
-        """
-        fresh = orthonormal(fresh, (rows, self.basis))
-        basis = np.concatenate([rows, self.basis, fresh])
-        # The stored images lack their part in the decoder's span, which `rows` contain.
-        across = images @ basis.T
-        added = self.product(fresh) if len(fresh) else fresh
-        inner = np.concatenate([self.images, added]) @ basis.T
-        inner = np.concatenate([across, inner])
-        inner[len(rows) :, : len(rows)] = across[:, len(rows) :].T
-        return np.asarray(np.linalg.eigvalsh((inner + inner.T) / 2)[::-1])
+    def extend_until(self, level: float) -> None:
+        """Extend the Krylov space until the bound is at most a level, or will not be."""
+        for steps in STEPS:
+            if self.bound <= level or self.found > level or not self.extend(steps):
+                break
 
     def above(self, level: float) -> Vector:
         """Return the Ritz vectors of this space, as rows, whose Ritz values exceed `level`."""
@@ -216,20 +188,19 @@ class Complement:
 
 
 def orthonormal(rows: Vector, others: tuple[Vector, ...]) -> Vector:
-    """Return an orthonormal basis, as rows, of the part of `rows` orthogonal to all of `others`."""
-    lengths = np.sqrt(np.sum(rows * rows, axis=1))
-    rows = rows[lengths > 0.0] / lengths[lengths > 0.0, None]
+    """Return an orthonormal basis, as rows, of the part of `rows` orthogonal to all of `others`.
+
+    Directions with less than 1e-6 of the length of the rows are left out.
+    """
+    rows = rows[np.any(rows != 0.0, axis=1)]
     for _ in range(2):  # twice is enough (Kahan, Parlett)
+        rows = rows / np.sqrt(np.sum(rows * rows, axis=1))[:, None]
         for basis in others:
             rows = rows - (rows @ basis.T) @ basis
-    if not len(rows):
-        return rows
-    basis, triangle = np.linalg.qr(rows.T)
-    left, sizes, _ = np.linalg.svd(triangle)
-    fresh: Vector = (basis @ left).T[sizes > 1e-10]
-    for other in others:
-        fresh = fresh - (fresh @ other.T) @ other
-    return np.asarray(fresh / np.sqrt(np.sum(fresh * fresh, axis=1))[:, None])
+        sizes, turned = np.linalg.eigh(rows @ rows.T)
+        present = sizes > 1e-12
+        rows = (turned[:, present].T @ rows) / np.sqrt(sizes[present])[:, None]
+    return np.asarray(rows)
 
 
 # Number q of random directions: the quantile of 1e-9 is then 0.16, so that ‖E‖ ≤ 6.4 ‖EΩ‖_F.

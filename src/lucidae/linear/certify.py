@@ -290,11 +290,10 @@ def _attributes_claim(subject: Any, components: Vector, mean: Any, data: Data) -
     """Return the claim that the attributes of the subject besides `components_` agree with data.
 
     An attribute may have several values. For n rows, PCA divides sums of squares by n − 1 and
-    TruncatedSVD by n. For the noise variance scikit-learn divides by min(n, m) − k, for m features
-    and k components, and Tipping & Bishop (1999) by m − k; the variances along the components are
-    subtracted from the total, or those that the subject states, because small errors of a
-    randomised solver would be large ones of what is left. IncrementalPCA computes it from what the
-    last batch leaves, so that it depends on the batches and not on the data alone.
+    TruncatedSVD by n. For the noise variance of m features and k components scikit-learn divides by
+    min(n, m) − k, and subtracts from the total variance either the stated variances or those along
+    the components. IncrementalPCA computes it from what the last batch leaves, so that it depends
+    on the batches and not on the data alone.
     """
     (k, m), n, total = components.shape, data.weight, max(data.trace, TINY)
     along = np.sum(data.apply(components) * components, axis=1)
@@ -307,18 +306,17 @@ def _attributes_claim(subject: Any, components: Vector, mean: Any, data: Data) -
     if n is not None:
         squares = along if mean is not None else along + (components @ data.mean.value) ** 2
         expected["singular_values_"] = [n * squares], n * float(np.max(squares))
-    if n is not None and (
-        not hasattr(subject, "partial_fit") or getattr(subject, "batch_size_", 0) >= n
-    ):
-        stated = _finite(getattr(subject, "explained_variance_", None), along.shape)
-        counts = [count for count in (min(n, m) - k, m - k) if count > 0]
-        levels = [
-            max(0.0, f * data.trace - float(np.sum(part))) / count
-            for f in (1.0, unbiased)
-            for part in ([f * along] if stated is None else [f * along, stated[0]])
-            for count in counts
-        ]
-        expected["noise_variance_"] = levels or [0.0], data.trace / min(counts, default=1)
+    if n is not None and getattr(subject, "batch_size_", n) >= n:
+        stated = _finite(getattr(subject, "explained_variance_", along), along.shape)
+        count = max(1, min(n, m) - k)
+        expected["noise_variance_"] = (
+            [
+                max(0.0, factor * data.trace - float(np.sum(part))) / count * (min(n, m) > k)
+                for factor in (1.0, unbiased)
+                for part in ([factor * along] + ([] if stated is None else [stated[0]]))
+            ],
+            data.trace / count,
+        )
     # 2) The differences of the given values to the nearest of these.
     found = {}
     for name, (values, size) in expected.items():

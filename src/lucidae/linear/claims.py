@@ -126,37 +126,29 @@ class LinearFigures(WeightFigures):
         moment = self.data.moment
         if self.leading.hidden:
             return (
-                f"The digits of {listed('component', self.leading.unidentifiable(self.k))}, unless "
-                "the variance is zero, were lost in the second moment of rows that cannot be read "
-                "again, beside much larger variances: give the rows as an array, a file or a "
-                "function that returns the batches again."
+                "Digits of small variances were lost in the second moment of rows that cannot be "
+                "read again: give the rows as an array, a file or a function that returns the "
+                "batches again."
             )
         if moment is None or moment.high <= MOMENT:
             return ""
-        why = ""
-        if self.fit_rounding:
-            why = (
-                ", because products of float32 rows were computed in single precision: give float64"
-            )
-        error = f"{self.data.error:.1g}"
-        return f"The covariance of the fit differs from that of the rows by up to {error}{why}."
+        why = ", from products of float32 rows: give float64." if self.fit_rounding else "."
+        return f"The fit's covariance differs by up to {self.data.error:.1g} from that of X{why}"
 
     @cached_property
     def sampling(self) -> Sampling | str:
         """Which components stand out of sampling noise, or why this is not known."""
         data, k = self.data, self.k
-        if self.observed is not None:
-            return "Entries are missing, but the theory of sampling noise holds for complete rows."
-        if not self.leading.complete:
-            return _NO_SPECTRUM
-        if data.weight is None:
+        known = self.observed is None and self.leading.complete and data.trace > 0.0
+        weight = data.weight or 0.0  # None if the rows were not centred
+        if not known or not weight > 2.0:
             return (
-                "The rows were not centred, but the theory of sampling noise holds for covariances."
+                "Sampling noise is judged for at least three rows, not all equal and without "
+                "missing entries, but not for rows that were not centred or have more than 1024 "
+                "features."
             )
-        if not data.weight > 2.0 or not data.trace > 0.0:
-            return "At least three rows, not all equal, are needed to judge sampling noise."
         # Eigenvalues below their rounding error are not sampling noise of the data.
-        values, rows = self.resolved(), data.weight - 1.0
+        values, rows = self.resolved(), weight - 1.0
         above = np.flatnonzero(components_above_noise(values, rows, k))
         values = values[: max(k + 1, np.count_nonzero(values))]  # zeros turn no component
         turned = component_sampling_error(values, rows)
@@ -178,13 +170,13 @@ class LinearFigures(WeightFigures):
         """What to do about weights that are not optimal: train longer, or check the data."""
         if not self.fitted:
             return (
-                "These weights are not optimal for these data: check that rows, method and "
-                "penalties are those of their training, and that the rows were centred."
+                "These weights are not optimal for these data: check that the rows were centred, "
+                "and that rows, method and penalties are those of their training."
             )
         exact = ", or use solver='exact'" if self.method.objective.has_minimizer else ""
         found, tol = self.stationarity, self.training.tol
         if self.learning_rate is None:
-            why = "The weights are a closed form, which should be the optimum of the fitted data."
+            why = "The weights should be a closed form."
         elif found is None or not found.value <= tol:
             why = f"Train longer (increase max_iter){exact}."
         else:
@@ -197,23 +189,18 @@ class LinearFigures(WeightFigures):
     @property
     def distance_advice(self) -> str:
         """The same for weights that do not span the principal subspace or its axes."""
-        zero = len(self.zero_latents)
+        zero = len(self.zero_latents) / self.k
         if not zero:
             return self.advice
-        return (
-            f"{self.zero_sentence}; this alone gives a mean squared sine of {zero / self.k:.3g}. "
-            "Lower l2, or use l2='auto' or method='rag'."
-        )
+        why = f"{self.zero_sentence}; this alone gives a mean squared sine of {zero:.3g}."
+        return f"{why} Lower l2, or use l2='auto' or method='rag'."
 
     @property
     def zero_sentence(self) -> str:
         """Which latents are zero because of their penalties."""
-        zero = self.zero_latents
-        are = "is" if len(zero) == 1 else "are"
-        return (
-            "The penalty is not below the eigenvalue of its component, so "
-            f"{listed('latent', zero)} {are} zero at the optimum"
-        )
+        names = listed("latent", self.zero_latents)
+        are = "is" if len(self.zero_latents) == 1 else "are"
+        return f"A penalty is not below the eigenvalue: {names} {are} zero at the optimum"
 
 
 def certificate(title: str, figures: LinearFigures) -> Certificate:
@@ -250,10 +237,9 @@ def evidence(figures: LinearFigures) -> dict[str, Any]:
         numbers["leverage_rows"] = figures.leverage.rows
         numbers["leverage_shares"] = figures.leverage.shares
     for name in ("penalties", "prior"):
-        known = getattr(figures.method.objective, name, None)
-        if known is not None:
+        if (known := getattr(figures.method.objective, name, None)) is not None:
             numbers[name] = to_numpy(known)
-    return numbers if figures.observed is None else numbers | figures.observed.evidence
+    return numbers | ({} if figures.observed is None else figures.observed.evidence)
 
 
 Judge = Callable[[Claim, LinearFigures], Claim | None]
@@ -280,7 +266,7 @@ def claims(figures: LinearFigures, names: Iterable[str] = ()) -> tuple[Claim, ..
     rule, found = reference_of(figures.rule), []
     for name in names or CLAIMS:
         text, judge = CLAIMS[name]
-        if (name == "order" and figures.rule.orders) or (name in _THEORY and not rule.independent):
+        if (name == "order" and figures.rule.orders) or (name in _RULES and not rule.independent):
             text = replace(text, reference=rule.citation)
         with np.errstate(over="ignore", invalid="ignore"):
             found.append(judge(text, figures))
@@ -288,16 +274,13 @@ def claims(figures: LinearFigures, names: Iterable[str] = ()) -> tuple[Claim, ..
 
 
 _NO_SPECTRUM = "Not all eigenvalues were computed, because there are more than 1024 features."
-_THEORY = (
-    "order",
-    "stationarity",
-    "balance",
-    "nonzero_latents",
-    "eigengap",
-    "conditioning",
-    "epochs",
+_BOUNDS = "bounds: Boyd & Balakrishnan 1990, failure probability 1e-9"
+_BOUNDED = (
+    "Not decided: with more than 1024 features the eigenvalues are only bounded, and the bounds do "
+    "not separate those of the components from the others."
 )
-_BOUNDS = "Davis & Kahan 1970; Boyd & Balakrishnan 1990, failure probability 1e-9"
+# Claims whose theorem belongs to the rule.
+_RULES = "order", "stationarity", "balance", "nonzero_latents", "eigengap", "conditioning", "epochs"
 _NO_NOISE = (
     "The components explain all variance of the data, so none remains for the noise of the linear "
     "VAE: its likelihood is not bounded and has no maximum. Choose n_components below the rank of "
@@ -308,25 +291,17 @@ _NO_NOISE = (
 def _not_decided(text: Claim, why: str, figures: LinearFigures, **known: Any) -> Claim:
     """Return a claim that equal eigenvalues leave open, and which is undecided if data limit it."""
     limits = figures.limits
-    if not limits:
-        return replace(text, advice=why, **known)
-    why = limits if figures.leading.hidden else f"{why} {limits}"
-    return replace(text, advice=why, undecided=True, **known)
+    why = limits if figures.leading.hidden else f"{why} {limits}".strip()
+    return replace(text, advice=why, undecided=bool(limits), **known)
 
 
-def _enclosed(claim: Claim) -> Claim:
-    """Return the claim with a note that its value is only enclosed by bounds."""
-    statement = claim.statement + " (not computed exactly: bounds from residuals)"
-    reference = f"{claim.reference}; {_BOUNDS}"
-    advice = claim.advice
-    if claim.holds is None and claim.value is not None:
-        advice = (
-            f"Not decided: the value lies between {max(claim.value - claim.error, 0.0):.3g} and "
-            f"{claim.value + claim.error:.3g}. With more than 1024 features only bounds are "
-            "computed, and the bound on the eigenvalues outside of the decoder's span is not below "
-            "the eigenvalues inside."
-        )
-    return replace(claim, statement=statement, reference=reference, advice=advice)
+def _distance(text: Claim, found: Ball, size: int, figures: LinearFigures) -> Claim:
+    """Return the verdict on a mean squared sine of so many axes."""
+    claim = text.judged(found, min(DISTANCE, 0.5 / size), figures.distance_advice)
+    if figures.leading.complete:
+        return claim
+    advice = _BOUNDED if claim.undecided else claim.advice
+    return replace(claim, reference=f"{text.reference}; {_BOUNDS}", advice=advice)
 
 
 @judges(
@@ -338,8 +313,7 @@ def _subspace(text: Claim, figures: LinearFigures) -> Claim:
     k, leading, found = figures.k, figures.leading, figures.leading.subspace
     apart, needed = leading.steps(k)
     if not leading.complete or apart[-1] > needed[-1]:
-        claim = text.judged(found, min(DISTANCE, 0.5 / k), figures.distance_advice)
-        return claim if leading.complete else _enclosed(claim)
+        return _distance(text, found, k, figures)
     why = (
         f"Eigenvalue {k - 1} of the covariance, counted from 0, differs from the next one, or from "
         f"zero, by less than {float(needed[-1]):.1g}, which rounding errors can change: these data "
@@ -357,29 +331,19 @@ def _alignment(text: Claim, figures: LinearFigures) -> Claim:
     leading, k = figures.leading, figures.k
     if not figures.rule.aligns:
         distance = float(np.mean(leading.misalignments.value))
-        why = (
-            f"Method {figures.method.name!r} determines the latents only up to a rotation, so the "
-            "mean squared sine is not judged."
-        )
-        return replace(text, value=distance, advice=why)
+        return replace(text, value=distance, advice=_rotated(figures))
     # Where only bounds are known, a component that they do not separate may be a wrong latent.
     shared = leading.unidentifiable(k) if leading.complete else np.empty(0, dtype=int)
     identifiable = np.setdiff1d(np.arange(k), shared)
+    why = f"{_components(shared)} not determined by these data and left out of the mean."
     if not len(identifiable):
-        why = (
-            "Each of the leading eigenvalues equals the one before or after it up to rounding, so "
-            "these data determine no principal axis."
-        )
         return _not_decided(text, why, figures)
-    bound, found = min(DISTANCE, 0.5 / len(identifiable)), leading.alignment(identifiable)
-    claim = text.judged(found, bound, figures.distance_advice)
-    if not leading.complete:
-        return _enclosed(claim)
+    found = leading.alignment(identifiable)
+    claim = _distance(text, found, len(identifiable), figures)
     if not len(shared):
         return claim
-    why = f"{_components(shared)} not determined by these data and left out of the mean."
     if claim.holds and figures.limits:  # the rows may determine what their products do not
-        return _not_decided(text, why, figures, value=found.value, threshold=bound)
+        return _not_decided(text, why, figures, value=found.value, threshold=claim.threshold)
     return replace(claim, advice=f"{claim.advice} {why}".strip())
 
 
@@ -420,14 +384,8 @@ def _gap(text: Claim, figures: LinearFigures) -> Claim:
         if not reference.independent:
             why = "The global minimum of this objective is not known: the gap cannot be computed."
         return replace(text, advice=why, undecided=True)
-    found = losses.gap
-    if found.value >= -GAP or not math.isfinite(found.value):
-        return text.judged(found, GAP, figures.advice)
-    advice = (
-        "The loss is below the global minimum that theory gives for these data, which is "
-        "impossible: the weights do not belong to these data."
-    )
-    return text.judged(found, -GAP, advice, least=True)
+    least = losses.gap.value < -GAP and math.isfinite(losses.gap.value)  # impossible for these data
+    return text.judged(losses.gap, -GAP if least else GAP, figures.advice, least=least)
 
 
 @judges(
@@ -439,10 +397,7 @@ def _balance(text: Claim, figures: LinearFigures) -> Claim:
     if not figures.rule.balanced:
         why = "At the optimum of this method the scale of a latent is not determined."
         return replace(text, advice=why)
-    advice = (
-        "Gradient steps on untied weights disturb the balance in proportion to the learning rate: "
-        "set tied=True, or lower learning_rate."
-    )
+    advice = "Gradient steps disturb the balance of layers: set tied=True, or lower learning_rate."
     return text.judged(figures.balance, BALANCE, advice)
 
 
@@ -457,14 +412,10 @@ def _nonzero(text: Claim, figures: LinearFigures) -> Claim:
     zeros, uncertain = figures.zero_latents, figures.uncertain_latents
     # A component without variance has a latent of zero under every penalty: no exception.
     zero = int(np.sum(figures.resolved()[zeros] > 0.0))
-    if len(zeros) and not zero:
-        why = f"{_components(zeros)} without variance, so that every penalty makes them zero."
-        return replace(text, advice=why)
-    if not zero and len(uncertain):
+    if not zero and (len(zeros) or len(uncertain)):
         why = (
-            "By no more than rounding errors, penalties differ from the eigenvalues of "
-            f"{listed('component', uncertain)}: the claim cannot be tested. The other claims judge "
-            f"the fit without this assumption. {figures.limits}"
+            "Penalties of components without variance, or whose eigenvalue they equal up to "
+            f"rounding errors, are not judged. {figures.limits}"
         )
         return replace(text, advice=why.strip())
     advice = (
@@ -482,8 +433,7 @@ def _nonzero(text: Claim, figures: LinearFigures) -> Claim:
 def _eigengap(text: Claim, figures: LinearFigures) -> Claim:
     """Return the claim `eigengap`; equal eigenvalues are a property of the data, not a failure."""
     if not figures.rule.aligns:
-        why = f"Method {figures.method.name!r} finds the principal subspace but not its axes."
-        return replace(text, advice=why)
+        return replace(text, advice=_rotated(figures))
     leading, k = figures.leading, figures.k
     unit = max(float(leading.values.high[0]), TINY)
     apart, needed = leading.steps(k)
@@ -495,15 +445,10 @@ def _eigengap(text: Claim, figures: LinearFigures) -> Claim:
     if not len(shared):
         return replace(text, holds=True)
     if not leading.complete:
-        why = (
-            "Not decided: with more than 1024 features the eigenvalues are only bounded, and the "
-            f"bounds do not separate the eigenvalues of {listed('component', shared)} from others."
-        )
-        return replace(text, advice=why, undecided=True)
+        return replace(text, advice=_BOUNDED, undecided=True)
     why = (
-        f"{_components(shared)} not determined by these data: the eigenvalue differs from the one "
-        "before or after it, or from zero, by no more than rounding errors. This is no fault of "
-        "the fit: interpret the subspace of such components, not each of them."
+        f"{_components(shared)} not determined by these data: up to rounding errors the eigenvalue "
+        "equals the one before or after it, or zero. Interpret the subspace of such components."
     )
     return _not_decided(text, why, figures)
 
@@ -522,17 +467,13 @@ def _sampling(text: Claim, figures: LinearFigures) -> Claim:
     headline = f"sampling: {count} of {k}"
     advice = f"{count} of {k} components stand out of sampling noise."
     if len(others):
+        names = listed("component", others)
         advice += (
-            f" The others, {listed('component', others)}, could have other directions in another "
-            "sample of as many rows: choose fewer components, or collect more rows, before you "
-            "interpret them."
+            f" The others, {names}, may be noise: choose fewer components or collect more rows."
         )
     if len(similar):
-        advice += (
-            f" Of nearly equal variance to others: {listed('component', similar)}. Another sample "
-            "of as many rows could give other directions in their subspace. Interpret them "
-            "together."
-        )
+        names = listed("component", similar)
+        advice += f" Of nearly equal variance to others: {names}. Interpret them together."
     return replace(text, value=float(count), advice=advice, headline=headline)
 
 
@@ -551,9 +492,9 @@ def _component_count(text: Claim, figures: LinearFigures) -> Claim | None:
     known = figures.resolved(), data.weight, data.variances
     chosen = count_wanted(wanted, *known)
     others = [count_wanted(name, *known) for name in CRITERIA if name != chosen.criterion]
-    told = " ".join(other.summary() for other in others)
-    if all(other.n_components == chosen.n_components for other in others):
-        told = "The other criteria find the same number."
+    told = "The other criteria find the same number."
+    if any(other.n_components != chosen.n_components for other in others):
+        told = " ".join(other.summary() for other in others)
     found, reference = float(chosen.n_components), REFERENCES[chosen.criterion]
     return replace(text, value=found, reference=reference, advice=f"{chosen.summary()} {told}")
 
@@ -613,9 +554,8 @@ def _epochs(text: Claim, figures: LinearFigures) -> Claim:
         if epochs <= MOST_EPOCHS:
             return replace(text, value=epochs)
     why = (
-        "The rate of convergence near the optimum is not known for this method, or training "
-        "would take more than 1e15 epochs, because eigenvalues are equal or differ by orders "
-        "of magnitude, or because learning_rate is tiny."
+        "The rate of convergence near the optimum is not known, or training would take more than "
+        "1e15 epochs: eigenvalues are nearly equal, or learning_rate is tiny."
     )
     return replace(text, advice=why)
 
@@ -661,13 +601,12 @@ def _is_wanted_number(figures: LinearFigures) -> bool:
     values = figures.leading.values.value
     fewest, most = (max(1, int(np.sum(figures.resolved(f) > 0.0))) for f in (1e2, 1e-2))
     # The rank of the documentation counts eigenvalues above m ε λ₁, even if they are known better.
-    ranked = int(np.sum(values > 1e2 * gamma(data.n_features) * values[0]))
-    fewest = max(1, min(fewest, ranked))
+    fewest = min(fewest, max(1, int(np.sum(values > 1e2 * gamma(data.n_features) * values[0]))))
     if wanted is None:
         return fewest <= k <= most
-    shares = np.cumsum(values) / max(float(np.sum(values)), TINY)
-    enough = bool(shares[k - 1] >= wanted - 1e-9) or k >= fewest
-    return enough and (k == 1 or bool(shares[k - 2] < wanted + 1e-9))
+    shares = np.append(0.0, np.cumsum(values)) / max(float(np.sum(values)), TINY)
+    enough = bool(shares[k] >= wanted - 1e-9) or k >= fewest
+    return enough and (k == 1 or bool(shares[k - 1] < wanted + 1e-9))
 
 
 @judges(
@@ -706,14 +645,10 @@ def _likelihood(text: Claim, figures: LinearFigures) -> Claim | None:
         return replace(text, advice=_NOT_STORED, undecided=True)
     if found.noiseless:
         why = (
-            "The likelihood has no maximum: the noise variance tends to zero, because so many "
-            "components explain the observed entries without noise. Choose a smaller n_components."
+            "The likelihood has no maximum, because there is no noise: use a smaller n_components."
         )
         return replace(text, value=float(found.gradient.value), advice=why, undecided=True)
-    advice = (
-        "Train longer (increase max_iter). If X is not the data that was passed to fit, this "
-        "result is expected."
-    )
+    advice = "Train longer (increase max_iter), unless X is not the data that was passed to fit."
     return text.judged(found.gradient, figures.tolerance, advice)
 
 
@@ -744,10 +679,9 @@ def _identifiability(text: Claim, figures: LinearFigures) -> Claim | None:
     shown = ", ".join(f"{i} and {j}" for i, j in pairs[:3])
     more = "" if len(pairs) <= 3 else f" and {len(pairs) - 3} other pairs"
     why = (
-        f"Columns {shown}{more}, counted from 0, were never or hardly ever observed together, so "
-        "that their covariance follows from the model alone. Other loadings may have the same "
-        "likelihood (mirror images) or a higher one. Choose a smaller n_components, or collect "
-        "rows in which these columns are observed together."
+        f"Columns {shown}{more}, counted from 0, were never or hardly ever observed together: "
+        "their covariance follows from the model alone, and other loadings may be as likely. "
+        "Choose a smaller n_components, or collect rows that have both of these columns."
     )
     text = replace(text, value=float(len(pairs)), threshold=0.0, advice=why)
     # Groups of features without any link have no common covariance for certain.
@@ -768,11 +702,11 @@ def _missing_information(text: Claim, figures: LinearFigures) -> Claim | None:
     if lost is None:
         return replace(text, advice=_NOT_STORED)
     known = figures.observed.evidence
-    shares = ", ".join(f"{100 * share:.2g} %" for share in lost[:10])
+    shares = ", ".join(f"{100 * share:.2g} %" for share in lost[:10]) + " …" * (len(lost) > 10)
     told = (
         f"{100 * known['missing_share']:.2g} % of the entries are missing, in "
         f"{known['n_patterns']} patterns. By component, this share of the variance is lost: "
-        f"{shares}{' …' * (len(lost) > 10)}."
+        f"{shares}."
     )
     return replace(text, value=float(np.max(lost)), advice=told)
 
@@ -788,3 +722,7 @@ _MANY_FEATURES = f"Pairs of features are not examined for more than {PAIRED_FEAT
 def _components(numbers: Vector) -> str:
     """Return “Component 3 is” or “Components 3, 5 are” for the given numbers of components."""
     return f"{listed('Component', numbers)} {'is' if len(numbers) == 1 else 'are'}"
+
+
+def _rotated(figures: LinearFigures) -> str:
+    return f"Method {figures.method.name!r} determines the latents only up to a rotation."

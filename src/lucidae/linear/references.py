@@ -80,16 +80,23 @@ class ObjectiveReference(Reference):
         """Return the probabilities d that b is at least 1, …, k."""
         return np.ones(k) if self.prior is None else np.cumsum(self.prior[::-1])[::-1]
 
+    def squared_lengths(self, values: Vector) -> Vector:
+        """Return the squared lengths of the latents at the optimum, 1 − λ/σ² or zero.
+
+        The smallest penalty belongs to the largest eigenvalue.
+        """
+        penalties = np.sort(self.penalties + 0.0 * values)
+        shrunk = np.maximum(1 - penalties / np.maximum(values, TINY), 0.0)
+        return np.asarray(shrunk * (values > 0.0))
+
     def minimum(self, values: Vector, rest: float, m: int) -> float:  # noqa: ARG002
         """Return the global minimum for the k leading eigenvalues, and the sum of the others.
 
-        The smallest penalty belongs to the largest eigenvalue. A latent of squared length a on its
-        axis has the loss (1 − d)σ² + dσ²(1 − a)² + 2λa.
+        A latent of squared length a on its axis has the loss (1 − d)σ² + dσ²(1 − a)² + 2λa.
         """
-        keep, penalties = self.keep(len(values)), np.sort(self.penalties + 0.0 * values)
-        length = np.maximum(1 - penalties / np.maximum(values, TINY), 0.0) * (values > 0.0)
-        latents = values * (1 - keep + keep * (1 - length) ** 2) + 2 * penalties * length
-        return float(np.sum(latents)) + rest
+        keep, length = self.keep(len(values)), self.squared_lengths(values)
+        decay = 2 * np.sort(self.penalties + 0.0 * values) * length
+        return float(np.sum(values * (1 - keep + keep * (1 - length) ** 2) + decay)) + rest
 
     def in_units(self, unit: float) -> ObjectiveReference:
         """Return the reference for data divided by `unit`."""
@@ -107,18 +114,14 @@ class ObjectiveReference(Reference):
     def misfit(self, terms: Terms) -> Ball:
         """Return the residual variance tr((I − W₂W₁)Σ(I − W₂W₁)ᵀ).
 
-        It is computed from R with Σ = RᵀR or from Σ itself, if they are known, which lose no digits
-        if it is small beside tr Σ.
+        It is computed from R with Σ = RᵀR, if that is known, which loses no digits if the result is
+        small beside tr Σ.
         """
         data, encoder, atoms = terms.data, terms.encoder, terms.atoms
         if data.factor is not None:
             root = Ball(data.factor[0])
             rest = root - (root @ encoder.T) @ atoms
             return (rest * rest).sum()
-        if data.matrix is not None:
-            whole = Ball(data.matrix)
-            rest = whole - (whole @ encoder.T) @ atoms  # Σ(I − W₂W₁)ᵀ
-            return rest[np.diag_indices(len(data.matrix))].sum() - (atoms * (encoder @ rest)).sum()
         return self.expanded_loss(terms)
 
     def expanded_loss(self, terms: Terms) -> Ball:
@@ -150,18 +153,6 @@ class ObjectiveReference(Reference):
     def size(self, data: Data) -> float:
         """Return the total variance, by which loss minus minimum is divided."""
         return max(data.trace, TINY)
-
-    def optimal_form(self, values: Ball, unsure: float) -> tuple[Vector, float]:
-        """Return the coefficients of N at the optimum, one for each of the k leading axes.
-
-        They are d(a² − 2a) for the squared lengths a = 1 − λ/σ² of the latents. The second result
-        bounds how much they change if the eigenvalues change by `unsure`.
-        """
-        penalties = np.sort(self.penalties + 0.0 * values.value)
-        least = np.maximum(np.maximum(values.low, penalties), TINY)
-        sizes = np.maximum(1.0 - penalties / np.maximum(values.value, TINY), 0.0)
-        moved = unsure * float(np.max(2 * (penalties / least) ** 2 / least))
-        return self.keep(len(penalties)) * (sizes**2 - 2 * sizes), moved
 
     def latent_order(self, k: int) -> Vector:
         """Return the latents, sorted by descending variance at the optimum: ascending penalty."""
@@ -195,21 +186,16 @@ class ObjectiveReference(Reference):
         if leading.complete:  # of Σ̃ itself they are known up to the rounding errors of LAPACK
             error = np.maximum(error - data.error, 0.0) + gamma(m) * values.value[0]
         # The minimum decreases with every leading eigenvalue while the trace is fixed.
-        high = known + error
-        if not leading.complete:  # the sum of the eigenvalues is at most the trace
-            high = np.minimum(high, np.maximum(data.trace - (np.cumsum(high) - high), 0.0))
-        most, least = (
+        least, best, most = (
             self.minimum(ends, max(data.trace - float(np.sum(ends)), 0.0), m)
-            for ends in (np.maximum(known - error, 0.0), high)
+            for ends in (known + error, known, np.maximum(known - error, 0.0))
         )
-        best = Ball.between(least, most)
-        if leading.complete:
-            own = self.minimum(known, float(np.sum(values.value[k:])), m)
-            best = Ball(own, max(abs(most - own), abs(own - least)))
-        if value is None or not all(map(math.isfinite, (most, best.value, least))):
+        if leading.complete:  # the other eigenvalues may be small beside the trace
+            best = self.minimum(known, float(np.sum(values.value[k:])), m)
+        if value is None or not all(map(math.isfinite, (most, best, least))):
             return None
-        rounding = gamma(8 * m) * (abs(best.value) + size) + self.gap_error(terms, leading)
-        return Losses(value, Ball(best.value, best.error + rounding), size)
+        rounding = gamma(8 * m) * (abs(best) + size) + self.gap_error(terms, leading)
+        return Losses(value, Ball(best, max(most - best, best - least) + rounding), size)
 
     def gap_error(self, terms: Terms, leading: Leading) -> float:
         """Return how much the unknown part E of Σ may change the loss minus its minimum.
@@ -217,26 +203,29 @@ class ObjectiveReference(Reference):
         The Frobenius norm of E is at most u = `data.error`. The minimum for Σ + E is at most the
         loss, for Σ + E, of the optimum for Σ, and vice versa. Loss minus minimum therefore changes
         by at most u·‖N − N*‖, where N* is the matrix N of the true optimum. N* = Σᵢ cᵢuᵢuᵢᵀ has
-        the principal axes uᵢ and the coefficients cᵢ of `optimal_form`. The computed N* differs
+        the principal axes uᵢ and the coefficients cᵢ = d((1 − a)² − 1). The computed N* differs
         from the true one: the projection on the first i axes by at most 2√2·u/(λᵢ − λᵢ₊₁) (Yu,
-        Wang & Samworth 2015), and the coefficients by at most their derivative times u.
+        Wang & Samworth 2015), and the coefficients by what the errors of the eigenvalues change.
         """
         unsure, encoder, atoms = terms.data.error, terms.encoder.value, terms.atoms.value
         if leading.axes is None:
             return unsure * sum(self.separate_sizes(terms))
-        k = len(encoder)
-        coefficients, moved = self.optimal_form(leading.values[:k], unsure)
+        k, values = len(encoder), leading.values[: len(encoder)]
         keep = self.keep(k)
+        least, own, most = (
+            keep * ((1 - self.squared_lengths(ends)) ** 2 - 1)
+            for ends in (values.high, values.value, values.low)
+        )
         # N − N* vanishes outside of the span of encoder, decoder and axes.
         span = np.linalg.qr(np.concatenate([encoder, atoms, leading.axes.T]).T)[0]
         inner, outer, axes = encoder @ span, atoms @ span, span.T @ leading.axes
         product, pairs = (outer.T * keep) @ inner, np.minimum.outer(keep, keep)
         form = inner.T @ (pairs * (outer @ outer.T)) @ inner - product - product.T
-        steps = np.abs(np.diff(np.append(coefficients, 0.0)))
+        steps = np.abs(np.diff(np.append(own, 0.0)))
         turned = 2 * math.sqrt(2) * unsure / np.maximum(leading.steps(k)[0], TINY)
         turned = np.minimum(turned, np.sqrt(2.0 * np.arange(1, k + 1)))
-        apart = norm(form - (axes * coefficients) @ axes.T)
-        return unsure * (apart + float(steps @ turned) + moved)
+        apart = norm(form - (axes * own) @ axes.T) + float(np.max(most - least))
+        return unsure * (apart + float(steps @ turned))
 
     def separate_sizes(self, terms: Terms) -> tuple[float, float]:
         """Return how much tr NΣ with its minimum, and tr W₁ΣW₁ᵀ, change with Σ on their own."""

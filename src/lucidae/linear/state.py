@@ -27,7 +27,7 @@ from lucidae.linear.claims import LinearFigures, certificate
 from lucidae.linear.methods import Model, Options
 from lucidae.linear.missing import ObservedGaussian, fit_observed, gaussian_of
 from lucidae.linear.solvers import StreamFit, closed_form, latents_counted, solve
-from lucidae.linear.verify import ObservedFigures, data_of_parameters, observed_figures
+from lucidae.linear.verify import ObservedFigures, observed_figures
 from lucidae.moments import SecondMoment
 from lucidae.rows.operator import (
     CHANGED_ROWS,
@@ -188,8 +188,8 @@ class LinearState(FittedState):
         model = fields_beside(self.parameters, np.empty(0))
         encoder = to_numpy(as_double(self.model.encoder))
         converged = self.observed is None or self.model.outcome.status.ok
-        found = observed_figures(model, encoder, X, weights, converged)
-        return self.certify(data_of_parameters(model, X, weights), title, found)
+        data, found = observed_figures(model, encoder, X, weights, converged)
+        return self.certify(data, title, found)
 
     @property
     def parameters(self) -> ObservedGaussian:

@@ -14,7 +14,7 @@ nothing over- or underflows, and judges the equivalent problem.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, NamedTuple
@@ -35,11 +35,8 @@ from lucidae.certificates.bounds import (
     turn,
 )
 from lucidae.certificates.rows import (
-    LARGEST_CHOLESKY,
-    LARGEST_COPY,
     Data,
     GivenRows,
-    is_below,
     norm,
 )
 from lucidae.certificates.sketch import STARTS, STEPS, Complement, drawn_after, orthonormal
@@ -49,7 +46,6 @@ __all__ = [
     "Leverage",
     "ObservedFigures",
     "WeightFigures",
-    "data_of_parameters",
     "observed_figures",
 ]
 
@@ -59,8 +55,8 @@ Product = Callable[[Vector], Vector]
 # Largest number of features for which all eigenvalues are computed; otherwise they are bounded.
 DENSE_FEATURES = 1024
 
-# Largest number of rows, of more features, whose Gram matrix is decomposed.
-FEW_ROWS = 1024
+# Largest number of sets of Ritz vectors, each of which improves the one before.
+ROUNDS = 4
 
 # A decoder column of smaller entries counts as zero: its direction has lost digits.
 SHORTEST = 1e-290
@@ -76,12 +72,6 @@ SMALL_VARIANCE = 1e-4
 # Mean squared sines, the second times the number of latents, between which neither a right nor a
 # wrong subspace is known to be one.
 FAR, NEAR = 1e-3, 1e-4
-
-# Difference of squared cosines below which either of two columns may be nearer to an axis.
-NEARLY = 1e-6
-
-# Relative difference of eigenvalues which no further Krylov steps are made to decide.
-TIED = 1e-9
 
 # Share of a component, or of the total variance, from which on a row is named. In the tables of
 # scikit-learn the largest share is 0.35; a row that was multiplied by 500 has 0.7 of 100 000 rows.
@@ -157,7 +147,6 @@ class Leading:
     axes: Vector | None = None  # (m, k): the principal axes as columns, if `complete`
     # whether the rows may determine a component of small variance that Σ does not, but are unknown
     hidden: bool = False
-    unaligned: float = 0.0  # if not `complete`, a lower bound on the mean of all misalignments
 
     def steps(self, k: int) -> tuple[Vector, Vector]:
         """Return the differences of the first k eigenvalues to the next, and what resolves them."""
@@ -173,10 +162,7 @@ class Leading:
 
     def alignment(self, chosen: Vector) -> Ball:
         """Return the mean misalignment of the chosen axes."""
-        found = self.misalignments[chosen].sum() / float(len(chosen))
-        if self.complete:
-            return found
-        return Ball.between(min(self.unaligned, found.high), found.high)
+        return self.misalignments[chosen].sum() / float(len(chosen))
 
 
 def find_leading(data: Data, atoms: Vector) -> tuple[Data, Leading]:
@@ -185,25 +171,18 @@ def find_leading(data: Data, atoms: Vector) -> tuple[Data, Leading]:
     The rows of `atoms` are the columns of the decoder.
     """
     k = len(atoms)
-    if data.factor is not None:
-        return data, _of_all_axes(data, atoms)
-    if data.matrix is not None and data.n_features <= DENSE_FEATURES:
+    if data.factor is not None or (data.matrix is not None and data.n_features <= DENSE_FEATURES):
         found = _of_all_axes(data, atoms)
     else:
-        finite, zero = bool(np.all(np.isfinite(atoms))), not np.any(np.abs(atoms) > SHORTEST)
-        if not finite or zero or not data.trace > data.rounding:
-            return data, _unknown(k, data, 1.0 if finite else math.nan)
-        shape = data.rows.shape if isinstance(data.rows, GivenRows) else (math.inf,)
-        few = shape[0] < min(data.n_features, FEW_ROWS) and math.prod(shape) <= LARGEST_COPY
-        found = _of_few_rows(data, atoms) if few else _of_products(data, atoms)
-    # 1. Components of small variance: the rows have more digits than their second moment.
+        found = _of_products(data, atoms)
+    # 1) Components of small variance: the rows have more digits than their second moment.
     lost = found.unidentifiable(k)
     if data.rows is None and data.weight is not None:
         lost = lost[lost + 2 <= data.weight]  # centred rows have a rank below their number
     small = bool(np.any(found.values.value[lost] < SMALL_VARIANCE * found.values.value[0]))
-    # 2. Bounds that decide neither that the subspace is right nor that it is wrong.
+    # 2) Bounds that decide neither that the subspace is right nor that it is wrong.
     open_ended = not found.complete and found.subspace.low < FAR and found.subspace.high > NEAR / k
-    if not small and not open_ended:
+    if data.factor is not None or not (small or open_ended):
         return data, found
     factored = data.refactored()
     if factored is None:
@@ -214,12 +193,7 @@ def find_leading(data: Data, atoms: Vector) -> tuple[Data, Leading]:
 
 
 def _of_all_axes(data: Data, atoms: Vector) -> Leading:
-    """Return the distances of a decoder to all eigenpairs of Σ, or all singular pairs of its root.
-
-    An error turns an axis by at most the error divided by the distance of its value to the others,
-    and the span of all by the error divided by the last distance (Davis & Kahan 1970 for
-    eigenvalues, Wedin 1972 for singular values).
-    """
+    """Return the distances of a decoder to all eigenpairs of Σ, or singular pairs of its root."""
     k, m = atoms.shape
     if data.factor is None:
         found = enclose_eigenvalues(np.asarray(data.matrix), data.error)
@@ -227,171 +201,73 @@ def _of_all_axes(data: Data, atoms: Vector) -> Leading:
         below = np.zeros((max(0, min(m, k + 1) - len(data.factor[0])), m))
         found = enclose_singular_values(np.vstack([data.factor[0], below]), data.factor[1])
     values = np.append(np.maximum(found.values, 0.0), np.zeros(m - len(found.values)))
-    axes, gaps = found.axes[:, :k], values[:k] - np.append(values, 0.0)[1 : k + 1]
+    axes, known = found.axes[:, :k], Ball(values, np.full(m, found.error))
+    subspace, misalignments = _distances(atoms, axes, np.append(values, 0.0), found.error)
+    known = known if data.factor is None else known * known
+    outside = float(np.append(known.value, 0.0)[k])
+    return Leading(known, outside, subspace, misalignments, True, axes)
+
+
+def _of_products(data: Data, atoms: Vector) -> Leading:
+    """Return the distances of a decoder to Ritz pairs, and bounds on what is not known of them.
+
+    Let the rows of U be orthonormal, UΣUᵀ = diag(θ), and R = UΣ − θU the residual. Then U are
+    eigenvectors of Σ − RᵀU − UᵀR, whose other eigenvalues are those of Σ outside of the span of U.
+    So Σ is known up to ‖R‖, with the axes U, if a Krylov space bounds the eigenvalues outside of
+    their span by less than the last θ. U is first the span of the decoder. The vectors of the
+    Krylov space, and the residual, improve it.
+    """
+    k, m = atoms.shape
+    basis = _column_space(np.where(np.isfinite(atoms), atoms, 0.0))[0].T
+    for _ in range(ROUNDS):
+        images = data.apply(basis)
+        inner = images @ basis.T
+        values, turned = np.linalg.eigh((inner + inner.T) / 2)
+        values, turned = values[::-1][:k], turned[:, ::-1][:, :k].T
+        rows, images = turned @ basis, turned @ images
+        residual = images - values[:, None] * rows
+        size = norm(residual) + data.error
+        # Starts that depend on the data: nobody can choose data that are orthogonal to them.
+        count = min(max(STARTS, k - len(rows)), m - len(rows))
+        starts = drawn_after((count, m), data.variances, data.mean.value, rows)
+        rest = Complement(data.apply, rows.T, data.error, starts)
+        # No eigenvalue outside of the span exceeds the trace outside of the span.
+        rest.bound = max(data.trace - float(np.sum(values)), 0.0) + 4 * data.error
+        known = len(rows) == k
+        level = float(values[-1]) - size / FAR if known else -math.inf
+        rest.extend_until(level)
+        if known and (rest.bound <= level or rest.found <= level):
+            break
+        rest.extend(STEPS[-1])
+        basis = orthonormal(np.concatenate([rows, residual, rest.above(level)]), ())
+    gap = float(values[-1]) - rest.bound
+    subspace, misalignments = _distances(atoms, rows.T, np.append(values, rest.bound), size)
+    # An eigenvalue is at least its Ritz value (Cauchy), and at most the i-th one of those of the
+    # two parts plus ‖R‖ (Weyl), or plus ‖R‖²/gap (Li & Li 2005).
+    drift = (min(size, size**2 / gap) if gap > 0 else size) + data.error
+    most = np.sort(np.append(values, np.full(k, min(rest.bound, data.trace))))[::-1][:k] + drift
+    upper = np.append(most, rest.bound)
+    lower = np.minimum(np.maximum(np.append(values, rest.found) - data.error, 0.0), upper)
+    return Leading(Ball.between(lower, upper), rest.bound, subspace, misalignments, complete=False)
+
+
+def _distances(atoms: Vector, axes: Vector, values: Vector, error: float) -> tuple[Ball, Ball]:
+    """Return the mean squared sine of a decoder to k axes, and that of each axis to a column.
+
+    The axes are those of a matrix with these `values`, at least k + 1 of them, which is known up to
+    `error`. It turns an axis by at most the error divided by the distance of its value to the
+    others, and the span of all by the error divided by the last distance (Davis & Kahan 1970 for
+    eigenvalues, Wedin 1972 for singular values).
+    """
+    m, k = axes.shape
+    gaps = values[:k] - values[1 : k + 1]
     neighbours = np.minimum(gaps, np.append(math.inf, gaps[:-1]))
     span, basis_error = _column_space(atoms)
     # 1 − tr(UUᵀQQᵀ)/k as the mean of squared sines, which has no cancellation near 0.
     distance = norm(axes - span @ (span.T @ axes)) / math.sqrt(k)
-    sine = Ball(distance, turn(found.error, gaps[-1]) + basis_error)
-    sines = Ball(np.sqrt(_misalignments(atoms, axes)), turn(found.error, neighbours) + gamma(m))
-    known = Ball(values, np.full(m, found.error))
-    known = known if data.factor is None else known * known
-    outside = float(np.append(known.value, 0.0)[k])
-    return Leading(known, outside, sine * sine, sines * sines, True, axes)
-
-
-class _Span(NamedTuple):
-    """Orthonormal basis of a decoder's span in which Σ is diagonal, and the residual outside."""
-
-    basis: Vector  # (m, r)
-    error: float  # bound on the angle by which rounding errors turned the span
-    values: Vector  # (r,): the Ritz values θ, descending
-    images: Vector  # (r, m): products of the basis with Σ
-    residual: Vector  # (r, m): images − θ times basis
-    size: float  # bound on the norm of the residual
-
-    @classmethod
-    def of(cls, data: Data, atoms: Vector) -> _Span:
-        basis, error = _column_space(atoms)
-        images = data.apply(basis.T)
-        inner = images @ basis
-        values, turned = np.linalg.eigh((inner + inner.T) / 2)
-        values, turned = values[::-1], turned[:, ::-1]
-        basis, images = basis @ turned, turned.T @ images
-        residual = images - values[:, None] * basis.T
-        return cls(basis, error, values, images, residual, norm(residual) + data.error)
-
-
-def _of_products(data: Data, atoms: Vector) -> Leading:
-    """Enclose the eigenvalues by a bound on those outside of the span from a block Krylov space."""
-    k, m = atoms.shape
-    basis, _ = _column_space(atoms)
-    # Starts that depend on the data: nobody can choose data that are orthogonal to them.
-    seen = data.variances, data.mean.value, basis
-    starts = drawn_after((min(STARTS, m - basis.shape[1]), m), *seen)
-    rest = Complement(data.apply, basis, data.error, starts)
-    span = _Span.of(data, atoms)
-    # No eigenvalue outside of the span exceeds the trace outside of the span.
-    rest.bound = max(data.trace - float(np.sum(span.values)), 0.0) + 4 * data.error
-    last, before = float(span.values[-1]), 0.0
-    for steps in STEPS:
-        # More steps help as long as the bound on the complement decides, and not its Ritz value,
-        # and if the decoder misses a larger eigenvalue, which they determine more accurately.
-        gap, best = last - rest.bound, last - rest.found
-        tied = abs(best) <= TIED * last
-        decided = span.size < FAR * gap or (gap > best / 2 > 0.0 and rest.found > 0.0)
-        # The Ritz value may still grow above the decoder's.
-        hopeless = best > rest.found - before and rest.final_slack() > best
-        before = rest.found
-        if tied or decided or hopeless or not rest.extend(steps):
-            break
-    # Where the eigenvalues outside are nearly equal, a factorisation of a tested matrix decides.
-    level = last - 2.0 * span.size / FAR
-    if data.moment is not None and m**3 <= LARGEST_CHOLESKY and rest.found < level < rest.bound:
-        whole = data.apply(np.eye(m))
-        if is_below((whole + whole.T) / 2, span.basis, level, 4 * data.error):
-            rest.bound = level
-    # Residuals that are nearly zero do not raise the Ritz values of the span.
-    tiny = span.size**2 <= data.error * float(span.values[0])
-    ritz = rest.ritz(span.basis.T, span.images, span.residual[:0] if tiny else span.residual)
-    lower = np.append(ritz, np.zeros(k))[:k] - data.error
-    return _of_residuals(data, atoms, span, rest.bound, rest.found, lower)
-
-
-def _of_few_rows(data: Data, atoms: Vector) -> Leading:
-    """Enclose the eigenvalues by those of the Gram matrix AAᵀ of few centred, weighted rows A.
-
-    If its eigenvalues λ satisfy θ_r > λ_{r+1} + ‖R‖, with the r Ritz values θ and the residual R of
-    the span, none outside of the span exceeds λ_{r+1} + ‖R‖: otherwise r + 1 eigenvalues of the
-    block diagonal part of Σ would, against Weyl's inequality.
-    """
-    k, rows, span = len(atoms), data.rows, _Span.of(data, atoms)
-    assert isinstance(rows, GivenRows), "the caller has tested it"
-    A = rows.matrix(data.mean.value * data.unit, 1.0 / data.unit)
-    # Rows that are centred about another mean differ by its error in every row.
-    offset = norm(data.mean.error)
-    error = gamma(rows.shape[1]) * data.trace + offset * (2 * math.sqrt(data.trace) + offset)
-    known = enclose_eigenvalues(A.gram(), error)
-    values = np.append(np.maximum(known.values, 0.0), np.zeros(k + 1))
-    found = float(values[len(span.values)])
-    bound = found + known.error + span.size
-    bound = bound if span.values[-1] > bound else math.inf
-    bound = min(bound, max(data.trace - float(np.sum(span.values)), 0.0) + 4 * data.error)
-    leading = _of_residuals(data, atoms, span, bound, found, values[:k] - known.error)
-    return replace(leading, values=Ball(values[: k + 1], np.full(k + 1, known.error)))
-
-
-def _of_residuals(
-    data: Data, atoms: Vector, span: _Span, bound: float, found: float, lower: Vector
-) -> Leading:
-    """Return enclosures from the residual of the decoder's span and a bound outside of it.
-
-    `bound` and `found` are an upper bound on the largest eigenvalue outside of the span and an
-    estimate of it, and `lower` are lower bounds on the k leading eigenvalues.
-    """
-    k, rank, rounding = len(atoms), len(span.values), data.error
-    inside, size = span.values, span.size
-    gap = float(inside[-1]) - bound
-    # Davis–Kahan: ‖sin Θ‖_F ≤ ‖R‖_F/gap, and the subspace distance is ‖sin Θ‖_F²/k; each missing
-    # direction adds 1/k, unless the data do not vary there. An eigenvalue lies at most `drift`
-    # above its Ritz value (Li & Li 2005).
-    missing = (k - rank) / k if bound > 8 * rounding else 0.0
-    turned = size / gap + span.error if gap > 0 else math.inf
-    high = min(1.0, missing + turned**2 / k)
-    drift = (min(size, size**2 / gap) if gap > 0 else size) + rounding
-    # Weyl: the i-th eigenvalue is at most the i-th of the block diagonal part plus ‖R‖.
-    upper = np.sort(np.append(inside, np.full(k, min(bound, data.trace))))[::-1][:k] + drift
-    top = max(float(upper[0]), TINY)
-    # Against a decoder of full rank: tr(UᵀΣU) − tr(QᵀΣQ) ≤ σ₁²‖sin Θ‖_F².
-    excess = float(np.sum(lower) - np.sum(inside)) - 4 * k * rounding if rank == k else 0.0
-    low = missing + max(0.0, math.sqrt(max(0.0, excess) / top) - span.error) ** 2 / k
-    outside = bound if data.n_features > rank else 0.0
-    # Columns w of unit length with Rayleigh quotients ρ = wᵀΣw and residuals ‖Σw − ρw‖.
-    units = _unit_rows(atoms)
-    images = data.apply(units)
-    quotients = np.sum(images * units, axis=1)
-    residuals = _lengths(images - quotients[:, None] * units) + rounding
-    sines = _misalignment_bounds(quotients, residuals, inside, k, drift, outside)
-    away = np.clip(residuals / top, 0.0, 1.0) - 4 * rounding / top
-    values = Ball.between(np.minimum(np.maximum(lower, 0.0), upper), upper)
-    next_one = Ball.between(max(0.0, found - rounding), max(found, min(bound, data.trace)))
-    return Leading(
-        Ball(np.append(values.value, next_one.value), np.append(values.error, next_one.error)),
-        outside,
-        Ball.between(min(low, high), high),
-        Ball.between(np.zeros(k), sines),
-        complete=False,
-        unaligned=float(np.sum(np.maximum(away, 0.0) ** 2)) / (2 * k),
-    )
-
-
-def _misalignment_bounds(
-    quotients: Vector, residuals: Vector, values: Vector, k: int, drift: float, outside: float
-) -> Vector:
-    """Return, for each of k principal axes, a bound on its squared sine to a decoder column.
-
-    A column is assigned to the axis of the nearest Ritz value. The sine of their angle is at most
-    its residual divided by the distance of its quotient to the intervals that contain the other
-    eigenvalues (Davis & Kahan 1970). For an axis without a column the bound is 1.
-    """
-    found = np.ones(k)
-    for quotient, size in zip(quotients, residuals, strict=True):
-        own = int(np.argmin(np.abs(values - quotient)))
-        others = np.delete(values, own)
-        away = np.maximum(others - quotient, quotient - others - drift)
-        gap = float(min(np.min(away, initial=np.inf), quotient - outside))
-        if gap > 0.0:
-            found[own] = min(found[own], (float(size) / gap) ** 2)
-    return found
-
-
-def _unknown(k: int, data: Data, distance: float) -> Leading:
-    """Return what is known of a decoder that is zero or not finite, or of rows without variance."""
-    # Equal rows have no principal subspace to miss.
-    subspace = Ball(distance) if data.trace > data.rounding else Ball.between(0.0, distance)
-    values = Ball.between(np.zeros(k + 1), np.full(k + 1, max(data.trace, 0.0)))
-    far = Ball(np.full(k, distance), np.zeros(k))
-    return Leading(values, math.inf, subspace, far, complete=False)
+    sine = Ball(distance, turn(error, gaps[-1]) + basis_error)
+    sines = Ball(np.sqrt(_misalignments(atoms, axes)), turn(error, neighbours) + gamma(m))
+    return sine * sine, sines * sines
 
 
 def _column_space(atoms: Vector) -> tuple[Vector, float]:
@@ -423,18 +299,12 @@ def _misalignments(atoms: Vector, axes: Vector) -> Vector:
     """Return, for each principal axis, its smallest squared sine to a decoder column."""
     if not np.all(np.isfinite(atoms)):
         return np.full(axes.shape[1], np.nan)
-    units, found = _unit_rows(atoms), np.ones(axes.shape[1])
+    units = _unit_rows(atoms)
     if not len(units):
-        return found
-    # One minus a squared cosine has a rounding error of about ε, so it shows which columns may be
-    # nearest; their sines are computed without cancellation.
-    cosines = (units @ axes) ** 2
-    near = cosines >= np.max(cosines, axis=0) - NEARLY
-    for i, axis in enumerate(axes.T):
-        rows = units[near[:, i]]
-        away = rows - (rows @ axis)[:, None] * axis
-        found[i] = np.min(np.sum(away * away, axis=1))
-    return found
+        return np.ones(axes.shape[1])
+    # One minus a squared cosine would have a rounding error of ε.
+    nearest = units[np.argmax((units @ axes) ** 2, axis=0)].T
+    return np.asarray(np.sum((nearest - np.sum(nearest * axes, axis=0) * axes) ** 2, axis=0))
 
 
 def _lengths(rows: Vector) -> Vector:
@@ -780,107 +650,6 @@ def find_leverage(data: Data, atoms: Vector) -> Leverage | None:
 # `noise`, and the `weight` of the rows it was fitted to.
 
 
-def _variances(model: Any) -> Vector:
-    """Return the variance of each feature, (m,)."""
-    return np.asarray(np.sum(model.loadings**2, axis=1) + model.noise)
-
-
-def data_of_parameters(model: Any, X: Any, weights: Any) -> Data:
-    """Return the covariance WWᵀ + γI in the form that the verifier uses.
-
-    Rows X with missing entries, if they are known, are filled with the expectations
-    μ + WG⁻¹W_oᵀ(x − μ)_o to find those of large influence.
-    """
-    m, variances = len(model.mean), _variances(model)
-
-    def product(vectors: Vector) -> Vector:
-        return np.asarray((vectors @ model.loadings) @ model.loadings.T + model.noise * vectors)
-
-    filled, weight = None, model.weight
-    if X is not None:
-        rows = to_numpy(as_double(X)).copy()
-        mass = np.ones(len(rows)) if weights is None else to_numpy(weights)
-        weight = float(np.sum(mass[~np.all(np.isnan(rows), axis=1)]))
-        for part, mask, rest, inverse in _posteriors(model, rows, 0):
-            codes = np.einsum("nab,nb->na", inverse, rest @ model.loadings)
-            guess = model.mean + codes @ model.loadings.T
-            rows[part] = np.where(mask > 0.0, rows[part], guess)
-        filled = GivenRows(rows, weights)
-    return Data(
-        model.mean,
-        Ball(0.0 * model.mean, 0.0 * model.mean),
-        variances,
-        product,
-        gamma(m) * float(np.sum(variances)),
-        weight,
-        product(np.eye(m)) if m <= DENSE_FEATURES else None,
-        filled=filled,
-        origin="given",
-    )
-
-
-def _posteriors(
-    model: Any, rows: Vector, width: int
-) -> Iterator[tuple[slice, Vector, Vector, Vector]]:
-    """Yield slices of the rows, the mask of their observed entries, (x − μ)_o and G⁻¹.
-
-    `width` is the number of entries that the caller computes for each row.
-    """
-    m, k = model.loadings.shape
-    outer = np.einsum("ja,jb->jab", model.loadings, model.loadings).reshape(m, -1)
-    size = max(1, POSTERIOR_ENTRIES // max(k * k, m, width))
-    for start in range(0, len(rows), size):
-        part = slice(start, min(start + size, len(rows)))
-        seen = ~np.isnan(rows[part])
-        rest = np.where(seen, rows[part] - model.mean, 0.0)
-        G = (seen.astype(float) @ outer).reshape(-1, k, k) + model.noise * np.eye(k)
-        yield part, seen.astype(float), rest, np.linalg.inv(G)
-
-
-def likelihood_of(model: Any, rows: Vector, mass: Vector) -> tuple[float, float]:
-    """Return the log-likelihood ℓ of rows with weights `mass`, and the size of its gradient.
-
-    ∂ℓ/∂w for the loadings w of feature j is the sum of aⱼaᵀW − wᵀG⁻¹, because C_oo⁻¹W_o = W_oG⁻¹;
-    ∂ℓ/∂γ is half the sum of ‖a‖² − tr C_oo⁻¹. The size √(γ‖∂ℓ/∂(W, μ)‖² + (2/m)(γ ∂ℓ/∂γ)²) does not
-    depend on units.
-    """
-    (W, noise), (m, k) = (model.loadings, model.noise), model.loadings.shape
-    value, on_loadings, on_mean, on_noise = 0.0, np.zeros((m, k)), np.zeros(m), 0.0
-    for part, mask, rest, inverse in _posteriors(model, rows, 0):
-        weight = mass[part]
-        codes = np.einsum("nab,nb->na", inverse, rest @ W)
-        a = (rest - mask * (codes @ W.T)) / noise
-        through = mask.T @ (inverse * weight[:, None, None]).reshape(-1, k * k)
-        on_loadings += (a * weight[:, None]).T @ (a @ W)
-        on_loadings -= np.einsum("jab,jb->ja", through.reshape(m, k, k), W)
-        count = mask.sum(axis=1)
-        traces = (count - k + noise * np.trace(inverse, axis1=1, axis2=2)) / noise
-        log_det = (count - k) * math.log(noise) - np.linalg.slogdet(inverse)[1]
-        misfit = np.sum(a * rest, axis=1)
-        value -= float(weight @ (misfit + log_det + count * math.log(2 * math.pi))) / 2
-        on_noise += float(weight @ (np.sum(a**2, axis=1) - traces)) / 2
-        on_mean += weight @ a
-    squares = float(np.sum(on_loadings**2) + np.sum(on_mean**2))
-    return value, math.sqrt(noise * squares + 2 / m * (noise * on_noise) ** 2)
-
-
-def _lost(model: Any, rows: Vector, mass: Vector, encoder: Vector) -> Vector:
-    """Return the variance of each code given the observed entries, divided by its variance, (k,).
-
-    With the missing entries u of a row, the encoder E and B = E_uW_u, the covariance of the codes
-    is γ(BG⁻¹Bᵀ + E_uE_uᵀ). The result is the mean over the rows.
-    """
-    W, noise, (k, m) = model.loadings, model.noise, encoder.shape
-    mixed = np.einsum("ij,jb->jib", encoder, W).reshape(m, -1)
-    left = np.zeros(k)
-    for part, mask, _, inverse in _posteriors(model, rows, mixed.shape[1]):
-        B = ((1.0 - mask) @ mixed).reshape(-1, k, W.shape[1])
-        spread = np.einsum("nia,nab,nib->ni", B, inverse, B) + (1.0 - mask) @ (encoder**2).T
-        left += noise * (mass[part] @ spread)
-    variances = np.sum((encoder @ W) ** 2, axis=1) + noise * np.sum(encoder**2, axis=1)
-    return np.asarray(left / np.sum(mass) / np.maximum(variances, TINY))
-
-
 class ObservedFigures(NamedTuple):
     """What the rows with missing entries say of the parameters; None if they were not stored."""
 
@@ -895,38 +664,104 @@ class ObservedFigures(NamedTuple):
 
 def observed_figures(
     model: Any, encoder: Vector, X: Any, weights: Any, converged: bool
-) -> ObservedFigures:
-    """Measure parameters on rows X with missing entries, or None if they were not stored."""
-    evidence: dict[str, Any] = {"noise_variance": model.noise}
-    noiseless = model.noise <= NO_NOISE * float(np.mean(_variances(model)))
+) -> tuple[Data, ObservedFigures]:
+    """Return the covariance WWᵀ + γI as data, and what rows X with missing entries say of it.
+
+    X is None if they were not stored.
+    """
+    W, noise, m = model.loadings, model.noise, len(model.mean)
+    variances = np.sum(W**2, axis=1) + noise
+
+    def product(vectors: Vector) -> Vector:
+        return np.asarray((vectors @ W) @ W.T + noise * vectors)
+
+    data = Data(
+        model.mean,
+        Ball(0.0 * model.mean, 0.0 * model.mean),
+        variances,
+        product,
+        gamma(m) * float(np.sum(variances)),
+        model.weight,
+        product(np.eye(m)) if m <= DENSE_FEATURES else None,
+        origin="given",
+    )
+    evidence: dict[str, Any] = {"noise_variance": noise}
+    noiseless = noise <= NO_NOISE * float(np.mean(variances))
     if X is None:
-        return ObservedFigures(None, noiseless, None, False, None, evidence, converged)
-    rows = to_numpy(as_double(X))
-    mass = np.ones(len(rows)) if weights is None else to_numpy(weights)
-    used = (mass > 0.0) & ~np.all(np.isnan(rows), axis=1)
-    rows, mass = rows[used], mass[used]
-    seen, total = ~np.isnan(rows), float(np.sum(mass))
-    value, size = likelihood_of(model, rows, mass)
-    # The relative error of G⁻¹ is its condition number times the machine epsilon.
-    top = float(np.max(np.sum(model.loadings**2, axis=0), initial=0.0))
-    error = gamma(8 * len(model.mean)) * (1.0 + top / model.noise)
-    gradient = Ball(math.inf if math.isnan(size) else size / total, error)
-    pairs = never = None
-    apart = False
-    if rows.shape[1] <= PAIRED_FEATURES:
-        together = seen.astype(np.float32)
+        return data, ObservedFigures(None, noiseless, None, False, None, evidence, converged)
+    # 1) Likelihood and codes. The relative error of G⁻¹ is its condition number times ε.
+    rows = to_numpy(as_double(X)).copy()
+    seen = ~np.isnan(rows)
+    mass = np.any(seen, axis=1) * (1.0 if weights is None else to_numpy(weights))
+    total = float(np.sum(mass))
+    value, size, lost = _sums_over_rows(model, encoder, rows, mass)
+    top = float(np.max(np.sum(W**2, axis=0), initial=0.0))
+    gradient = Ball(
+        math.inf if math.isnan(size) else size / total, gamma(8 * m) * (1 + top / noise)
+    )
+    # 2) Features that were observed together.
+    used, pairs, never, apart = seen[mass > 0.0], None, None, False
+    if m <= PAIRED_FEATURES:
+        together = used.astype(np.float32)
         count = (together.T @ together).astype(float)
         most = np.max(count - np.diag(np.diag(count)), axis=1)
         hardly = (count < 0.5) | (count < FEW_TOGETHER * np.minimum.outer(most, most))
         pairs = np.argwhere(np.triu(hardly, 1))
         never = pairs[count[tuple(pairs.T)] < 0.5]
         apart = connected_components(count > 0.5, directed=False)[0] > 1
-    lost = _lost(model, rows, mass, encoder)
     evidence |= {
         "log_likelihood": value,
         "missing_share": 1.0 - float(mass @ seen.mean(axis=1)) / total,
-        "n_patterns": len(np.unique(np.packbits(seen, axis=1), axis=0)),
+        "n_patterns": len(np.unique(np.packbits(used, axis=1), axis=0)),
         "never_observed_together": never,
         "lost_code_variance": lost,
     }
-    return ObservedFigures(gradient, noiseless, pairs, apart, lost, evidence, converged)
+    data = replace(data, weight=total, filled=GivenRows(rows, weights))
+    return data, ObservedFigures(gradient, noiseless, pairs, apart, lost, evidence, converged)
+
+
+def _sums_over_rows(
+    model: Any, encoder: Vector, rows: Vector, mass: Vector
+) -> tuple[float, float, Vector]:
+    """Return log-likelihood, size of its gradient, and the undetermined share of each code.
+
+    Missing entries of the rows, whose weights are `mass`, are replaced by their expectations
+    μ + WG⁻¹W_oᵀ(x − μ)_o. The derivative ∂ℓ/∂w for the loadings w of feature j is the sum of
+    aⱼaᵀW − wᵀG⁻¹, because C_oo⁻¹W_o = W_oG⁻¹; ∂ℓ/∂γ is half the sum of ‖a‖² − tr C_oo⁻¹. The size
+    √(γ‖∂ℓ/∂(W, μ)‖² + (2/m)(γ ∂ℓ/∂γ)²) does not depend on units. With the missing entries u of a
+    row, the encoder E and B = E_uW_u, the covariance of the codes is γ(BG⁻¹Bᵀ + E_uE_uᵀ), whose
+    diagonal is divided by the variance of the codes.
+    """
+    (W, noise), (m, k) = (model.loadings, model.noise), model.loadings.shape
+    outer = np.einsum("ja,jb->jab", W, W).reshape(m, -1)
+    mixed = np.einsum("ij,jb->jib", encoder, W).reshape(m, -1)
+    value, on_loadings, on_mean, on_noise = 0.0, np.zeros((m, k)), np.zeros(m), 0.0
+    left = np.zeros(len(encoder))
+    step = max(1, POSTERIOR_ENTRIES // max(k * k, m, mixed.shape[1]))
+    for start in range(0, len(rows), step):
+        part = slice(start, start + step)
+        mask, weight = (~np.isnan(rows[part])).astype(float), mass[part]
+        rest = np.where(mask > 0.0, rows[part] - model.mean, 0.0)
+        inverse = np.linalg.inv((mask @ outer).reshape(-1, k, k) + noise * np.eye(k))
+        codes = np.einsum("nab,nb->na", inverse, rest @ W)
+        rows[part] = np.where(mask > 0.0, rows[part], model.mean + codes @ W.T)
+        # 1) The likelihood and its derivatives.
+        a = (rest - mask * (codes @ W.T)) / noise
+        through = mask.T @ (inverse * weight[:, None, None]).reshape(-1, k * k)
+        on_loadings += (a * weight[:, None]).T @ (a @ W)
+        on_loadings -= np.einsum("jab,jb->ja", through.reshape(m, k, k), W)
+        count = mask.sum(axis=1)
+        traces = (count - k + noise * np.trace(inverse, axis1=1, axis2=2)) / noise
+        log_det = (count - k) * math.log(noise) - np.linalg.slogdet(inverse)[1]
+        misfit = np.sum(a * rest, axis=1)
+        value -= float(weight @ (misfit + log_det + count * math.log(2 * math.pi))) / 2
+        on_noise += float(weight @ (np.sum(a**2, axis=1) - traces)) / 2
+        on_mean += weight @ a
+        # 2) The variances of the codes, given the observed entries.
+        B = ((1.0 - mask) @ mixed).reshape(-1, len(encoder), k)
+        spread = np.einsum("nia,nab,nib->ni", B, inverse, B) + (1.0 - mask) @ (encoder**2).T
+        left += noise * (weight @ spread)
+    squares = float(np.sum(on_loadings**2) + np.sum(on_mean**2))
+    size = math.sqrt(noise * squares + 2 / m * (noise * on_noise) ** 2)
+    variances = np.sum((encoder @ W) ** 2, axis=1) + noise * np.sum(encoder**2, axis=1)
+    return value, size, left / np.sum(mass) / np.maximum(variances, TINY)
