@@ -128,45 +128,37 @@ class JudgedRows:
         """Number of rows, less one if centred."""
         return float(self.data.weight or 0.0) - self.centered
 
-    def resolution(self, size: int, precision: float) -> float:
-        """Return the standard deviation that float32 gives to constant standardised inputs.
-
-        An input of mean square q and standard deviation d has rounding errors of up to ε√q/(2d), so
-        that no direction has more than ε/2 · √(Σ q/d²) by rounding alone; four times this is
-        returned, and 0 for double precision.
-        """
-        if precision <= SINGLE:
-            return 0.0
-        (near, rest), deviations = self.mean, self.deviations[:size]
-        mean = (near + rest.value)[:size] * self.centered
-        ratios = (mean / _nonzero(deviations))[deviations > 0]
-        return 2.0 * precision * math.sqrt(float(np.sum(1.0 + ratios**2)))
-
-    def factor(self) -> RowFactor:
+    def factor(self, precision: float) -> RowFactor:
         """Return the factor of these rows: their triangle, or a factor of their second moment.
 
         The factor of a moment comes from a Cholesky factorisation with pivoting, in units of
-        deviations.
+        deviations. `precision` is the rounding unit of the rows' dtype.
         """
         data = self.data
         if not self.centered:  # in units in which errors of moment and mean are equally small
             ratio = math.sqrt(gamma(0) / max(data.error, gamma(0)))
             data = data.in_units(np.hypot(1.0, ratio * data.mean.value)).about_zero()
-        p, varies, units = (
-            data.n_features,
-            data.deviations > 0,
-            data.unit + np.zeros(data.n_features),
-        )
-        m = self.n_inputs or p
+        p, d = data.n_features, data.deviations
+        m, varies, units = self.n_inputs or p, d > 0, data.unit + np.zeros(p)
+        # An input of mean square q and standard deviation d that was rounded to float32 has errors
+        # of up to ε√q/(2d), so that no direction of the standardised inputs has more than
+        # ε/2 · √(Σ q/d²) by rounding alone; four times this counts as zero.
+        ratios = (data.mean.value[:m] / _nonzero(d[:m]))[varies[:m]]
+        level = 2.0 * precision * math.sqrt(float((1.0 + ratios**2).sum()))
+        level = level if precision > SINGLE else 0.0
         if data.factor is not None:
             root, error = data.factor[0] * varies * units, data.factor[1]
-            return RowFactor(root[:, :m], root[:, m:] if m < p else None, units, error)
+            return RowFactor(root[:, :m], root[:, m:], units, error, level)
         # Columns may count as constant only if the moment is known to be that of the rows.
-        constant = bool(np.all(varies)) or data.error <= CONSTANT * data.trace
-        error, d = min(data.error, UNKNOWN) if constant else UNKNOWN, _nonzero(data.deviations)
+        known = bool(np.all(varies)) or data.error <= CONSTANT * data.trace
+        error, d, least = (
+            min(data.error, UNKNOWN) if known else UNKNOWN,
+            _nonzero(d),
+            4 * gamma(p) * p,
+        )
         standard = np.asarray(data.matrix) / d / d[:, None] * np.outer(varies, varies)
-        shares, least = error * float((1.0 / d[varies] ** 2).max(initial=0.0)), 4 * gamma(p) * p
-        level = max(least, 2 * shares) if shares < 1.0 else least
+        shares = 2 * error * float((1.0 / d[varies] ** 2).max(initial=0.0))
+        level = max(level, math.sqrt(max(least, shares) if shares < 2.0 else least))
         # LLᵀ ≈ A[order][:, order] from pivots down to `least`; a zero matrix has no order.
         lower, order, rank, _ = scipy.linalg.lapack.dpstrf(standard, tol=least, lower=1)
         root = np.zeros((max(rank, 1), p))
@@ -175,8 +167,7 @@ class JudgedRows:
         # The part that is left out has at most the trace of its diagonal.
         rounding = gamma(p) * p + (int(varies.sum()) - rank) * least
         error += rounding * float((data.deviations**2).max(initial=0.0))
-        outputs = root[:, m:] if m < p else None
-        return RowFactor(root[:, :m], outputs, units, error, True, math.sqrt(level))
+        return RowFactor(root[:, :m], root[:, m:], units, error, level, squared=True)
 
 
 Subject = JudgedRows | Matrix
@@ -225,11 +216,13 @@ class RowFactor(NamedTuple):
     """F_x and F_y with FᵀF = E[(x, y)(x, y)ᵀ], and a bound on the error of F."""
 
     inputs: Matrix  # (k, m)
-    outputs: Matrix | None  # (k, d); None if the outputs are the inputs
+    outputs: Matrix  # (k, d); d = 0 if the outputs are the inputs
     units: Matrix  # (m + d,): units of the columns of F in which the error is given
     error: float  # bound on the error of F in these units, in spectral norm
-    squared: bool = False  # whether the error is that of FᵀF
     level: float = 0.0  # pivots of the standardised inputs up to this count as zero
+    coarse: bool = False  # whether inputs may vary in directions that F does not have
+    squared: bool = False  # whether the error is that of FᵀF
+    loads: Matrix | None = None  # (m,): the sizes of the inputs, by default their norms
 
 
 class White(NamedTuple):
@@ -275,26 +268,25 @@ def problems(subject: Subject, judged: Judged) -> Iterator[White]:
         yield _projected_rows(rows, subject, judged)
         return
     few = rows if rows is not None and subject.n_inputs and rows.shape[0] < m else None
-
-    def white(data: Data) -> White:
-        known = replace(subject, data=data)
-        if few is not None:
-            return _of_few_rows(few, known, judged)
-        factor = known.factor()
-        found = _of_factor(known, factor, judged)
-        if not judged.tied:
-            return found
-        outputs = factor.inputs if factor.outputs is None else factor.outputs
-        return _tied(found, outputs, factor.inputs, judged.left)
-
-    quick = data.factor is None and (few is not None or data.matrix is not None)
-    if quick:
-        yield white(data)
+    if data.factor is None and (few is not None or data.matrix is not None):
+        yield _of_rows(subject, judged, few)
+    elif data.factor is None and data.refactored() is None:
+        raise UnprojectedError(f"{data.n_features} inputs and outputs are too many for these rows.")
     exact = data.refactored() if data.factor is None else data
     if exact is not None:
-        yield white(exact)
-    elif not quick:
-        raise UnprojectedError(f"{data.n_features} inputs and outputs are too many for these rows.")
+        yield _of_rows(replace(subject, data=exact), judged, few)
+
+
+def _of_rows(subject: JudgedRows, judged: Judged, few: GivenRows | None) -> White:
+    """Return the problem of rows; `few` are the rows if they are fewer than the features."""
+    if few is not None:
+        return _of_few_rows(few, subject, judged)
+    factor = subject.factor(judged.precision)
+    found = _of_factor(subject, factor, judged)
+    if not judged.tied:
+        return found
+    outputs = factor.outputs if factor.outputs.size else factor.inputs
+    return _tied(found, outputs, factor.inputs, judged.left)
 
 
 def _nonzero(sizes: Matrix) -> Matrix:
@@ -304,44 +296,35 @@ def _nonzero(sizes: Matrix) -> Matrix:
 
 def _of_factor(subject: JudgedRows, factor: RowFactor, judged: Judged) -> White:
     """Return the problem for white inputs, from a factor of the rows and a bound on its error."""
-    m, autoencoder, inputs = len(judged.right), factor.outputs is None, factor.inputs
-    outputs = inputs if factor.outputs is None else factor.outputs
+    inputs, m, autoencoder = factor.inputs, len(judged.right), not factor.outputs.size
+    outputs = inputs if autoencoder else factor.outputs
     # 1) What needs no inverse: the loss, which is a norm of F times `scope`, a norm of the weights.
     energy, left, V = float((outputs**2).sum()), judged.left, judged.right
     units, beside = factor.units[:m], factor.units if autoencoder else factor.units[m:]
     scaled, spread = units[:, None] * V, float(np.linalg.norm(beside))
     lengths = np.linalg.norm(scaled, axis=0)
     # ‖UVᵀ‖² is far smaller than (Σ ‖uᵢ‖‖vᵢ‖)² if units of very different directions are equalized.
-    reach = float(((left.T @ left) * (scaled.T @ scaled)).sum())
-    dropped_out = math.sqrt(judged.strength) * float(
-        np.linalg.norm(np.linalg.norm(left, axis=0) * lengths)
-    )
-    scope = math.hypot(spread + math.sqrt(max(reach, 0.0)), dropped_out)
+    reach = max(float(((left.T @ left) * (scaled.T @ scaled)).sum()), 0.0)
+    dropped_out = float(np.linalg.norm(np.linalg.norm(left, axis=0) * lengths))
+    scope = math.hypot(spread + math.sqrt(reach), math.sqrt(judged.strength) * dropped_out)
     doubt = factor.error * (scope**2 if factor.squared else scope)
-    found = White(
-        outputs.T, left, inputs @ V, energy, doubt=doubt, squared=factor.squared, rows=subject
-    )  # fmt: skip
-    if autoencoder:
-        error = math.sqrt(factor.error) if factor.squared else factor.error
-        tilt = error * float(units.max(initial=0.0))
-        found = found._replace(blur=error * spread, tilt=tilt, wrong=error * lengths)
-        if factor.squared and len(inputs) == m:
-            return found  # of full rank
     # 2) The ridge penalty adds inputs √ρ e₁, √ρ e₂, … with the outputs zero.
+    varies, hidden = np.linalg.norm(inputs, axis=0) > 0, inputs @ V
     ridge = judged.alpha / (subject.data.weight or 1.0)
-    varies = np.linalg.norm(inputs, axis=0) > 0
     if ridge > 0:
         inputs = np.vstack([inputs, math.sqrt(ridge) * np.diag(1.0 * varies)])
         outputs = np.vstack([outputs, np.zeros((m, outputs.shape[1]))])
     # 3) The range of the standardised inputs, by a QR factorisation with pivoting
-    loads = _nonzero(np.linalg.norm(inputs, axis=0))
+    loads = _nonzero(np.linalg.norm(inputs, axis=0)) if factor.loads is None else factor.loads
     basis, pivoted, order = scipy.linalg.qr(inputs / loads, mode="economic", pivoting=True)
     pivots, upper = np.abs(np.diag(pivoted)), np.zeros_like(pivoted)
     upper[:, order] = pivoted
-    level = max(factor.level, 4 * gamma(m) * float(pivots.max(initial=0.0)))
-    rank = int((pivots > max(level, subject.resolution(m, judged.precision))).sum())
-    unresolved = basis[:, rank : int((pivots > level).sum())]
+    exact = 4 * gamma(m) * float(pivots.max(initial=0.0))
+    level = max(factor.level, exact)
+    rank = int((pivots > level).sum())
     basis, upper, dropped = basis[:, :rank], upper[:rank], int(varies.sum()) - rank
+    vague = dropped > 0 if factor.squared else int((pivots > exact).sum()) > rank
+    vague = vague or factor.coarse
     sizes = scipy.linalg.svdvals(upper) if rank else np.ones(1)
     least = float(sizes[-1])
     error = factor.error * float((units / loads)[varies].max(initial=0.0)) ** (1 + factor.squared)
@@ -352,30 +335,40 @@ def _of_factor(subject: JudgedRows, factor: RowFactor, judged: Judged) -> White:
     outside = _outside(V, upper * loads, sine * float(graded))
     target = outputs.T @ basis
     residual = outputs - basis @ target.T
-    floor, lost = float((residual**2).sum()), float(((outputs.T @ unresolved) ** 2).sum())
-    if factor.squared and dropped:  # a moment may hide directions of small variance
-        lost = max(lost, floor)
-    if (factor.squared and dropped) or unresolved.size:
-        outside = Ball(outside.value, max(outside.error, outside.value))
-    if unresolved.size and not factor.squared:  # neither is known what they add to the loss
-        found = found._replace(doubt=found.doubt + math.sqrt(lost))
-    found = found._replace(outside=outside, condition=float(sizes[0] / least) ** 2)
-    if autoencoder:
-        return found
-    # 4) The least-squares map and the weights for white inputs.
-    loaded = loads[:, None] * V
-    inner = upper @ loaded
-    vague = error + level * math.sqrt(dropped)
-    return found._replace(
-        target=target,
-        inner=inner,
-        floor=floor,
-        # The entries of P, of unit columns, have rounding errors of that size.
-        blur=max(math.sqrt(energy), spread) * (sine + error + gamma(sum(inputs.shape)))
-        + math.sqrt(lost),
-        wrong=sine * np.linalg.norm(inner, axis=0) + vague * np.linalg.norm(loaded, axis=0),
+    floor = float((residual**2).sum())
+    lost = floor if vague else 0.0
+    found = White(
+        target,
+        left,
+        upper @ (loads[:, None] * V),
+        energy,
+        floor,
+        # It is not known what hidden directions add to the loss.
+        doubt=doubt + (0.0 if factor.squared else math.sqrt(lost)),
+        squared=factor.squared,
         lost=lost,
+        condition=float(sizes[0] / least) ** 2,
         dropped=dropped,
+        outside=Ball(outside.value, max(outside.error, outside.value)) if vague else outside,
+        rows=subject,
+    )
+    # 4) The errors of the least-squares map and of the weights for white inputs.
+    if autoencoder:
+        error = math.sqrt(factor.error) if factor.squared else factor.error
+        return found._replace(
+            target=outputs.T,
+            inner=hidden,
+            floor=0.0,
+            blur=error * spread,
+            tilt=error * float(units.max(initial=0.0)),
+            wrong=error * lengths,
+        )
+    weak = (error + level * math.sqrt(dropped)) * np.linalg.norm(loads[:, None] * V, axis=0)
+    # The entries of P, of unit columns, have rounding errors of that size.
+    blur = max(math.sqrt(energy), spread) * (sine + error + gamma(sum(inputs.shape)))
+    return found._replace(
+        blur=blur + math.sqrt(lost),
+        wrong=sine * np.linalg.norm(found.inner, axis=0) + weak,
         residual=residual.T @ residual,
     )
 
@@ -467,11 +460,9 @@ def _projected_rows(rows: GivenRows, subject: JudgedRows, judged: Judged) -> Whi
 def _of_few_rows(rows: GivenRows, subject: JudgedRows, judged: Judged) -> White:
     """Return the problem for white inputs of fewer rows A than features.
 
-    A = PSWᵀ, from the Gram matrix AAᵀ = PS²Pᵀ or from A itself (if exact). With the ridge penalty ρ
-    the second moment is C = W(S² + ρ)Wᵀ + ρ(I − WWᵀ), so that M = F_yᵀPS(S² + ρ)^-½, and V' has
-    the rows (S² + ρ)^½WᵀV, with SWᵀV = PᵀAV, and √ρ times the part of V outside of the span. If
-    there is no penalty and the rows are linearly independent, apart from their mean, then P may be
-    any orthogonal matrix, such as the identity: M = F_yᵀ and V' = AV have the errors of A alone.
+    A = PSWᵀ, from the Gram matrix AAᵀ = PS²Pᵀ or, if the rows were factorised, from A itself. The
+    columns of W span the rows, so that the inputs Wᵀx have the factor PS and the weights WᵀV. An
+    error of the Gram matrix acts like one of PS, divided by twice the smallest singular value.
     """
     n, m, exact = rows.shape[0], len(judged.right), subject.data.factor is not None
     if n > LARGEST_ROWS:
@@ -485,57 +476,31 @@ def _of_few_rows(rows: GivenRows, subject: JudgedRows, judged: Judged) -> White:
         GivenRows(table, rows.weights).matrix(center[part], varies[part], centered=subject.centered)
         for table, part in ((rows.X, slice(m)), (rows.Y, slice(m, None)))
     )
-    n, outputs, size = A.shape[0], B.stored, math.sqrt(B.total)
-    left, V = judged.left, judged.right
-    # 1) The range of A, above `noise`, and the relative error of S²
     if exact:
-        P, s, _ = scipy.linalg.svd(A.back(np.eye(n)).T, full_matrices=False)
+        P, s, _ = scipy.linalg.svd(A.back(np.eye(A.shape[0])).T, full_matrices=False)
     else:
         squares, P = scipy.linalg.eigh(A.gram())
         s, P = np.sqrt(np.clip(squares[::-1], 0.0, None)), P[:, ::-1]
     top = float(s[0]) or 1.0
-    noise = n * gamma(m) * (1.0 + float(np.square(A.shares).max()) * A.cancelled / top**2)
-    noise = top * (noise if exact else math.sqrt(noise))
-    P, s = P[:, s > noise], s[s > noise, None]
-    vague, least = len(s) < n - subject.centered, float(s.min(initial=top))
-    ridge, ratio = judged.alpha / (subject.data.weight or 1.0), noise / least
-    ratio = ratio / n if exact else ratio * ratio
-    sine = ratio if vague or ridge > 0 else 0.0
-    hidden, loads = A.times(V), np.sqrt(s * s + ridge)
-    codes, found = P.T @ hidden / s, P.T @ outputs
-    beyond = V - A.back(P @ (codes / s))
-    target, inner = found * (s / loads), codes * loads
-    residual = np.vstack([outputs - P @ found, found * (math.sqrt(ridge) / loads)])
-    if sine == 0:
-        target, inner, residual = outputs, hidden, 0.0 * outputs
-    floor = float((residual**2).sum())
-    if ridge > 0:
-        added = math.sqrt(ridge) * scipy.linalg.qr(beyond, mode="r")[0][: V.shape[1]]
-        inner = np.vstack([inner, added])
-        target = np.vstack([target, np.zeros((len(added), outputs.shape[1]))])
-    # 2) Bounds on their errors
-    sizes = np.linalg.norm(V, axis=0)
-    lengths = np.linalg.norm(deviations[:m, None] * V, axis=0) + math.sqrt(ridge) * sizes
-    rounding, amplified = gamma(sum(A.shape)), math.sqrt(1.0 + ridge / least**2)
-    wrong = sine * np.linalg.norm(inner, axis=0) + rounding * lengths * amplified
-    through = float(np.linalg.norm(left, axis=0) @ lengths) * (1.0 + math.sqrt(judged.strength))
-    lost = floor if vague and not exact else 0.0  # the Gram matrix may hide directions
-    away = 0.0 if ridge > 0 else float(np.linalg.norm(beyond)) / (float(np.linalg.norm(V)) or 1.0)
-    return White(
-        target.T,
-        left,
-        inner,
-        B.total,
-        floor,
-        blur=size * (sine + rounding) + math.sqrt(lost),
-        wrong=wrong + sine * math.sqrt(ridge) * sizes,
-        doubt=rounding * (size + through),
-        lost=lost,
-        condition=(top / least) ** 2,
-        outside=Ball(away, max(ratio, away if lost else 0.0)),
-        residual=residual.T @ residual,
-        rows=subject,
+    peak = float(np.square(A.shares).max())
+    noise = A.shape[0] * gamma(m) * (1.0 + peak * A.cancelled / top**2)
+    resolved = s > top * (noise if exact else math.sqrt(noise))
+    P, s = P[:, resolved], s[resolved]
+    error = gamma(sum(A.shape)) if exact else noise * top / (2 * float(s.min(initial=top)))
+    codes = P.T @ A.times(judged.right) / s[:, None]
+    beyond = judged.right - A.back(P @ (codes / s[:, None]))
+    factor = RowFactor(
+        P * s,
+        B.stored,
+        np.concatenate([np.full(len(s), top), deviations[m:]]),
+        error,
+        coarse=not exact and len(s) < A.shape[0] - subject.centered,
+        loads=np.full(len(s), top),
     )
+    found = _of_factor(subject, factor, judged._replace(right=codes))
+    away = float(np.linalg.norm(beyond)) / (float(np.linalg.norm(judged.right)) or 1.0)
+    error = max(found.outside.error, away if factor.coarse else 0.0)
+    return found._replace(outside=Ball(away, error))
 
 
 def _leading(A: RowMatrix, sides: list[Matrix], judged: Judged) -> tuple[Matrix, Matrix | None]:
@@ -791,9 +756,9 @@ def _measured(white: White, judged: Judged, fitted: FittedArrays | None) -> Drop
         error = min(error, second_order + 4.0 * rounding * size + rounding**2)
         if white.squared and white.residual is None:  # f and its minimum are linear in the moment
             error = min(error, 2.0 * white.doubt + 4.0 * rounding * size)
-        far, bound = near * size / length, near * math.sqrt(max(gap + error, 0.0)) / length
+        far = near * size / length
         wrong_by = ((white.blur + doubt) * near**2 + off + gamma(width) * size) / length
-        product = Ball(away / length, min(wrong_by, max(bound, away / length)))
+        product = Ball(away / length, wrong_by)
     uncounted = white.lost / explained
     if white.upper is not None:
         saved = possible_saving(best.values[:width], best.tail, white.upper, strength, width)
