@@ -190,7 +190,6 @@ class DropoutAutoencoder(
             state.train(self, settings, (X, X, weights), state.problem)
         else:
             state.solve(rows)
-            state.refined = stored and rows.factor is not None
         state.refer(X, None, weights, type(self).__name__)
         _ = state.attributes
         self._state = state

@@ -304,10 +304,7 @@ class WeightsState(FittedState):
 
     @property
     def keeps_certificate(self) -> bool:
-        """Whether the certificate is saved: if only the rows, which are not saved, suffice for it.
-
-        Rows that were seen by a sketch alone are judged again from it.
-        """
+        """Whether the certificate is saved: it is, because the training rows are not."""
         return True
 
     @property
@@ -316,8 +313,8 @@ class WeightsState(FittedState):
         return all(part is None or part.unchanged for part in (self.rows, self.targets))
 
     def settle(self) -> None:
-        """Make what the certificate needs of the training rows, which are not saved."""
-        if self.rows is not None and self.keeps_certificate:
+        """Compute the certificate from the training rows, which are not saved."""
+        if self.rows is not None:
             self.certificate(self.rows.title)
         self.rows = self.targets = None
 
@@ -380,8 +377,6 @@ class NetworkState(WeightsState):
     # ridge penalty: alpha times the squared norm of the coefficients is added to the sum of squared
     # errors over the rows
     alpha: float = 0.0
-    # whether an autoencoder was computed from the rows, because their moment hides components
-    refined: bool = False
     # sketch of the training rows, divided by `scales`, with which the certificate tests `moment`;
     # None if the second moment is not stored or not all rows were seen
     sketch: Sketch | None = None
@@ -417,12 +412,6 @@ class NetworkState(WeightsState):
         elif is_ill_conditioned(self.problem):
             factor = partial(row_root, moment=self.moment, centered=self.centered)
             self.root = fold(data, factor, stacked, verbose=verbose)
-
-    @property
-    def keeps_certificate(self) -> bool:
-        """Whether the certificate needs the rows, because their second moment does not suffice."""
-        stored = isinstance(self.moment, SecondMoment)
-        return not stored or self.refined or self.root is not None
 
     @property
     def mean_parts(self) -> tuple[Matrix, Matrix]:
@@ -493,8 +482,8 @@ class NetworkState(WeightsState):
     def refer(self, X: Any, Y: Any, sample_weight: Array | None, title: str) -> None:
         """Refer to the training rows until the certificate is read.
 
-        If that is not possible, they are sketched, and judged at once if the certificate needs
-        them.
+        If that is not possible, they are sketched, and judged at once if their second moment does
+        not suffice.
         """
         self.rows = TrainingRows.referenced(X, sample_weight, title)
         if self.rows is not None and Y is not None:
@@ -502,9 +491,9 @@ class NetworkState(WeightsState):
             self.rows = None if self.targets is None else self.rows
         if self.rows is None:
             self.sketch_rows(X, Y, sample_weight)
-        if self.rows is None and self.keeps_certificate:
-            data = given_rows(X, Y, sample_weight, centered=self.centered)
-            self._certificate = self.judged_on(data, self.compute_attributes(), title)
+            if self.sketch is None or self.root is not None:
+                data = given_rows(X, Y, sample_weight, centered=self.centered)
+                self._certificate = self.judged_on(data, self.compute_attributes(), title)
 
     def sketch_rows(
         self, X: Any, Y: Any, sample_weight: Array | None, before: Sketch | None = None
@@ -523,19 +512,13 @@ class NetworkState(WeightsState):
         if self.rows is not None and self.sketch is None and self.rows_unchanged:
             self.sketch_rows(self.rows.rows, self.targets and self.targets.rows, self.rows.weights)
 
-    def settle(self) -> None:
-        """Make what the certificate needs of the training rows, which are not saved."""
-        self.sketch_referred()
-        super().settle()
-
     def judged_rows(self) -> JudgedRows | None:
         """Return the moment with the sketch that tests it, and the rows if they are referred to."""
         self.sketch_referred()
         passed = None if self.sketch is None else Passed(self.moment, self.sketch, self.scales)
         if self.rows is not None and self.rows_unchanged:
             targets, weights = self.targets and self.targets.rows, self.rows.weights
-            known = None if self.keeps_certificate else passed
-            return judged_rows(self.rows.rows, targets, weights, self.centered, known)
+            return judged_rows(self.rows.rows, targets, weights, self.centered, passed)
         return passed and tested_rows(passed, None, self.n_features, self.centered)
 
     def judge(

@@ -24,9 +24,10 @@ from lucidae.models import (
 )
 
 
-def _made(row_objective: Any = None, judged: Any = None, **fields: Any) -> Any:
-    """Return a fitted state; `row_objective` and `judged` are those of earlier versions."""
-    del row_objective
+def _made(judged: Any = None, **fields: Any) -> Any:
+    """Return a fitted state; `judged`, and what is left out, are those of earlier versions."""
+    for name in ("row_objective", "refined"):
+        fields.pop(name, None)
     if fields.get("sketch") is not None and fields.get("scales") is None:  # of an autoencoder
         fields["scales"] = np.ones(fields["moment"].n_features)
     state = NetworkState(**fields)
