@@ -756,9 +756,9 @@ def _measured(white: White, judged: Judged, fitted: FittedArrays | None) -> Drop
         error = min(error, second_order + 4.0 * rounding * size + rounding**2)
         if white.squared and white.residual is None:  # f and its minimum are linear in the moment
             error = min(error, 2.0 * white.doubt + 4.0 * rounding * size)
-        far = near * size / length
+        far, bound = near * size / length, near * math.sqrt(max(gap + error, 0.0)) / length
         wrong_by = ((white.blur + doubt) * near**2 + off + gamma(width) * size) / length
-        product = Ball(away / length, wrong_by)
+        product = Ball(away / length, min(wrong_by, max(bound, away / length)))
     uncounted = white.lost / explained
     if white.upper is not None:
         saved = possible_saving(best.values[:width], best.tail, white.upper, strength, width)
