@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import math
 from typing import Any, Self
 
 import numpy as np
 import scipy.sparse
 from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, TransformerMixin
-from sklearn.utils import Tags
 from sklearn.utils.metaestimators import available_if
 from sklearn.utils.validation import check_is_fitted
 
@@ -25,7 +23,6 @@ from lucidae.dropout.network import (
     NetworkState,
     allowed_gap,
     beside_rows,
-    finite_output,
     merges_moments,
     sgd_settings,
 )
@@ -282,11 +279,9 @@ class DropoutAutoencoder(
         fitted = np.abs((given - center) - offset) <= rounding
         rest = np.where(fitted, (center - subtracted) + offset, given - subtracted)
         rest = like(rest, encoder)
-        with np.errstate(over="ignore", invalid="ignore"):
-            # Sparse rows are centred after the product, so that they stay sparse.
-            sparse = scipy.sparse.issparse(X)
-            codes = X @ encoder - mean @ encoder if sparse else (X - mean) @ encoder
-            return finite_output(codes - rest @ encoder, "codes")
+        # Sparse rows are centred after the product, so that they stay sparse.
+        sparse = scipy.sparse.issparse(X)
+        return (X @ encoder - mean @ encoder if sparse else (X - mean) @ encoder) - rest @ encoder
 
     @by_blocks
     def inverse_transform(self, X: Any) -> Array:
@@ -306,9 +301,7 @@ class DropoutAutoencoder(
         """
         check_is_fitted(self)
         codes = checked_codes(X, self.left_.shape[1])
-        with np.errstate(over="ignore", invalid="ignore"):
-            rows = codes @ beside(self.left_, codes).mT + beside(self.mean_, codes)
-        return finite_output(rows, "rows")
+        return codes @ beside(self.left_, codes).mT + beside(self.mean_, codes)
 
     def score(self, X: Any, y: Any = None) -> float:  # noqa: ARG002
         """Return the share of the variance about the fitted mean that the network reconstructs.
@@ -334,16 +327,10 @@ class DropoutAutoencoder(
             like(part, source.mean) for part in (self.left_, self.right_, self.mean_)
         )
         xp, shift = namespace(left), source.mean - mean
-        with np.errstate(over="ignore", invalid="ignore"):
-            inward = source.apply(right.mT).mT + shift[:, None] * (shift @ right)
-            total = source.trace + scalar(xp.sum(shift * shift))
-            fitted = scalar(xp.sum((left.mT @ left) * (right.mT @ inward)))
-            explained = 2 * scalar(xp.sum(left * inward)) - fitted
-        if not math.isfinite(explained) or not math.isfinite(total):
-            raise ValueError(
-                "the squares of X overflow double precision. Give X in the units of the rows that "
-                "were fitted."
-            )
+        inward = source.apply(right.mT).mT + shift[:, None] * (shift @ right)
+        total = source.trace + scalar(xp.sum(shift * shift))
+        fitted = scalar(xp.sum((left.mT @ left) * (right.mT @ inward)))
+        explained = 2 * scalar(xp.sum(left * inward)) - fitted
         return explained / total if total > 0 else 1.0
 
     @property
@@ -362,9 +349,3 @@ class DropoutAutoencoder(
             ref=ref,
             tolerance=allowed_gap(self.tol, self._trains),
         )
-
-    def __sklearn_tags__(self) -> Tags:
-        tags = super().__sklearn_tags__()
-        tags.input_tags.sparse = True
-        tags.transformer_tags.preserves_dtype = ["float64", "float32"]
-        return tags

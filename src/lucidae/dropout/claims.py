@@ -39,7 +39,6 @@ from lucidae.dropout.verify import (
     JudgedRows,
     Matrix,
     Subject,
-    UnprojectedError,
     measure,
 )
 from lucidae.dropout.verify_completion import CompletionFigures
@@ -389,12 +388,11 @@ def certificate_of(
     why = "Nothing is known of the training rows that fit itself did not compute."
     if subject is not None:
         check_shapes(subject, judged)
-        try:
-            figures = measure(subject, judged, fitted)
+        figures = measure(subject, judged, fitted)
+        if figures is not None:
             exact = fitted is not None and judged.tolerance <= CERTIFIED
             return Certificate(title, claims(figures, exact=exact), figures.evidence)
-        except UnprojectedError as error:
-            why = f"The weights were not compared with the optimum: {error}"
+        why = "The comparison with the optimum takes too much memory for so many rows and features."
     why = f"{why} Call lucidae.certify with the rows."
     return Certificate(title, (undecided("optimum", "the weights are optimal", "", why),))
 
@@ -513,17 +511,16 @@ def judged_rows(
         raise ValueError(OVERFLOW)
     rows, m = GivenRows(X, weights, Y), None if Y is None else int(X.shape[1])
     n, p = rows.shape
-    tested = n * p > SMALL_ROWS and (p <= SMALL if m is None else n >= m)
-    if tested and passed is not None:
-        return tested_rows(passed, rows, m, centered)
-    scales = column_scales(X, Y, centered=centered)
-    sketch = sketch_pairs(X, Y, weights, scales)
-    if tested:
-        passed = Passed(joint_moment(X, Y, weights), sketch, scales)
-        return tested_rows(passed, rows, m, centered)
-    data = Data.of_rows(rows, sketch.mean * scales, scales)
-    data = replace(data, peaks=sketch.shares)
-    return JudgedRows(data.refactored() or data if n * p <= SMALL_ROWS else data, m, centered)
+    small, wide = n * p <= SMALL_ROWS, p > SMALL if m is None else n < m
+    if passed is None or small or wide:
+        scales = column_scales(X, Y, centered=centered)
+        sketch = sketch_pairs(X, Y, weights, scales)
+    if small or wide:
+        data = Data.of_rows(rows, sketch.mean * scales, scales)
+        data = replace(data, peaks=sketch.shares)
+        return JudgedRows((data.refactored() if small else None) or data, m, centered)
+    passed = passed or Passed(joint_moment(X, Y, weights), sketch, scales)
+    return tested_rows(passed, rows, m, centered)
 
 
 def tested_rows(passed: Passed, rows: Any, n_inputs: int | None, centered: bool) -> JudgedRows:

@@ -47,7 +47,6 @@ from lucidae.dropout.network import (
     TrainedNetwork,
     WeightsState,
     allowed_gap,
-    finite_output,
     representable,
     sgd_settings,
     train,
@@ -484,12 +483,11 @@ class DropoutFactorization(
                     )
                 right = np.asarray(host(self.right_), dtype=float)
                 found = observed_codes(observed, right, strength)
-                return finite_output(like(found, beside(self.right_, reference_array(X))), "codes")
+                return like(found, beside(self.right_, reference_array(X)))
             X = rows.toarray() if scipy.sparse.issparse(rows) else X
         rows = as_double(X)
         codes = code_map(beside(as_double(self.right_), rows), strength)
-        with np.errstate(over="ignore", invalid="ignore"):
-            return finite_output(like(rows @ codes, X), "codes")
+        return like(rows @ codes, X)
 
     def inverse_transform(self, X: Any) -> Array:
         """Return the rows that codes represent: V times each code, V being ``right_``.
@@ -506,8 +504,7 @@ class DropoutFactorization(
         """
         check_is_fitted(self)
         codes = checked_codes(X, self.right_.shape[1])
-        with np.errstate(over="ignore", invalid="ignore"):
-            return finite_output(codes @ beside(self.right_, codes).mT, "rows")
+        return codes @ beside(self.right_, codes).mT
 
     @property
     def _n_features_out(self) -> int:
@@ -524,7 +521,6 @@ class DropoutFactorization(
 
     def __sklearn_tags__(self) -> Tags:
         tags = super().__sklearn_tags__()
-        tags.transformer_tags.preserves_dtype = ["float64", "float32"]
         completes = self.handle_missing == "complete"
         tags.input_tags.sparse = completes
         tags.input_tags.allow_nan = completes and self.missing_values != ABSENT

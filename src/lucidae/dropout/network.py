@@ -13,7 +13,7 @@ from typing import Any, NamedTuple, Self
 import numpy as np
 import scipy.sparse
 from sklearn.exceptions import ConvergenceWarning
-from sklearn.utils import check_random_state
+from sklearn.utils import Tags, check_random_state
 from sklearn.utils.validation import check_is_fitted
 
 from lucidae.arrays import (
@@ -125,19 +125,6 @@ def representable(values: Array, ref: Array, name: str, *, factor: bool = True) 
 def beside_rows(fitted: Array, X: Any) -> Array:
     """Return a fitted array in the library and on the device of rows X; NumPy if X is sparse."""
     return to_numpy(fitted) if scipy.sparse.issparse(X) else beside(fitted, X)
-
-
-def finite_output(values: Array, name: str) -> Array:
-    """Return the output `values` of an estimator; an entry that is not finite is an error.
-
-    The inputs are finite, so that this means an overflow.
-    """
-    if not bool(namespace(values).all(namespace(values).isfinite(values))):
-        raise ValueError(
-            f"the {name} overflow {values.dtype}: X is too large for the fitted weights. Give X "
-            "as float64, or in the units of the data passed to fit."
-        )
-    return values
 
 
 SOLVERS = ("exact", "sgd")
@@ -586,9 +573,18 @@ class NetworkMixin(CertifiedMixin):
     def _certify_on(self, X: Any, y: Any, sample_weight: Any = None) -> Certificate:
         """Return the certificate of the fitted weights on given data, for `lucidae.certify`."""
         check_is_fitted(self)
-        state = self._state
+        state, name = self._state, type(self).__name__
+        if state.n_features is not None and y is None:
+            raise ValueError(f"X was given without y: a {name} is certified on X and y, give both.")
         Y = None if state.n_features is None else y
         return self._certificate_on(given_rows(X, Y, sample_weight, centered=state.centered))
+
+    def __sklearn_tags__(self) -> Tags:
+        tags: Tags = super().__sklearn_tags__()  # type: ignore[misc]
+        tags.input_tags.sparse = True
+        if tags.transformer_tags is not None:
+            tags.transformer_tags.preserves_dtype = ["float64", "float32"]
+        return tags
 
     def _certificate_on(self, data: Any) -> Certificate:
         """Return the certificate of the present attributes, also assigned ones, on given data."""

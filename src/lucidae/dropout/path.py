@@ -642,12 +642,7 @@ def checked_splits(cv: Any, n_rows: int, weights: Array | None) -> list[tuple[Ve
     listed = isinstance(cv, Iterable) and not scalar_array and not hasattr(cv, "split")
     if not listed and not hasattr(cv, "split"):
         others = ", a splitter of scikit-learn, a list of folds or None"
-        cv = 5 if cv is None else check_integer(cv, "cv", low=2, others=others)
-        if cv > n_rows:
-            raise ValueError(
-                f"cv={cv} folds were given, but X has n_samples={n_rows}, and every fold needs a "
-                "row: give more rows, a smaller cv, or a number instead of 'cv' and 'cv_1se'."
-            )
+        cv = check_integer(5 if cv is None else cv, "cv", low=2, high=n_rows, others=others)
     given = cv if listed else check_cv(cv, classifier=False).split(np.empty((n_rows, 1)))
     splits = [pair_of_rows(split, n_rows, number) for number, split in enumerate(given)]
     if not splits:

@@ -9,7 +9,6 @@ import numpy as np
 import scipy.sparse
 from sklearn.base import BaseEstimator, MultiOutputMixin, RegressorMixin
 from sklearn.metrics import r2_score
-from sklearn.utils import Tags
 from sklearn.utils.metaestimators import available_if
 from sklearn.utils.validation import check_is_fitted
 
@@ -26,13 +25,11 @@ from lucidae.base import (
     restored_on_failure,
     validated_rows,
 )
-from lucidae.certificates.claims import Certificate
 from lucidae.dropout.network import (
     NetworkMixin,
     NetworkState,
     allowed_gap,
     beside_rows,
-    finite_output,
     merges_moments,
     sgd_settings,
 )
@@ -427,7 +424,7 @@ class DropoutRegressor(NetworkMixin, MultiOutputMixin, RegressorMixin, BaseEstim
         """
         check_is_fitted(self)
         X = validated_rows(self, X, reset=False)
-        predicted = finite_output(self._predicted(X), "predictions")
+        predicted = self._predicted(X)
         if not check_flag(return_std, "return_std"):
             return predicted
         if self._trains:
@@ -460,7 +457,7 @@ class DropoutRegressor(NetworkMixin, MultiOutputMixin, RegressorMixin, BaseEstim
         rows = host(X.toarray() if scipy.sparse.issparse(X) else X)
         found = errors.of((rows - center) - offset)
         found = like(found[:, 0] if state.flat else found, reference_array(X))
-        return predicted, finite_output(found, "standard errors")
+        return predicted, found
 
     def _predicted(self, X: Any) -> Array:
         """Return coef_ (x − mean of x) + mean of y for the rows of X.
@@ -476,10 +473,9 @@ class DropoutRegressor(NetworkMixin, MultiOutputMixin, RegressorMixin, BaseEstim
         bias = bias + matrix @ ((host(center) - parts[0]) - parts[1])
         bias = like(bias[0] if used.ndim == 1 else bias, used)
         columns = used.mT if used.ndim == 2 else used
-        with np.errstate(over="ignore", invalid="ignore"):
-            if scipy.sparse.issparse(X):
-                return X @ columns + (bias - center @ columns)
-            return (X - center) @ columns + bias
+        if scipy.sparse.issparse(X):
+            return X @ columns + (bias - center @ columns)
+        return (X - center) @ columns + bias
 
     def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:
         """Return the coefficient of determination R² of the predictions, mean over targets.
@@ -581,16 +577,3 @@ class DropoutRegressor(NetworkMixin, MultiOutputMixin, RegressorMixin, BaseEstim
             shrink=bool(self.shrink),
             alpha=float(self.alpha),
         )
-
-    def _certify_on(self, X: Any, y: Any, sample_weight: Any = None) -> Certificate:
-        """Return the certificate of the fitted weights on given data, for `lucidae.certify`."""
-        if y is None:
-            raise ValueError(
-                "X was given without y: a DropoutRegressor is certified on X and y, give both."
-            )
-        return super()._certify_on(X, y, sample_weight)
-
-    def __sklearn_tags__(self) -> Tags:
-        tags = super().__sklearn_tags__()
-        tags.input_tags.sparse = True
-        return tags

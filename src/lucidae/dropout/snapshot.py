@@ -73,13 +73,6 @@ def _factors(weights: Weights, **fields: Any) -> FactorsState:
     return FactorsState(trained=TrainedNetwork(weights, optimum, **ended), **fields)
 
 
-def _settled(state: Any) -> dict[str, Any]:
-    """Return the fields of a state whose certificate no longer needs the training rows."""
-    state.settle()
-    fields: dict[str, Any] = vars(state)
-    return fields
-
-
 # Letters: m features, o outputs, r hidden units, p columns of the moment (features and targets),
 # s singular values, n rows, q rows of a factor, c values compared in f folds, d directions of a
 # sketch, t rows of the largest distance (k numbers each).
@@ -133,7 +126,7 @@ _ROWS = Record(
 )
 _REGRESSION = Record(
     NetworkState,
-    _settled,
+    NetworkState.__getstate__,
     _made,
     **_NETWORK,
     n_features=int,
@@ -167,7 +160,9 @@ _FACTORS = Record(
 
 
 SNAPSHOTS = {
-    "DropoutAutoencoder": Snapshot(Record(NetworkState, _settled, _made, **_NETWORK, refined=bool)),
+    "DropoutAutoencoder": Snapshot(
+        Record(NetworkState, NetworkState.__getstate__, _made, **_NETWORK, refined=bool)
+    ),
     "DropoutRegressor": Snapshot(_REGRESSION),
     "DropoutFactorization": Snapshot((_SOLUTION, _FACTORS)),
 }

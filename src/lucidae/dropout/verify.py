@@ -65,7 +65,7 @@ CERTIFIED = 1e-6
 part of E‖y‖² that least squares explains."""
 
 LARGEST_ROWS = 16_384
-"""Largest number of rows whose Gram matrix is factorised: two gibibytes."""
+"""Largest number of rows, fewer than features, whose Gram matrix is factorised: two gibibytes."""
 
 SMALL = 1024
 """A matrix is projected on a few directions if its smaller dimension is larger than this; the rows
@@ -96,10 +96,6 @@ CONSTANT = 1e-6
 
 UNKNOWN = 1e100
 """Error of a number of which nothing is known; products of it with zero are zero."""
-
-
-class UnprojectedError(ValueError):
-    """Error for data whose Gram matrix the verifier could not compute."""
 
 
 @dataclass(frozen=True)
@@ -258,7 +254,10 @@ class White(NamedTuple):
 
 
 def problems(subject: Subject, judged: Judged) -> Iterator[White]:
-    """Yield the problem for white inputs; if its digits do not suffice, a more accurate one."""
+    """Yield the problem for white inputs; if its digits do not suffice, a more accurate one.
+
+    For too many rows with more features nothing is yielded.
+    """
     if not isinstance(subject, JudgedRows):
         yield _of_matrix(subject, judged)
         return
@@ -268,10 +267,10 @@ def problems(subject: Subject, judged: Judged) -> Iterator[White]:
         yield _projected_rows(rows, subject, judged)
         return
     few = rows if rows is not None and subject.n_inputs and rows.shape[0] < m else None
+    if few is not None and few.shape[0] > LARGEST_ROWS:
+        return
     if data.factor is None and (few is not None or data.matrix is not None):
         yield _of_rows(subject, judged, few)
-    elif data.factor is None and data.refactored() is None:
-        raise UnprojectedError(f"{data.n_features} inputs and outputs are too many for these rows.")
     exact = data.refactored() if data.factor is None else data
     if exact is not None:
         yield _of_rows(replace(subject, data=exact), judged, few)
@@ -285,7 +284,7 @@ def _of_rows(subject: JudgedRows, judged: Judged, few: GivenRows | None) -> Whit
     found = _of_factor(subject, factor, judged)
     if not judged.tied:
         return found
-    outputs = factor.outputs if factor.outputs.size else factor.inputs
+    outputs = factor.outputs if factor.outputs.shape[1] else factor.inputs
     return _tied(found, outputs, factor.inputs, judged.left)
 
 
@@ -296,7 +295,7 @@ def _nonzero(sizes: Matrix) -> Matrix:
 
 def _of_factor(subject: JudgedRows, factor: RowFactor, judged: Judged) -> White:
     """Return the problem for white inputs, from a factor of the rows and a bound on its error."""
-    inputs, m, autoencoder = factor.inputs, len(judged.right), not factor.outputs.size
+    inputs, m, autoencoder = factor.inputs, len(judged.right), not factor.outputs.shape[1]
     outputs = inputs if autoencoder else factor.outputs
     # 1) What needs no inverse: the loss, which is a norm of F times `scope`, a norm of the weights.
     energy, left, V = float((outputs**2).sum()), judged.left, judged.right
@@ -464,12 +463,7 @@ def _of_few_rows(rows: GivenRows, subject: JudgedRows, judged: Judged) -> White:
     columns of W span the rows, so that the inputs Wᵀx have the factor PS and the weights WᵀV. An
     error of the Gram matrix acts like one of PS, divided by twice the smallest singular value.
     """
-    n, m, exact = rows.shape[0], len(judged.right), subject.data.factor is not None
-    if n > LARGEST_ROWS:
-        raise UnprojectedError(
-            f"with {n} rows the Gram matrix that the comparison with the optimum needs takes too "
-            f"much memory (more than {LARGEST_ROWS} rows of more than {n} features)."
-        )
+    m, exact = len(judged.right), subject.data.factor is not None
     (near, rest), deviations = subject.mean, subject.deviations
     center, varies = (near + rest.value) * subject.centered, 1.0 * (deviations > 0)
     A, B = (
@@ -486,7 +480,7 @@ def _of_few_rows(rows: GivenRows, subject: JudgedRows, judged: Judged) -> White:
     noise = A.shape[0] * gamma(m) * (1.0 + peak * A.cancelled / top**2)
     resolved = s > top * (noise if exact else math.sqrt(noise))
     P, s = P[:, resolved], s[resolved]
-    error = gamma(sum(A.shape)) if exact else noise * top / (2 * float(s.min(initial=top)))
+    error = noise / len(P) if exact else noise * top / (2 * float(s.min(initial=top)))
     codes = P.T @ A.times(judged.right) / s[:, None]
     beyond = judged.right - A.back(P @ (codes / s[:, None]))
     factor = RowFactor(
@@ -702,15 +696,19 @@ def _optimum(white: White, strength: float, width: int, tied: bool) -> Optimum:
     return Optimum(values, shrunk, product, level, tail, value)
 
 
-def measure(subject: Subject, judged: Judged, fitted: FittedArrays | None = None) -> DropoutFigures:
-    """Return the measured values from which the certificate of dropout weights is made."""
+def measure(
+    subject: Subject, judged: Judged, fitted: FittedArrays | None = None
+) -> DropoutFigures | None:
+    """Return the measured values from which the certificate of dropout weights is made.
+
+    The result is None if they would take too much memory.
+    """
     found = None
     with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
         for white in problems(subject, judged):
             found = _measured(white, judged, fitted)
             if not found.vague:
                 break
-    assert found is not None
     return found
 
 
@@ -898,22 +896,19 @@ def compared(
 
     NaN counts as infinite.
     """
-    width, precision, values = judged.width, judged.precision, best.values
-    shown = fitted.attributes
-    top = float(values.max(initial=0.0)) or 1.0
-    error = (doubt + math.sqrt(white.lost)) / top  # also of directions that count as constant
-    # Singular values outside of the range of the inputs may be given as zeros or left out.
-    given = np.asarray(shown["singular_values_"], dtype=float)
-    both = np.zeros((2, max(len(given), min(width, len(values)))))
-    both[0, : len(given)], both[1, : len(values)] = given, values[: both.shape[1]]
-    away = float((np.abs(both[0] - both[1]) - precision * both[1]).max())
+    width, precision, shown = judged.width, judged.precision, fitted.attributes
+    # 1) What follows from the singular values; those outside of the range of the inputs may be
+    # given as zeros or left out.
+    values = np.append(best.values, np.zeros(width))
+    top, given = float(values[0]) or 1.0, np.asarray(shown["singular_values_"], dtype=float)
+    padded = np.append(given, np.zeros(width))[:width]
+    away = float((np.abs(padded - values[:width]) - precision * values[:width]).max())
     # α < s_ρ and, unless ρ = r, s_{ρ+1} ≤ α.
     rank, level = int(shown["rank_"]), float(shown["threshold_"])
-    padded = np.append(values, np.zeros(width)) if white.squared or white.lost > 0 else values
-    most = min(len(padded), width)
-    after = float(padded[rank]) - level if 0 <= rank < most else 0.0
-    before = level - float(padded[rank - 1]) if 0 < rank <= most else 0.0
-    misplaced = max(after, before, 0.0) if 0 <= rank <= most else math.inf
+    after = float(values[rank]) - level if 0 <= rank < width else 0.0
+    before = level - float(values[rank - 1]) if 0 < rank <= width else 0.0
+    misplaced = max(after, before, 0.0) if 0 <= rank <= width else math.inf
+    error = (doubt + math.sqrt(white.lost)) / top  # also of directions that count as constant
     found: list[tuple[str, Any, Any]] = []
     for name, value, off in (
         ("singular_values_", math.inf if len(given) > width else away / top, error),
@@ -925,14 +920,14 @@ def compared(
         # only a difference above its limit must exceed this error, to be one for certain.
         share = 1.0 if value > ATTRIBUTES else math.sqrt(ATTRIBUTES)
         found.append((name, value, off * share))
-    # The digits of a loss below 10⁻⁶ of E‖y‖² are those of a difference of larger numbers.
+    # 2) The digits of a loss below 10⁻⁶ of E‖y‖² are those of a difference of larger numbers.
     scale = max(loss.value, 4 * loss.error / ATTRIBUTES, 1e-6 * white.energy)
     scale = min(scale, white.energy or 1.0) or 1.0
-    objective = abs(float(shown["objective_"]) - loss.value) / scale
-    found.append(("objective_", objective, loss.error / scale))
-    for name, value in judged.settings.items():
-        if name in shown:
-            found.append((name, abs(float(shown[name]) - value) / (abs(value) or 1.0), 0.0))
+    difference = abs(float(shown["objective_"]) - loss.value)
+    found.append(("objective_", difference / scale, loss.error / scale))
+    for name in judged.settings.keys() & shown.keys():
+        value = judged.settings[name]
+        found.append((name, abs(float(shown[name]) - value) / (abs(value) or 1.0), 0.0))
     if white.rows is not None:
         found += _of_function(fitted, judged, white.rows, math.sqrt(white.energy) or 1.0)
     return [
@@ -950,36 +945,33 @@ def _of_function(
     `size` is √(E‖y‖²).
     """
     precision, shown = judged.precision, fitted.attributes
-    found: list[tuple[str, Any, Any]] = []
     d, m, (shift, rest) = rows.deviations, len(judged.right), rows.mean
     offset, error = rest.value, rest.error
-    if "mean_" in shown:  # in standard deviations; a constant feature has none
+    if fitted.center is None or fitted.bias is None:  # in deviations; a constant feature has none
         away = np.abs((shown["mean_"] - shift) - offset) - precision * np.abs(shift + offset)
-        exact = np.where(d > 0, 0.0, np.where(away > error, math.inf, 0.0))
-        found += [
-            ("mean_", np.clip(away, 0.0, None) / _nonzero(d) * (d > 0) + exact, error / _nonzero(d))
-        ]
-    if fitted.center is not None and fitted.bias is not None:
-        product, coef = judged.left @ judged.right.T, shown["coef_"]
-        wrong = np.clip(np.abs(coef - product) - precision * np.abs(product), 0.0, None)
-        noise = gamma(judged.width) * (np.abs(judged.left) @ np.abs(judged.right).T)
-        top = float(np.abs(product).max()) or 1.0
-        # relative to ‖UVᵀ‖, and weighted by the deviations of the features to the predictions
-        for part in (1.0 / top / (float(np.linalg.norm(product / top)) or 1.0), d[:m] / size):
-            found += [("coef_", np.linalg.norm(wrong * part), np.linalg.norm(noise * part))]
-        # the prediction at the mean of x, which is the mean of y
-        shift, offset, error = (part * rows.centered for part in (shift, offset, error))
-        mean, expected = (shift + offset)[:m], (shift + offset)[m:]
-        moved = (shift[:m] - fitted.center[0]) + (offset[:m] - fitted.center[1])
-        away = np.abs(coef @ moved + ((fitted.bias - shift[m:]) - offset[m:]))
-        away = away - 2 * precision * np.abs(expected)
-        off = np.abs(coef) @ error[:m] + error[m:]
-        # ``intercept_``, which has the rounding errors of the means
-        rounding = (m + 8) * max(precision, gamma(0))
-        rounding = rounding * (np.abs(expected) + np.abs(coef) @ np.abs(mean))
-        stated = np.abs(shown["intercept_"] - (expected - coef @ mean)) - rounding
-        for value in (away, stated):
-            found += [("intercept_", np.clip(value, 0.0, None) / size, off / size)]
+        exact = np.where((d > 0) | (away <= error), 0.0, math.inf)
+        away = np.clip(away, 0.0, None) / _nonzero(d) * (d > 0) + exact
+        return [("mean_", away, error / _nonzero(d))]
+    product, coef = judged.left @ judged.right.T, shown["coef_"]
+    wrong = np.clip(np.abs(coef - product) - precision * np.abs(product), 0.0, None)
+    noise = gamma(judged.width) * (np.abs(judged.left) @ np.abs(judged.right).T)
+    top = float(np.abs(product).max()) or 1.0
+    # relative to ‖UVᵀ‖, and weighted by the deviations of the features to the predictions
+    found: list[tuple[str, Any, Any]] = [
+        ("coef_", np.linalg.norm(wrong * part), np.linalg.norm(noise * part))
+        for part in (1.0 / top / (float(np.linalg.norm(product / top)) or 1.0), d[:m] / size)
+    ]
+    # the prediction at the mean of x, which is the mean of y, and ``intercept_`` itself
+    shift, offset, error = (part * rows.centered for part in (shift, offset, error))
+    mean, expected = (shift + offset)[:m], (shift + offset)[m:]
+    moved = (shift[:m] - fitted.center[0]) + (offset[:m] - fitted.center[1])
+    away = np.abs(coef @ moved + ((fitted.bias - shift[m:]) - offset[m:]))
+    away = away - 2 * precision * np.abs(expected)
+    rounding = np.abs(expected) + np.abs(coef) @ np.abs(mean)
+    stated = np.abs(shown["intercept_"] - (expected - coef @ mean))
+    stated = stated - (m + 8) * max(precision, gamma(0)) * rounding
+    off = (np.abs(coef) @ error[:m] + error[m:]) / size
+    found += [("intercept_", np.clip(part, 0.0, None) / size, off) for part in (away, stated)]
     return found
 
 
@@ -999,14 +991,12 @@ def _evidence(
         "condition": white.condition,
         "dropped_directions": white.dropped,
         "n_rows": None if white.rows is None else white.rows.n_rows,
+        "bound" if white.known else "lower_bound": best.value + white.floor,
     }
-    minimum = best.value + white.floor
-    if not white.known:
-        return found | {"lower_bound": minimum}
-    return found | {
-        "bound": minimum,
+    spectrum = {
         "singular_values": best.values[: judged.width + 1],
         "threshold": best.threshold,
         "rank": len(best.shrunk),
         "tail": best.tail,
     }
+    return found | spectrum if white.known else found
