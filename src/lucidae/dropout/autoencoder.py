@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from typing import Any, Self
 
-import numpy as np
 import scipy.sparse
 from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, TransformerMixin
 from sklearn.utils.metaestimators import available_if
 from sklearn.utils.validation import check_is_fitted
 
-from lucidae.arrays import Array, beside, like, machine_epsilon, namespace, scalar
+from lucidae.arrays import Array, beside, like, namespace, scalar
 from lucidae.base import (
     Fitted,
     checked_codes,
@@ -26,7 +25,7 @@ from lucidae.dropout.network import (
     merges_moments,
     sgd_settings,
 )
-from lucidae.dropout.problem import RowMean, host
+from lucidae.dropout.problem import RowMean
 from lucidae.dropout.solvers import hidden_width
 from lucidae.dropout.theory import strength_of
 from lucidae.iteration.progress import timed_fit
@@ -271,17 +270,9 @@ class DropoutAutoencoder(
         check_is_fitted(self)
         X = validated_rows(self, X, reset=False)
         encoder, mean = beside_rows(self.right_, X), beside_rows(self.mean_, X)
-        # What the rounding of the mean to the dtype of the rows left of it. If ``mean_`` is the
-        # rounded stored mean, the stored mean is used, which has more digits; if a user has
-        # assigned another value, that value is used.
-        given, subtracted, (center, offset) = host(self.mean_), host(mean), self._state.mean_parts
-        rounding = machine_epsilon(self._state.ref) * np.abs(given)
-        fitted = np.abs((given - center) - offset) <= rounding
-        rest = np.where(fitted, (center - subtracted) + offset, given - subtracted)
-        rest = like(rest, encoder)
         # Sparse rows are centred after the product, so that they stay sparse.
         sparse = scipy.sparse.issparse(X)
-        return (X @ encoder - mean @ encoder if sparse else (X - mean) @ encoder) - rest @ encoder
+        return X @ encoder - mean @ encoder if sparse else (X - mean) @ encoder
 
     @by_blocks
     def inverse_transform(self, X: Any) -> Array:

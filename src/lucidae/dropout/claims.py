@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -34,7 +35,6 @@ from lucidae.dropout.verify import (
     SMALL,
     UNKNOWN,
     DropoutFigures,
-    FittedArrays,
     Judged,
     JudgedRows,
     Matrix,
@@ -382,15 +382,18 @@ def certificate_of(
     judged: Judged,
     *,
     title: str,
-    fitted: FittedArrays | None = None,
+    attributes: Mapping[str, Any] | None = None,
 ) -> Certificate:
-    """Return the certificate of weights on data; None if nothing is known of the rows."""
+    """Return the certificate of weights on data; None if nothing is known of the rows.
+
+    `attributes` are the fitted ones, numbers and arrays of NumPy, that are compared with the data.
+    """
     why = "Nothing is known of the training rows that fit itself did not compute."
     if subject is not None:
         check_shapes(subject, judged)
-        figures = measure(subject, judged, fitted)
+        figures = measure(subject, judged, attributes)
         if figures is not None:
-            exact = fitted is not None and judged.tolerance <= CERTIFIED
+            exact = attributes is not None and judged.tolerance <= CERTIFIED
             return Certificate(title, claims(figures, exact=exact), figures.evidence)
         why = "The comparison with the optimum takes too much memory for so many rows and features."
     why = f"{why} Call lucidae.certify with the rows."

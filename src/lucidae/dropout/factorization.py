@@ -62,7 +62,7 @@ from lucidae.dropout.solvers import (
     solve,
 )
 from lucidae.dropout.theory import checked_dropout, code_map, is_auto, strength_of
-from lucidae.dropout.verify import FittedArrays, Judged
+from lucidae.dropout.verify import Judged
 from lucidae.dropout.verify_completion import ZERO, measure_completion
 from lucidae.iteration.progress import timed_fit
 from lucidae.rows.operator import TrainingRows
@@ -104,7 +104,7 @@ class FactorsState(WeightsState):
         if weights is not None and len(judged.left) == len(matrix):
             roots = np.sqrt(host(weights))[:, None]
             matrix, judged = matrix * roots, judged._replace(left=judged.left * roots)
-        return certificate_of(matrix, judged, title=title, fitted=FittedArrays(shown))
+        return certificate_of(matrix, judged, title=title, attributes=shown)
 
 
 HANDLE_MISSING = ("error", "complete")

@@ -72,7 +72,7 @@ from lucidae.dropout.solvers import (
     solve_autoencoder,
 )
 from lucidae.dropout.theory import checked_rate, dropout_of
-from lucidae.dropout.verify import CERTIFIED, FittedArrays, Judged, JudgedRows
+from lucidae.dropout.verify import CERTIFIED, Judged, JudgedRows
 from lucidae.iteration import History, Status, progress_bars
 from lucidae.moments import SecondMoment
 from lucidae.rows.kinds import AlignedBlocks, aligned_blocks, check_batch
@@ -400,35 +400,10 @@ class NetworkState(WeightsState):
             factor = partial(row_root, moment=self.moment, centered=self.centered)
             self.root = fold(data, factor, stacked, verbose=verbose)
 
-    @property
-    def mean_parts(self) -> tuple[Matrix, Matrix]:
-        """The mean of the training rows [x | y] as two vectors, whose sum has more digits than one.
-
-        Both are zero without an intercept.
-        """
-        center, offset = host(self.moment.center), host(self.moment.offset)
-        return (center, offset) if self.centered else (0.0 * center, 0.0 * offset)
-
     def centers(self) -> tuple[Array, Array]:
         """Return the vectors that are subtracted from inputs and outputs: their means, or zeros."""
         mean = self.moment.mean if self.centered else 0.0 * self.moment.mean
         return mean[: self.n_features], mean[self.n_features or 0 :]
-
-    def function(self, coef: Any, intercept: Any) -> tuple[Matrix, Matrix]:
-        """Return the coefficients as a (targets × features) matrix, and the prediction at mean x.
-
-        That prediction is the mean target. It is computed from `intercept` only if a user has
-        assigned another value than the fitted one, because an intercept loses digits if the means
-        are much larger than the deviations.
-        """
-        center, output_center = (host(part) for part in self.centers())
-        coef = host(coef).reshape(len(output_center), len(center))
-        intercept = np.broadcast_to(host(intercept).reshape(-1), output_center.shape)
-        through = coef @ center
-        sizes = np.abs(output_center) + np.abs(coef) @ np.abs(center)
-        rounding = (len(center) + 8) * machine_epsilon(self.ref) * sizes
-        fitted = np.abs(intercept - (output_center - through)) <= rounding
-        return coef, np.where(fitted, output_center, intercept + through)
 
     def train(
         self, estimator: Any, settings: dict[str, Any], rows: tuple[Any, Any, Any], problem: Any
@@ -513,18 +488,18 @@ class NetworkState(WeightsState):
     ) -> Certificate:
         """Return the certificate of weights and of the attributes that are shown, on data."""
         judged = judged._replace(alpha=self.alpha, shrink=self.shrink)
-        (center, offset), bias = (part[: self.n_features] for part in self.mean_parts), None
+        width = self.moment.n_features - (self.n_features or 0)
         if self.n_features is None:
-            shown["mean_"] = mean = host(shown["mean_"])
-            if mean.shape != center.shape:
+            shape, shown["mean_"] = (width,), host(shown["mean_"])
+            if shown["mean_"].shape != shape:
                 raise ValueError(
-                    f"mean_ has shape {mean.shape}, expected {center.shape}: one entry per feature."
+                    f"mean_ has shape {shown['mean_'].shape}, expected {shape}: one entry per "
+                    "feature."
                 )
         else:
-            shown["coef_"], bias = self.function(shown["coef_"], shown["intercept_"])
-            shown["intercept_"] = np.broadcast_to(np.ravel(shown["intercept_"]), bias.shape)
-        fitted = FittedArrays(shown, (center, offset), bias)
-        return certificate_of(data, judged, title=title, fitted=fitted)
+            shown["coef_"] = host(shown["coef_"]).reshape(width, self.n_features)
+            shown["intercept_"] = np.broadcast_to(np.ravel(shown["intercept_"]), width)
+        return certificate_of(data, judged, title=title, attributes=shown)
 
 
 class NetworkMixin(CertifiedMixin):

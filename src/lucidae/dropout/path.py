@@ -611,12 +611,12 @@ def _fold_errors(
         assert white.lift is not None, "rows were given"
         directions = white.lift @ Qt.mT
         # The intercept is part of the fit: held-out rows are centred at the means of training rows.
-        center, offset = (part * float(centered) for part in (mean.center, mean.offset))
-        targets = (like(Y, values) - center[m:]) - offset[m:]
+        center = mean.mean * float(centered)
+        targets = like(Y, values) - center[m:]
         if scipy.sparse.issparse(X):
-            codes = X @ directions - (center + offset)[:m] @ directions
+            codes = X @ directions - center[:m] @ directions
         else:
-            codes = ((like(X, values) - center[:m]) - offset[:m]) @ directions
+            codes = (like(X, values) - center[:m]) @ directions
         xp = namespace(values)
         share = xp.ones_like(targets[:, 0]) if weights is None else like(weights, values)
         total = scalar(xp.sum(share))
@@ -642,7 +642,12 @@ def checked_splits(cv: Any, n_rows: int, weights: Array | None) -> list[tuple[Ve
     listed = isinstance(cv, Iterable) and not scalar_array and not hasattr(cv, "split")
     if not listed and not hasattr(cv, "split"):
         others = ", a splitter of scikit-learn, a list of folds or None"
-        cv = check_integer(5 if cv is None else cv, "cv", low=2, high=n_rows, others=others)
+        cv = 5 if cv is None else check_integer(cv, "cv", low=2, others=others)
+        if cv > n_rows:
+            raise ValueError(
+                f"cv={cv} folds were given, but X has n_samples={n_rows}, and every fold needs a "
+                "row: give more rows, a smaller cv, or a number instead of 'cv' and 'cv_1se'."
+            )
     given = cv if listed else check_cv(cv, classifier=False).split(np.empty((n_rows, 1)))
     splits = [pair_of_rows(split, n_rows, number) for number, split in enumerate(given)]
     if not splits:

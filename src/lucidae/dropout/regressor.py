@@ -150,8 +150,7 @@ class DropoutRegressor(NetworkMixin, MultiOutputMixin, RegressorMixin, BaseEstim
         Coefficients U Vᵀ; one-dimensional if y was.
     intercept_ : array of shape (n_targets,) or float
         Mean target minus the product of `coef_` with the mean input. `predict` subtracts the mean
-        input before it multiplies, and so keeps more digits than ``X @ coef_.T + intercept_``; a
-        value that is assigned to `intercept_` is used as it is.
+        input before it multiplies, and so keeps more digits than ``X @ coef_.T + intercept_``.
     left_ : array of shape (n_targets, r)
         Outgoing weights U of the hidden units. With ``shrink=False`` its columns are orthonormal
         directions of the targets, the most important first.
@@ -453,25 +452,19 @@ class DropoutRegressor(NetworkMixin, MultiOutputMixin, RegressorMixin, BaseEstim
             width=state.width,
             centered=state.centered,
         )
-        center, offset = (part[: X.shape[1]] for part in state.mean_parts)
         rows = host(X.toarray() if scipy.sparse.issparse(X) else X)
-        found = errors.of((rows - center) - offset)
+        found = errors.of(rows - host(state.centers()[0]))
         found = like(found[:, 0] if state.flat else found, reference_array(X))
         return predicted, found
 
     def _predicted(self, X: Any) -> Array:
-        """Return coef_ (x − mean of x) + mean of y for the rows of X.
+        """Return coef_ (x − c) + (intercept_ + coef_ c) for the rows x of X and their mean c.
 
-        The mean of x is rounded to the dtype of the rows and subtracted before the product. The
-        effect of this rounding is then subtracted from the result.
+        Deviations from the mean lose fewer digits in the product than the rows themselves.
         """
-        state, coef, ref = self._state, self.coef_, reference_array(X)
-        matrix, bias = state.function(coef, self.intercept_)
-        used = beside_rows(coef, X) if is_array(coef) else like(np.asarray(coef), state.ref)
-        center = like(state.centers()[0], ref)
-        parts = [part[: X.shape[1]] for part in state.mean_parts]
-        bias = bias + matrix @ ((host(center) - parts[0]) - parts[1])
-        bias = like(bias[0] if used.ndim == 1 else bias, used)
+        coef, center = self.coef_, like(self._state.centers()[0], reference_array(X))
+        used = beside_rows(coef, X) if is_array(coef) else like(np.asarray(coef), self._state.ref)
+        bias = like(host(self.intercept_) + host(coef) @ host(center), used)
         columns = used.mT if used.ndim == 2 else used
         if scipy.sparse.issparse(X):
             return X @ columns + (bias - center @ columns)

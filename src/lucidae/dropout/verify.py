@@ -107,11 +107,10 @@ class JudgedRows:
     centered: bool = True  # whether there is an intercept
 
     @property
-    def mean(self) -> tuple[Matrix, Ball]:
-        """A vector near the mean, and the mean minus this vector, in the units of the user."""
+    def mean(self) -> Ball:
+        """The mean in the units of the user, rounded to double precision."""
         data = self.data
-        offset = Ball(data.offset.value * data.unit, data.offset.error * data.unit)
-        return data.shift * data.unit, offset
+        return Ball(data.mean.value * data.unit, data.offset.error * data.unit)
 
     @property
     def deviations(self) -> Matrix:
@@ -147,11 +146,8 @@ class JudgedRows:
             return RowFactor(root[:, :m], root[:, m:], units, error, level)
         # Columns may count as constant only if the moment is known to be that of the rows.
         known = bool(np.all(varies)) or data.error <= CONSTANT * data.trace
-        error, d, least = (
-            min(data.error, UNKNOWN) if known else UNKNOWN,
-            _nonzero(d),
-            4 * gamma(p) * p,
-        )
+        error = min(data.error, UNKNOWN) if known else UNKNOWN
+        d, least = _nonzero(d), 4 * gamma(p) * p
         standard = np.asarray(data.matrix) / d / d[:, None] * np.outer(varies, varies)
         shares = 2 * error * float((1.0 / d[varies] ** 2).max(initial=0.0))
         level = max(level, math.sqrt(max(least, shares) if shares < 2.0 else least))
@@ -168,16 +164,6 @@ class JudgedRows:
 
 Subject = JudgedRows | Matrix
 """What weights are judged on: rows, or the matrix M that UVᵀ approximates."""
-
-
-class FittedArrays(NamedTuple):
-    """Fitted attributes of an estimator that its certificate compares with the data."""
-
-    attributes: Mapping[str, Any]  # numbers and arrays of NumPy by name, such as ``objective_``
-    # `predict` subtracts a mean of x, stored as two vectors (m,), and adds the prediction (d,) at
-    # this mean, which has more digits than ``intercept_`` and follows it if a user assigned that.
-    center: tuple[Matrix, Matrix] | None = None
-    bias: Matrix | None = None
 
 
 class Judged(NamedTuple):
@@ -358,6 +344,7 @@ def _of_factor(subject: JudgedRows, factor: RowFactor, judged: Judged) -> White:
             target=outputs.T,
             inner=hidden,
             floor=0.0,
+            lost=0.0,
             blur=error * spread,
             tilt=error * float(units.max(initial=0.0)),
             wrong=error * lengths,
@@ -442,9 +429,9 @@ def _projected_rows(rows: GivenRows, subject: JudgedRows, judged: Judged) -> Whi
 
     A are the centred and weighted rows, so that V' = AV.
     """
-    (near, rest), deviations = subject.mean, subject.deviations
+    deviations = subject.deviations
     energy = float((deviations**2).sum())
-    A = rows.matrix(near + rest.value, 1.0 * (deviations > 0))
+    A = rows.matrix(subject.mean.value, 1.0 * (deviations > 0))
     hidden, lengths = A.times(judged.right), np.linalg.norm(judged.right, axis=0)
     found = _projected(A, hidden, judged.left, energy, judged)
     return found._replace(
@@ -464,8 +451,8 @@ def _of_few_rows(rows: GivenRows, subject: JudgedRows, judged: Judged) -> White:
     error of the Gram matrix acts like one of PS, divided by twice the smallest singular value.
     """
     m, exact = len(judged.right), subject.data.factor is not None
-    (near, rest), deviations = subject.mean, subject.deviations
-    center, varies = (near + rest.value) * subject.centered, 1.0 * (deviations > 0)
+    deviations = subject.deviations
+    center, varies = subject.mean.value * subject.centered, 1.0 * (deviations > 0)
     A, B = (
         GivenRows(table, rows.weights).matrix(center[part], varies[part], centered=subject.centered)
         for table, part in ((rows.X, slice(m)), (rows.Y, slice(m, None)))
@@ -697,7 +684,7 @@ def _optimum(white: White, strength: float, width: int, tied: bool) -> Optimum:
 
 
 def measure(
-    subject: Subject, judged: Judged, fitted: FittedArrays | None = None
+    subject: Subject, judged: Judged, shown: Mapping[str, Any] | None = None
 ) -> DropoutFigures | None:
     """Return the measured values from which the certificate of dropout weights is made.
 
@@ -706,13 +693,13 @@ def measure(
     found = None
     with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
         for white in problems(subject, judged):
-            found = _measured(white, judged, fitted)
+            found = _measured(white, judged, shown)
             if not found.vague:
                 break
     return found
 
 
-def _measured(white: White, judged: Judged, fitted: FittedArrays | None) -> DropoutFigures:
+def _measured(white: White, judged: Judged, shown: Mapping[str, Any] | None) -> DropoutFigures:
     """Return the measured values of weights for white inputs."""
     left, inner, target, width = white.left, white.inner, white.target, judged.width
     strength, explained, level = judged.strength, white.explained, judged.level
@@ -779,8 +766,8 @@ def _measured(white: White, judged: Judged, fitted: FittedArrays | None) -> Drop
     direct += 4.0 * gamma(sum(target.shape)) * white.energy
     total = Ball(value + white.floor, min(loss_error, direct) if white.rows else loss_error)
     attribute, worst = "", None
-    if fitted is not None:
-        differences = compared(fitted, judged, white, best, total, doubt)
+    if shown is not None:
+        differences = compared(shown, judged, white, best, total, doubt)
         attribute, worst = max(differences, key=lambda pair: pair[1].low)
         if worst.low <= ATTRIBUTES:
             attribute, worst = max(differences, key=lambda pair: pair[1].high)
@@ -890,13 +877,13 @@ def _curvature(
 
 
 def compared(
-    fitted: FittedArrays, judged: Judged, white: White, best: Optimum, loss: Ball, doubt: float
+    shown: Mapping[str, Any], judged: Judged, white: White, best: Optimum, loss: Ball, doubt: float
 ) -> list[tuple[str, Ball]]:
     """Return the relative difference of each fitted attribute from what data and weights imply.
 
     NaN counts as infinite.
     """
-    width, precision, shown = judged.width, judged.precision, fitted.attributes
+    width, precision = judged.width, judged.precision
     # 1) What follows from the singular values; those outside of the range of the inputs may be
     # given as zeros or left out.
     values = np.append(best.values, np.zeros(width))
@@ -929,7 +916,7 @@ def compared(
         value = judged.settings[name]
         found.append((name, abs(float(shown[name]) - value) / (abs(value) or 1.0), 0.0))
     if white.rows is not None:
-        found += _of_function(fitted, judged, white.rows, math.sqrt(white.energy) or 1.0)
+        found += _of_function(shown, judged, white.rows, math.sqrt(white.energy) or 1.0)
     return [
         (name, Ball(float(a), float(e)) if math.isfinite(a) else Ball(math.inf))
         for name, value, off in found
@@ -938,17 +925,16 @@ def compared(
 
 
 def _of_function(
-    fitted: FittedArrays, judged: Judged, rows: JudgedRows, size: float
+    shown: Mapping[str, Any], judged: Judged, rows: JudgedRows, size: float
 ) -> list[tuple[str, Any, Any]]:
     """Return relative differences of ``coef_``, ``intercept_`` and ``mean_``, and their errors.
 
     `size` is √(E‖y‖²).
     """
-    precision, shown = judged.precision, fitted.attributes
-    d, m, (shift, rest) = rows.deviations, len(judged.right), rows.mean
-    offset, error = rest.value, rest.error
-    if fitted.center is None or fitted.bias is None:  # in deviations; a constant feature has none
-        away = np.abs((shown["mean_"] - shift) - offset) - precision * np.abs(shift + offset)
+    precision, d, m = judged.precision, rows.deviations, len(judged.right)
+    mean, error = rows.mean.value, rows.mean.error
+    if "mean_" in shown:  # in deviations; a constant feature has none
+        away = np.abs(shown["mean_"] - mean) - precision * np.abs(mean)
         exact = np.where((d > 0) | (away <= error), 0.0, math.inf)
         away = np.clip(away, 0.0, None) / _nonzero(d) * (d > 0) + exact
         return [("mean_", away, error / _nonzero(d))]
@@ -961,18 +947,13 @@ def _of_function(
         ("coef_", np.linalg.norm(wrong * part), np.linalg.norm(noise * part))
         for part in (1.0 / top / (float(np.linalg.norm(product / top)) or 1.0), d[:m] / size)
     ]
-    # the prediction at the mean of x, which is the mean of y, and ``intercept_`` itself
-    shift, offset, error = (part * rows.centered for part in (shift, offset, error))
-    mean, expected = (shift + offset)[:m], (shift + offset)[m:]
-    moved = (shift[:m] - fitted.center[0]) + (offset[:m] - fitted.center[1])
-    away = np.abs(coef @ moved + ((fitted.bias - shift[m:]) - offset[m:]))
-    away = away - 2 * precision * np.abs(expected)
-    rounding = np.abs(expected) + np.abs(coef) @ np.abs(mean)
-    stated = np.abs(shown["intercept_"] - (expected - coef @ mean))
-    stated = stated - (m + 8) * max(precision, gamma(0)) * rounding
-    off = (np.abs(coef) @ error[:m] + error[m:]) / size
-    found += [("intercept_", np.clip(part, 0.0, None) / size, off) for part in (away, stated)]
-    return found
+    # the mean of y minus the prediction at the mean of x
+    mean, error = mean * rows.centered, error * rows.centered
+    away = np.abs(shown["intercept_"] - (mean[m:] - coef @ mean[:m]))
+    rounding = np.abs(mean[m:]) + np.abs(coef) @ np.abs(mean[:m])
+    away = away - (m + 8) * max(precision, gamma(0)) * rounding
+    off = np.abs(coef) @ error[:m] + error[m:]
+    return [*found, ("intercept_", np.clip(away, 0.0, None) / size, off / size)]
 
 
 def _evidence(
