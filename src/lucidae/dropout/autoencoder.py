@@ -10,13 +10,7 @@ from sklearn.utils.metaestimators import available_if
 from sklearn.utils.validation import check_is_fitted
 
 from lucidae.arrays import Array, beside, like, namespace, scalar
-from lucidae.base import (
-    Fitted,
-    checked_codes,
-    reference_array,
-    restored_on_failure,
-    validated_rows,
-)
+from lucidae.base import Fitted, checked_codes, reference_array, restored_on_failure, validated_rows
 from lucidae.dropout.network import (
     NetworkMixin,
     NetworkState,

@@ -12,27 +12,10 @@ from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils import Tags
 from sklearn.utils.validation import check_is_fitted
 
-from lucidae.arrays import (
-    Array,
-    as_double,
-    beside,
-    like,
-    machine_epsilon,
-    namespace,
-    to_numpy,
-)
-from lucidae.base import (
-    Fitted,
-    checked_codes,
-    reference_array,
-    restored_on_failure,
-    validated_rows,
-)
+from lucidae.arrays import Array, as_double, beside, like, machine_epsilon, namespace, to_numpy
+from lucidae.base import Fitted, checked_codes, reference_array, restored_on_failure, validated_rows
 from lucidae.certificates.claims import Certificate
-from lucidae.dropout.claims import (
-    certificate_of,
-    completion_claims,
-)
+from lucidae.dropout.claims import certificate_of, completion_claims
 from lucidae.dropout.completion import (
     ABSENT,
     Completion,

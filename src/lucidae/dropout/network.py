@@ -41,13 +41,7 @@ from lucidae.base import (
 )
 from lucidae.certificates.claims import Certificate, undecided, with_changes
 from lucidae.certificates.sketch import Sketch, sketch_pairs
-from lucidae.dropout.claims import (
-    LARGEST_GAP,
-    certificate_of,
-    given_rows,
-    judged_rows,
-    tested_rows,
-)
+from lucidae.dropout.claims import LARGEST_GAP, certificate_of, given_rows, judged_rows, tested_rows
 from lucidae.dropout.path import SELECTIONS, CrossValidation
 from lucidae.dropout.problem import (
     DropoutObjective,
@@ -66,11 +60,7 @@ from lucidae.dropout.problem import (
     whiten,
 )
 from lucidae.dropout.sgd import SCHEDULES, SampleSource, descend
-from lucidae.dropout.solvers import (
-    ExactSolution,
-    assemble,
-    solve_autoencoder,
-)
+from lucidae.dropout.solvers import ExactSolution, assemble, solve_autoencoder
 from lucidae.dropout.theory import checked_rate, dropout_of
 from lucidae.dropout.verify import CERTIFIED, Judged, JudgedRows
 from lucidae.iteration import History, Status, progress_bars

@@ -17,15 +17,7 @@ import scipy.sparse
 from scipy.stats import rankdata
 from sklearn.model_selection import check_cv
 
-from lucidae.arrays import (
-    Array,
-    arange_like,
-    like,
-    namespace,
-    scalar,
-    squared_norm,
-    to_numpy,
-)
+from lucidae.arrays import Array, arange_like, like, namespace, scalar, squared_norm, to_numpy
 from lucidae.cards import card, table
 from lucidae.dropout.problem import (
     LinearProblem,

@@ -12,12 +12,7 @@ from sklearn.metrics import r2_score
 from sklearn.utils.metaestimators import available_if
 from sklearn.utils.validation import check_is_fitted
 
-from lucidae.arrays import (
-    Array,
-    is_array,
-    like,
-    to_numpy,
-)
+from lucidae.arrays import Array, is_array, like, to_numpy
 from lucidae.base import (
     Fitted,
     changed_attributes,
@@ -33,17 +28,8 @@ from lucidae.dropout.network import (
     merges_moments,
     sgd_settings,
 )
-from lucidae.dropout.path import (
-    SELECTIONS,
-    CrossValidation,
-    cross_validate,
-)
-from lucidae.dropout.problem import (
-    RowMean,
-    checked_targets,
-    host,
-    rows_problem,
-)
+from lucidae.dropout.path import SELECTIONS, CrossValidation, cross_validate
+from lucidae.dropout.problem import RowMean, checked_targets, host, rows_problem
 from lucidae.dropout.solvers import hidden_width
 from lucidae.dropout.standard_errors import fitted_value_errors
 from lucidae.dropout.theory import checked_dropout, strength_of
@@ -52,13 +38,7 @@ from lucidae.iteration.progress import timed_fit
 from lucidae.moments import SecondMoment
 from lucidae.rows.kinds import in_memory, loaded
 from lucidae.rows.passes import by_blocks
-from lucidae.validation import (
-    check_flag,
-    check_jobs,
-    check_number,
-    check_weights,
-    real_array,
-)
+from lucidae.validation import check_flag, check_jobs, check_number, check_weights, real_array
 
 LARGEST_ALPHA = 1e100
 """Largest ridge penalty that is accepted; products of much larger ones with the data overflow."""
