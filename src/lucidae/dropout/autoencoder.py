@@ -19,7 +19,7 @@ from lucidae.dropout.network import (
     merges_moments,
     sgd_settings,
 )
-from lucidae.dropout.problem import RowMean
+from lucidae.dropout.problem import RowMean, host
 from lucidae.dropout.solvers import hidden_width
 from lucidae.dropout.theory import strength_of
 from lucidae.iteration.progress import timed_fit
@@ -264,9 +264,12 @@ class DropoutAutoencoder(
         check_is_fitted(self)
         X = validated_rows(self, X, reset=False)
         encoder, mean = beside_rows(self.right_, X), beside_rows(self.mean_, X)
+        # The stored mean, unless another was assigned, has more digits than one in float32.
+        exact = self.mean_ if "mean_" in vars(self) else self._state.centers()[0]
+        rest = like(host(exact) - host(mean), encoder) @ encoder
         # Sparse rows are centred after the product, so that they stay sparse.
         sparse = scipy.sparse.issparse(X)
-        return X @ encoder - mean @ encoder if sparse else (X - mean) @ encoder
+        return (X @ encoder - mean @ encoder if sparse else (X - mean) @ encoder) - rest
 
     @by_blocks
     def inverse_transform(self, X: Any) -> Array:
