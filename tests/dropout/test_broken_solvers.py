@@ -23,7 +23,7 @@ from lucidae.dropout.solvers import (
     equalized_factors,
     level_diagonal,
 )
-from lucidae.dropout.verify import FittedArrays, Judged
+from lucidae.dropout.verify import Judged
 from mutants import broken, calls_of, is_among, mutants
 
 RNG = np.random.default_rng(12)
@@ -86,12 +86,11 @@ class TiedFit:
         self.left_, self.right_ = found.weights
         self.objective_, self.rank_, self.threshold_ = found.value, found.rank, found.threshold
         self.singular_values_ = found.singular_values
-        attributes = FittedArrays(vars(self))
         self.certificate_ = certificate_of(
             matrix,
             Judged(*found.weights, strength, tied=True),
             title="tied",
-            fitted=attributes,
+            attributes=vars(self),
         )
 
 

@@ -14,7 +14,6 @@ from lucidae.dropout.solvers import (
     WIDEST,
     check_width,
     equalized_factors,
-    hadamard,
     level_diagonal,
 )
 
@@ -47,7 +46,6 @@ def test_the_papers_algorithm_levels_any_matrix(U):
 def test_hadamard_levels_powers_of_two(seed, width):
     U = np.random.default_rng(seed).standard_normal((5, width))
     assert_equalizes(U, equalize(U, method="hadamard"))
-    assert_allclose(np.abs(hadamard(width)), width**-0.5)
 
 
 @given(seeds())
@@ -151,12 +149,6 @@ def test_widths_are_limited_by_memory_or_by_the_data():
     for wrong, size in ((0, 5), (WIDEST + 1, 5), (WIDEST + 8, WIDEST + 7)):
         with pytest.raises(ValueError, match=r"^r="):
             check_width(wrong, "r", size)
-
-
-def test_hadamard_matrices_by_hand():
-    assert hadamard(1).tolist() == [[1.0]]
-    signs = [[1, 1, 1, 1], [-1, 1, -1, 1], [-1, -1, 1, 1], [1, -1, -1, 1]]
-    assert_allclose(hadamard(4), np.array(signs) / 2)
 
 
 @pytest.mark.parametrize("scale", [1.0, 0.1, 0.0, 1e200, 1e-200])

@@ -163,8 +163,6 @@ def test_an_autoencoder_shrinks_the_principal_components():
             centred = rows - coder.mean_
             error = rows - coder.inverse_transform(coder.transform(rows))
             assert coder.score(rows) == pytest.approx(1 - np.sum(error**2) / np.sum(centred**2))
-    with pytest.raises(ValueError, match="squares of X overflow"):
-        model.score(np.full((3, 6), 1e300))
 
 
 @settings(max_examples=40)

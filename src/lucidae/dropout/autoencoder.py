@@ -2,29 +2,20 @@
 
 from __future__ import annotations
 
-import math
 from typing import Any, Self
 
-import numpy as np
 import scipy.sparse
 from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, TransformerMixin
-from sklearn.utils import Tags
 from sklearn.utils.metaestimators import available_if
 from sklearn.utils.validation import check_is_fitted
 
-from lucidae.arrays import Array, beside, like, machine_epsilon, namespace, scalar
-from lucidae.base import (
-    Fitted,
-    checked_codes,
-    fitting_method,
-    reference_array,
-)
+from lucidae.arrays import Array, beside, like, namespace, scalar
+from lucidae.base import Fitted, checked_codes, fitting_method, reference_array
 from lucidae.dropout.network import (
     NetworkMixin,
     NetworkState,
     allowed_gap,
     beside_rows,
-    finite_output,
     merges_moments,
     sgd_settings,
 )
@@ -187,7 +178,6 @@ class DropoutAutoencoder(
             state.train(self, settings, (X, X, weights), state.problem)
         else:
             state.solve(rows)
-            state.refined = stored and rows.factor is not None
         state.refer(X, None, weights, type(self).__name__)
         _ = state.attributes
         self._state = state
@@ -271,19 +261,12 @@ class DropoutAutoencoder(
         check_is_fitted(self)
         X = check_rows(X, estimator=self, reset=False)
         encoder, mean = beside_rows(self.right_, X), beside_rows(self.mean_, X)
-        # What the rounding of the mean to the dtype of the rows left of it. If ``mean_`` is the
-        # rounded stored mean, the stored mean is used, which has more digits; if a user has
-        # assigned another value, that value is used.
-        given, subtracted, (center, offset) = host(self.mean_), host(mean), self._state.mean_parts
-        rounding = machine_epsilon(self._state.ref) * np.abs(given)
-        fitted = np.abs((given - center) - offset) <= rounding
-        rest = np.where(fitted, (center - subtracted) + offset, given - subtracted)
-        rest = like(rest, encoder)
-        with np.errstate(over="ignore", invalid="ignore"):
-            # Sparse rows are centred after the product, so that they stay sparse.
-            sparse = scipy.sparse.issparse(X)
-            codes = X @ encoder - mean @ encoder if sparse else (X - mean) @ encoder
-            return finite_output(codes - rest @ encoder, "codes")
+        # The stored mean, unless another was assigned, has more digits than one in float32.
+        exact = self.mean_ if "mean_" in vars(self) else self._state.centers()[0]
+        rest = like(host(exact) - host(mean), encoder) @ encoder
+        # Sparse rows are centred after the product, so that they stay sparse.
+        sparse = scipy.sparse.issparse(X)
+        return (X @ encoder - mean @ encoder if sparse else (X - mean) @ encoder) - rest
 
     @by_blocks
     def inverse_transform(self, X: Any) -> Array:
@@ -303,9 +286,7 @@ class DropoutAutoencoder(
         """
         check_is_fitted(self)
         codes = checked_codes(X, self.left_.shape[1])
-        with np.errstate(over="ignore", invalid="ignore"):
-            rows = codes @ beside(self.left_, codes).mT + beside(self.mean_, codes)
-        return finite_output(rows, "rows")
+        return codes @ beside(self.left_, codes).mT + beside(self.mean_, codes)
 
     def score(self, X: Any, y: Any = None) -> float:  # noqa: ARG002
         """Return the share of the variance about the fitted mean that the network reconstructs.
@@ -331,16 +312,10 @@ class DropoutAutoencoder(
             like(part, source.mean) for part in (self.left_, self.right_, self.mean_)
         )
         xp, shift = namespace(left), source.mean - mean
-        with np.errstate(over="ignore", invalid="ignore"):
-            inward = source.apply(right.mT).mT + shift[:, None] * (shift @ right)
-            total = source.trace + scalar(xp.sum(shift * shift))
-            fitted = scalar(xp.sum((left.mT @ left) * (right.mT @ inward)))
-            explained = 2 * scalar(xp.sum(left * inward)) - fitted
-        if not math.isfinite(explained) or not math.isfinite(total):
-            raise ValueError(
-                "the squares of X overflow double precision. Give X in the units of the rows that "
-                "were fitted."
-            )
+        inward = source.apply(right.mT).mT + shift[:, None] * (shift @ right)
+        total = source.trace + scalar(xp.sum(shift * shift))
+        fitted = scalar(xp.sum((left.mT @ left) * (right.mT @ inward)))
+        explained = 2 * scalar(xp.sum(left * inward)) - fitted
         return explained / total if total > 0 else 1.0
 
     @property
@@ -359,9 +334,3 @@ class DropoutAutoencoder(
             ref=ref,
             tolerance=allowed_gap(self.tol, self._trains),
         )
-
-    def __sklearn_tags__(self) -> Tags:
-        tags = super().__sklearn_tags__()
-        tags.input_tags.sparse = True
-        tags.transformer_tags.preserves_dtype = ["float64", "float32"]
-        return tags

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -34,12 +35,10 @@ from lucidae.dropout.verify import (
     SMALL,
     UNKNOWN,
     DropoutFigures,
-    FittedArrays,
     Judged,
     JudgedRows,
     Matrix,
     Subject,
-    UnprojectedError,
     measure,
 )
 from lucidae.dropout.verify_completion import CompletionFigures
@@ -56,11 +55,6 @@ UNCERTAIN_CURVATURE = 4.0
 """If the relative norm of the gradient is g, the Hessian differs from that of the nearest critical
 point by about UNCERTAIN_CURVATURE · g."""
 
-UNEXPLAINED = 1e6
-"""If E‖y‖², the mean squared norm of the outputs y, exceeds the part of it that least squares
-explains by this factor, rounding errors of the outputs limit the accuracy: the outputs have large
-means or consist mostly of noise."""
-
 EXCEEDED = 1e-3
 """Largest probability with which a singular value of pure noise exceeds `noise_level`."""
 
@@ -73,11 +67,6 @@ INFLUENTIAL = 0.1
 _EXACT = "solver='exact' computes the optimum from one decomposition."
 
 _EQUALIZE = "lucidae.equalize_pair makes the units equal without changing the product U Vᵀ."
-
-_REMEDY = (
-    "Call lucidae.certify with all rows at once: the rows lose fewer digits to rounding than their "
-    "second moment."
-)
 
 _SEE = (
     "The errors of the computation are too large to judge the distance to the optimum: see the "
@@ -101,7 +90,10 @@ _PART = "the part of E‖y‖² that least squares explains"
 _THEOREM = "Mianjy et al. 2018, Theorem 3.6"
 
 STATEMENTS = {
-    "gap": ("the expected loss of the weights equals its global minimum", _THEOREM),
+    "gap": (
+        "the expected loss of the weights equals its global minimum",
+        "Mianjy et al. 2018, Theorems 2.4 (tied weights) and 3.6",
+    ),
     "product": ("the weights' product U Vᵀ is that of the global minimum", _THEOREM),
     "equalized": (
         "all hidden units have equal importance scores: their relative variance is zero",
@@ -115,7 +107,7 @@ STATEMENTS = {
     "stationarity": ("the gradient of the loss is zero", "Mianjy et al. 2018, eq. 2"),
     "curvature": (
         "the Hessian of the loss has no negative eigenvalue, so this is not a strict saddle",
-        "Mianjy et al. 2018, Definition 4.2",
+        "Mianjy et al. 2018, Definition 4.2 and Theorem 4.3",
     ),
     "attributes": ("the fitted attributes agree with the weights and the data", _THEOREM),
     "conditioning": (
@@ -132,6 +124,9 @@ STATEMENTS = {
     ),
 }
 """Statement and reference of each claim about a network."""
+
+UNITS = ("equalized", "path_norm")
+"""Claims about the norms of the hidden units, which reduced-rank regression does not have."""
 
 WITHOUT_DROPOUT = {
     **dict.fromkeys(("gap", "product", "rank"), "Eckart & Young 1936; Izenman 1975"),
@@ -153,79 +148,100 @@ def claims(figures: DropoutFigures, *, exact: bool = False) -> tuple[Claim, ...]
     }
     for name, reference in () if judged.shrink else WITHOUT_DROPOUT.items():
         texts[name] = replace(texts[name], reference=reference)
-    gap = texts["gap"]
     if judged.alpha:
+        gap = texts["gap"]
         statement = f"{gap.statement}, with the ridge penalty alpha={judged.alpha:g} included"
-        gap = replace(gap, statement=statement, reference=f"{gap.reference}; Mukherjee & Zhu 2011")
-    if white.tied is not None:
-        known = "Mianjy et al. 2018, Theorem 2.4"
-        known = known if white.known else f"{_THEOREM}, as a bound for tied layers"
-        gap = replace(gap, reference=known)
-        texts["curvature"] = replace(
-            texts["curvature"], reference="Mianjy et al. 2018, Theorem 4.3"
-        )
+        reference = f"{gap.reference}; Mukherjee & Zhu 2011"
+        texts["gap"] = replace(gap, statement=statement, reference=reference)
     advice = _advice(figures, exact)
-    gap = _gap(figures, gap, advice)
-
-    # 1) Claims that compare a figure with the largest one that an allowed gap implies.
-    compared = []
-    for name, (figure, limit) in figures.implied.items():
-        units, why = name in ("equalized", "path_norm"), ""
-        if units and not judged.shrink:
-            continue
-        if units and judged.strength == 0:
-            why = _NO_DROPOUT
-        elif units and not white.known:
-            why = _CORRELATED
-        elif name != "stationarity" and limit >= 1.0:
-            why = _WEAK if units else _NOT_UNIQUE if white.known else _NOT_KNOWN
-        found = texts[name].judged(figure, limit, _EQUALIZE if units else advice)
-        compared.append(replace(texts[name], advice=why) if why else found)
-    compared.insert(-1, _rank(figures, texts["rank"], advice))
-    compared.append(_curvature(figures, texts["curvature"], advice, decided=gap.holds is not None))
+    # 1) Figures, compared with the largest ones that an allowed gap implies.
+    gap = _gap(figures, texts["gap"], advice)
+    found = {
+        name: texts[name].judged(figure, limit, _EQUALIZE if name in UNITS else advice)
+        for name, (figure, limit) in figures.implied.items()
+        if judged.shrink or name not in UNITS
+    }
+    rank, optimal, level = figures.rank, figures.optimal_rank, -judged.level
+    same: Any = {"value": rank, "threshold": optimal, "holds": rank == optimal}
+    found["rank"] = replace(texts["rank"], **same, advice="" if rank == optimal else advice)
+    if figures.curvature is not None:
+        steepness, _ = figures.implied["stationarity"]
+        ball = Ball(figures.curvature, UNCERTAIN_CURVATURE * steepness.value + steepness.error)
+        found["curvature"] = texts["curvature"].judged(ball, level, advice, least=True)
     if figures.attributes is not None:
-        compared.append(_attributes(figures, figures.attributes, texts["attributes"]))
-    # 2) What the gap implies for them.
-    if figures.uncounted > tolerance or (white.known and gap.holds is None):
-        # Neither the optimum nor the distance to it is known, so nothing can be compared with it.
-        compared = [
-            claim
-            if claim.name == "attributes" and claim.holds is False
-            else undecided(claim.name, claim.statement, claim.reference, _SEE)
-            for claim in compared
-        ]
-    elif gap.holds:
-        # These follow from a minimal loss, and their own figures may have larger errors.
-        own = ("equalized", "path_norm", "rank", "attributes")
-        compared = [
-            replace(texts[claim.name], advice=_COARSE)
-            if claim.undecided and claim.name not in own
-            else claim
-            for claim in compared
-        ]
+        why = f"{figures.attribute} belongs to other weights or data, or was assigned after the fit"
+        text = texts["attributes"]
+        found["attributes"] = text.judged(figures.attributes, ATTRIBUTES, f"{why}. Call fit again.")
+    # 2) Claims that do not apply, and what the gap implies for the others.
+    inapplicable = _inapplicable(figures)
+    for name in inapplicable.keys() & (found.keys() | {"curvature"}):
+        found[name] = replace(texts[name], advice=inapplicable[name])
+    lost = figures.uncounted > tolerance or (white.known and gap.holds is None)
+    for name, claim in found.items():
+        if lost and (name != "attributes" or claim.holds is not False):
+            # Neither the optimum nor the distance to it is known.
+            found[name] = replace(texts[name], advice=_SEE, undecided=True)
+        elif gap.holds and claim.undecided and name in ("product", "stationarity", "curvature"):
+            # These follow from a minimal loss, and their own figures may have larger errors.
+            found[name] = replace(texts[name], advice=_COARSE)
     # 3) What the data allow to say.
-    text = replace(texts["conditioning"], value=figures.gap.error, threshold=tolerance)
     coarse = figures.gap.error > tolerance
     why = _lost(figures) if coarse else _constant(white.dropped)
-    conditioning = replace(text, holds=None if coarse else True, undecided=coarse, advice=why)
-    sampling = _sampling(figures, texts["sampling"])
-    return gap, *compared, conditioning, sampling, _leverage(figures, texts["leverage"])
+    verdict: Any = {"holds": None if coarse else True, "undecided": coarse, "advice": why}
+    text = replace(texts["conditioning"], value=figures.gap.error, threshold=tolerance)
+    found["conditioning"] = replace(text, **verdict)
+    for name, measured in (("sampling", _sampling), ("leverage", _leverage)):
+        why = inapplicable.get(name, "")
+        found[name] = replace(texts[name], advice=why) if why else measured(figures, texts[name])
+    return gap, *(found[name] for name in STATEMENTS if name in found)
 
 
-_NO_DROPOUT = (
-    "Without dropout the loss depends on the product U Vᵀ alone, not on the norms of single units."
-)
+def _inapplicable(figures: DropoutFigures) -> dict[str, str]:
+    """Return the claims that do not apply to these weights and data, each with the reason."""
+    judged, white, rows = figures.judged, figures.white, figures.white.rows
+    found, limits = {}, {name: limit for name, (_, limit) in figures.implied.items()}
+    if limits["product"] >= 1.0:
+        found["product"] = _NOT_UNIQUE if white.known else _NOT_KNOWN
+    for name in UNITS:
+        if judged.strength == 0:
+            found[name] = (
+                "Without dropout the loss depends on the product U Vᵀ alone, not on the norms of "
+                "single units."
+            )
+        elif not white.known:
+            found[name] = (
+                "Theorems 3.3 and 3.4 of Mianjy et al. 2018 hold for separate layers, and for tied "
+                "layers with white inputs. With tied layers and correlated inputs the hidden units "
+                "of the optimum have in general unequal norms."
+            )
+        elif limits[name] >= 1.0:
+            found[name] = (
+                "Dropout is so weak, or the fit so small, that a loss within the tolerance of its "
+                "minimum says nothing about the norms of single units."
+            )
+    lowest, highest = figures.rank_band
+    if figures.optimal_rank is None:
+        found["rank"] = _NOT_KNOWN
+    elif figures.rank != figures.optimal_rank and lowest <= figures.rank <= highest:
+        found["rank"] = (
+            "The rank is not defined at this tolerance: a singular value of the optimal product is "
+            f"so close to {judged.level:.1g} times the largest, the limit below which it counts as "
+            "zero, that weights whose loss is minimal may have either rank."
+        )
+    if figures.curvature is None:
+        found["curvature"] = figures.reason
+    if rows is None:
+        found["leverage"] = "A matrix is given, not rows: every row counts."
+        found["sampling"] = "A matrix is given, not rows that were drawn from a population."
+    elif white.rest > 0:
+        found["sampling"] = "Only the leading singular values of the data were computed."
+    elif white.residual is not None and rows.n_rows <= len(white.inner):
+        found["sampling"] = (
+            f"The number of rows (less one, if the mean was estimated) is {rows.n_rows:g}, too few "
+            f"to estimate the effects of {len(white.inner)} inputs and the variance of the noise."
+        )
+    return found
 
-_CORRELATED = (
-    "Theorems 3.3 and 3.4 of Mianjy et al. 2018 hold for separate layers, and for tied layers with "
-    "white inputs. With tied layers and correlated inputs the hidden units of the optimum have in "
-    "general unequal norms."
-)
-
-_WEAK = (
-    "Dropout is so weak, or the fit so small, that a loss within the tolerance of its minimum says "
-    "nothing about the norms of single units."
-)
 
 _NOT_UNIQUE = (
     "The optimal product is not unique: the last singular value of the least-squares map that the "
@@ -240,26 +256,30 @@ def _gap(figures: DropoutFigures, text: Claim, advice: str) -> Claim:
     its error exceeds the tolerance, a smaller loss is possible, however small the gap is. For tied
     weights and inputs that are not white, the minimum for separate layers is a lower bound.
     """
-    ball, tolerance, holds, why = figures.gap, figures.judged.tolerance, None, ""
-    # Singular values that were not computed can only make the minimum smaller.
-    low = ball.low + figures.uncounted
+    ball, tolerance, known = figures.gap, figures.judged.tolerance, figures.white.known
+    holds, why = None, _lost(figures)
     if ball.high < -tolerance:
         holds, why = False, "The loss is below its lower bound: one of them was computed wrongly."
     elif abs(ball.value) <= tolerance and max(ball.high, ball.error) <= tolerance:
-        holds = True
-    elif not figures.white.known:
+        holds, why = True, ""
+    elif not known:
         why = (
             f"{_NOT_KNOWN} The loss exceeds the optimum by at most {ball.value:.2g} times {_PART}, "
             "because the optimum of separate layers is smaller by that much."
         )
-    elif low > tolerance:
+    elif ball.low + figures.uncounted > tolerance:
+        # Singular values that were not computed can only make the minimum smaller.
         holds, why = False, advice
-    else:
-        why = _lost(figures)
-    found: Any = {"value": ball.value, "threshold": tolerance, "error": ball.error}
-    headline = "global minimum of the loss" if figures.white.known else ""
-    verdict: Any = {"holds": holds, "undecided": holds is None, "headline": headline}
-    return replace(text, **found, **verdict, advice=why)
+    return replace(
+        text,
+        value=ball.value,
+        threshold=tolerance,
+        error=ball.error,
+        holds=holds,
+        undecided=holds is None,
+        headline="global minimum of the loss" if known else "",
+        advice=why,
+    )
 
 
 def _advice(figures: DropoutFigures, exact: bool) -> str:
@@ -280,7 +300,8 @@ def _lost(figures: DropoutFigures) -> str:
     if error > math.sqrt(UNKNOWN):
         return (
             "The second moment that fit computed could not be confirmed by the sketch of the rows "
-            f"that passed, so that nothing is known about the minimum. {_REMEDY}"
+            "that passed, so that nothing is known about the minimum. Call lucidae.certify with "
+            "all rows at once."
         )
     if white.upper is not None and figures.uncounted > error / 2:
         return (
@@ -290,18 +311,14 @@ def _lost(figures: DropoutFigures) -> str:
             "units can represent are too close to each other. More dropout, or another number of "
             "hidden units, separates them."
         )
-    remedy = _REMEDY if white.squared else ""
-    if white.dropped and figures.judged.precision > SINGLE:
-        remedy = "The inputs were rounded to float32: give the rows as float64."
-    unexplained = white.energy / white.explained
-    if unexplained > UNEXPLAINED:
-        remedy = "Subtract the means of inputs and outputs first, or use fit_intercept=True."
     return (
         f"float64 is not precise enough: rounding errors may change the loss minus its minimum by "
-        f"{error:.1g} times {_PART} ({unexplained:.1g} times smaller than E‖y‖² itself), and the "
-        "second moment of the standardised inputs has the condition number "
-        f"{white.condition:.1g}. {_constant(white.dropped)} {remedy}"
-    ).strip()
+        f"{error:.1g} times {_PART} ({white.energy / white.explained:.1g} times smaller than E‖y‖² "
+        "itself), and the second moment of the standardised inputs has the condition number "
+        f"{white.condition:.1g}. {_constant(white.dropped)} Large means lose digits (subtract "
+        "them, or use fit_intercept=True), and so do float32 and the second moment: call "
+        "lucidae.certify with all rows at once, as float64."
+    )
 
 
 def _constant(dropped: int) -> str:
@@ -310,74 +327,20 @@ def _constant(dropped: int) -> str:
     return f"{known}: {dropped}." if dropped else ""
 
 
-def _rank(figures: DropoutFigures, text: Claim, advice: str) -> Claim:
-    """Return the claim that the product U Vᵀ of the weights has the rank of the optimal product."""
-    rank, optimal, (lowest, highest) = figures.rank, figures.optimal_rank, figures.rank_band
-    if optimal is None:
-        return replace(text, advice=_NOT_KNOWN)
-    if rank != optimal and lowest <= rank <= highest:
-        why = (
-            "The rank is not defined at this tolerance: a singular value of the optimal product is "
-            f"so close to {figures.judged.level:.1g} times the largest, the limit below which it "
-            "counts as zero, that weights whose loss is minimal may have either rank."
-        )
-        return replace(text, advice=why)
-    same = rank == optimal
-    why = "" if same else advice
-    return replace(text, value=rank, threshold=optimal, holds=same, advice=why)
-
-
-def _curvature(figures: DropoutFigures, text: Claim, advice: str, *, decided: bool) -> Claim:
-    """Return the claim that the Hessian of the loss has no negative eigenvalue.
-
-    If it was not measured, it does not apply where the gap is `decided`, and is undecided
-    otherwise.
-    """
-    if figures.curvature is None:
-        return replace(text, advice=figures.reason, undecided=not decided)
-    steepness, _ = figures.implied["stationarity"]
-    error = UNCERTAIN_CURVATURE * steepness.value + steepness.error
-    return text.judged(Ball(figures.curvature, error), -figures.judged.level, advice, least=True)
-
-
-def _attributes(figures: DropoutFigures, found: Ball, text: Claim) -> Claim:
-    """Return the claim that the fitted attributes agree with weights and data."""
-    if math.isfinite(found.value) and found.error > 1.0:
-        why = f"Rounding errors are too large to judge {figures.attribute}. {_REMEDY}"
-        return replace(text, value=found.value, threshold=ATTRIBUTES, advice=why, undecided=True)
-    why = (
-        f"{figures.attribute} belongs to other weights or data, or was assigned after the fit. "
-        "Call fit again."
-    )
-    return text.judged(found, ATTRIBUTES, why)
-
-
 def _sampling(figures: DropoutFigures, text: Claim) -> Claim:
     """Return a claim that reports how many singular values of the data exceed sampling noise."""
     white, spectrum = figures.white, figures.best.values
-    n_rows, n_inputs = white.rows.n_rows if white.rows else None, len(white.inner)
-    # With a ridge penalty the level of the noise is that without.
-    fewer = " With a ridge penalty the number of components above the noise may be larger."
-    fewer = fewer if figures.judged.alpha else ""
-    if n_rows is None:
-        why = "A matrix is given, not rows that were drawn from a population."
-        return replace(text, advice=why + fewer)
-    if white.rest > 0:
-        why = "Only the leading singular values of the data were computed."
-        return replace(text, advice=why + fewer)
-    if white.residual is not None and n_rows <= n_inputs:
-        why = (
-            f"The number of rows (less one, if the mean was estimated) is {n_rows:g}, too few to "
-            f"estimate the effects of {n_inputs} inputs and the variance of the noise."
-        )
-        return replace(text, advice=why + fewer)
-    width = min(figures.judged.width, len(spectrum))
+    assert white.rows is not None
+    n_rows, width = white.rows.n_rows, min(figures.judged.width, len(spectrum))
     if white.residual is None:
         count = int(separated_components(spectrum**2, n_rows, width).sum())
     else:
-        count = int((spectrum[:width] > noise_level(white.residual, n_inputs, n_rows)).sum())
+        level = noise_level(white.residual, len(white.inner), n_rows)
+        count = int((spectrum[:width] > level).sum())
     why = f"{count} of the {width} leading components exceed the sampling noise of {n_rows:g} rows."
-    return replace(text, value=count, advice=why + fewer, headline=f"sampling: {count} of {width}")
+    if figures.judged.alpha:  # the level of the noise is that without
+        why += " With a ridge penalty the number of components above the noise may be larger."
+    return replace(text, value=count, advice=why, headline=f"sampling: {count} of {width}")
 
 
 def noise_level(residual: Matrix, n_inputs: int, n_rows: float) -> float:
@@ -405,8 +368,8 @@ def noise_level(residual: Matrix, n_inputs: int, n_rows: float) -> float:
 def _leverage(figures: DropoutFigures, text: Claim) -> Claim:
     """Return a claim that names the rows that have more than their share of the energy."""
     rows = figures.white.rows
-    if rows is None or rows.data.peaks is None or not rows.data.peaks.size:
-        return replace(text, advice="A matrix is given, not rows: every row counts.")
+    assert rows is not None
+    assert rows.data.peaks is not None
     numbers, shares = rows.data.peaks
     high = shares > max(INFLUENTIAL, min(20.0 / (rows.n_rows + 1.0), 0.5))
     named, large = [int(number) for number in numbers[high]], [float(s) for s in shares[high]]
@@ -419,18 +382,20 @@ def certificate_of(
     judged: Judged,
     *,
     title: str,
-    fitted: FittedArrays | None = None,
+    attributes: Mapping[str, Any] | None = None,
 ) -> Certificate:
-    """Return the certificate of weights on data; None if nothing is known of the rows."""
+    """Return the certificate of weights on data; None if nothing is known of the rows.
+
+    `attributes` are the fitted ones, numbers and arrays of NumPy, that are compared with the data.
+    """
     why = "Nothing is known of the training rows that fit itself did not compute."
     if subject is not None:
         check_shapes(subject, judged)
-        try:
-            figures = measure(subject, judged, fitted)
-            exact = fitted is not None and judged.tolerance <= CERTIFIED
+        figures = measure(subject, judged, attributes)
+        if figures is not None:
+            exact = attributes is not None and judged.tolerance <= CERTIFIED
             return Certificate(title, claims(figures, exact=exact), figures.evidence)
-        except UnprojectedError as error:
-            why = f"The weights were not compared with the optimum: {error}"
+        why = "The comparison with the optimum takes too much memory for so many rows and features."
     why = f"{why} Call lucidae.certify with the rows."
     return Certificate(title, (undecided("optimum", "the weights are optimal", "", why),))
 
@@ -549,17 +514,16 @@ def judged_rows(
         raise ValueError(OVERFLOW)
     rows, m = GivenRows(X, weights, Y), None if Y is None else int(X.shape[1])
     n, p = rows.shape
-    tested = n * p > SMALL_ROWS and (p <= SMALL if m is None else n >= m)
-    if tested and passed is not None:
-        return tested_rows(passed, rows, m, centered)
-    scales = column_scales(X, Y, centered=centered)
-    sketch = sketch_pairs(X, Y, weights, scales)
-    if tested:
-        passed = Passed(joint_moment(X, Y, weights), sketch, scales)
-        return tested_rows(passed, rows, m, centered)
-    data = Data.of_rows(rows, sketch.mean * scales, scales)
-    data = replace(data, peaks=sketch.shares)
-    return JudgedRows(data.refactored() or data if n * p <= SMALL_ROWS else data, m, centered)
+    small, wide = n * p <= SMALL_ROWS, p > SMALL if m is None else n < m
+    if passed is None or small or wide:
+        scales = column_scales(X, Y, centered=centered)
+        sketch = sketch_pairs(X, Y, weights, scales)
+    if small or wide:
+        data = Data.of_rows(rows, sketch.mean * scales, scales)
+        data = replace(data, peaks=sketch.shares)
+        return JudgedRows((data.refactored() if small else None) or data, m, centered)
+    passed = passed or Passed(joint_moment(X, Y, weights), sketch, scales)
+    return tested_rows(passed, rows, m, centered)
 
 
 def tested_rows(passed: Passed, rows: Any, n_inputs: int | None, centered: bool) -> JudgedRows:

@@ -65,38 +65,33 @@ ABSENT = "absent"
 
 LARGEST_DENSE = 2**27
 """Largest size n · m of a sparse matrix that is converted to a dense one, with zeros for the
-entries that it does not store."""
+entries that it does not store, and of dense residuals."""
 
 DENSE_SHARE = 1 / 16
-"""Share of observed entries above which products UVᵀ are formed as dense blocks of rows, and
-residuals of up to `BLOCK` entries are dense matrices: of 1797 × 64 entries, of which four fifths
-are observed, cross-validation takes 10 s, and 17 s with sparse matrices."""
+"""Share of observed entries above which products UVᵀ and residuals of up to `LARGEST_DENSE` entries
+are dense matrices: of 1797 × 64 entries, of which four fifths are observed, cross-validation takes
+10 s, and 17 s with sparse matrices."""
 
 BLOCK = 2**22
-"""Largest number of entries of temporary arrays in the computation of entries of products."""
+"""Largest number of entries of temporary arrays in the computation of single entries of products
+and of codes."""
 
 
 VANISHED = 1e-11
 """Singular values of the completed matrix below this multiple of the largest are set to zero."""
 
 
-def check_missing_values(value: Any) -> bool:
-    """Return whether `missing_values` is "absent", not NaN; anything else is an error."""
-    if isinstance(value, str) and value == ABSENT:
-        return True
-    if isinstance(value, float | np.floating) and np.isnan(value):
-        return False
-    raise ValueError(
-        f"missing_values={value!r} was given, expected numpy.nan (entries that are NaN are "
-        "missing, and entries that a sparse matrix does not store are zeros) or 'absent' (entries "
-        "that a sparse matrix does not store are missing)."
-    )
-
-
 def marked(X: Any, missing_values: Any) -> Any:
     """Return a matrix in main memory: dense with NaN for missing entries, or without them."""
-    absent, sparse = check_missing_values(missing_values), scipy.sparse.issparse(X)
-    if not sparse:
+    absent = isinstance(missing_values, str) and missing_values == ABSENT
+    number = isinstance(missing_values, float | np.floating)
+    if not absent and not (number and np.isnan(missing_values)):
+        raise ValueError(
+            f"missing_values={missing_values!r} was given, expected numpy.nan (entries that are "
+            "NaN are missing, and entries that a sparse matrix does not store are zeros) or "
+            "'absent' (entries that a sparse matrix does not store are missing)."
+        )
+    if not scipy.sparse.issparse(X):
         X = to_numpy(X)
         if absent and np.isnan(X).any():
             raise ValueError(
@@ -185,8 +180,8 @@ class ObservedEntries:
     @cached_property
     def mask(self) -> Matrix | None:
         """Dense matrix with 1 where an entry is observed; None if residuals are to be sparse."""
-        n, m = self.shape
-        if n * m > BLOCK or self.count <= DENSE_SHARE * n * m:
+        size = math.prod(self.shape)
+        if size > LARGEST_DENSE or self.count <= DENSE_SHARE * size:
             return None
         found = np.zeros(self.shape)
         found[self.rows, self.columns] = 1.0
@@ -208,15 +203,8 @@ class ObservedEntries:
 
     def product(self, left: Matrix, right: Matrix) -> Matrix:
         """Return the entries of left · rightᵀ at the positions of the observed entries."""
-        n, m = self.shape
-        if self.count > DENSE_SHARE * n * m:
-            step = max(1, BLOCK // m)
-            parts = []
-            for start in range(0, n, step):
-                block = left[start : start + step] @ right.T
-                part = slice(self.starts[start], self.starts[min(start + step, n)])
-                parts.append(block[self.rows[part] - start, self.columns[part]])
-            return np.concatenate(parts) if parts else np.empty(0)
+        if self.mask is not None:
+            return np.asarray((left @ right.T)[self.rows, self.columns])
         found = np.empty(self.count)
         step = max(1, BLOCK // max(left.shape[1], 1))
         for start in range(0, self.count, step):

@@ -12,26 +12,10 @@ from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils import Tags
 from sklearn.utils.validation import check_is_fitted
 
-from lucidae.arrays import (
-    Array,
-    as_double,
-    beside,
-    like,
-    machine_epsilon,
-    namespace,
-    to_numpy,
-)
-from lucidae.base import (
-    Fitted,
-    checked_codes,
-    fitting_method,
-    reference_array,
-)
+from lucidae.arrays import Array, as_double, beside, like, machine_epsilon, namespace, to_numpy
+from lucidae.base import Fitted, checked_codes, fitting_method, reference_array
 from lucidae.certificates.claims import Certificate
-from lucidae.dropout.claims import (
-    certificate_of,
-    completion_claims,
-)
+from lucidae.dropout.claims import certificate_of, completion_claims
 from lucidae.dropout.completion import (
     ABSENT,
     Completion,
@@ -46,7 +30,6 @@ from lucidae.dropout.network import (
     TrainedNetwork,
     WeightsState,
     allowed_gap,
-    finite_output,
     representable,
     sgd_settings,
     train,
@@ -62,7 +45,7 @@ from lucidae.dropout.solvers import (
     solve,
 )
 from lucidae.dropout.theory import checked_dropout, code_map, is_auto, strength_of
-from lucidae.dropout.verify import FittedArrays, Judged
+from lucidae.dropout.verify import Judged
 from lucidae.dropout.verify_completion import ZERO, measure_completion
 from lucidae.rows.operator import TrainingRows
 from lucidae.validation import (
@@ -103,7 +86,7 @@ class FactorsState(WeightsState):
         if weights is not None and len(judged.left) == len(matrix):
             roots = np.sqrt(host(weights))[:, None]
             matrix, judged = matrix * roots, judged._replace(left=judged.left * roots)
-        return certificate_of(matrix, judged, title=title, fitted=FittedArrays(shown))
+        return certificate_of(matrix, judged, title=title, attributes=shown)
 
 
 HANDLE_MISSING = ("error", "complete")
@@ -481,12 +464,11 @@ class DropoutFactorization(
                     )
                 right = np.asarray(host(self.right_), dtype=float)
                 found = observed_codes(observed, right, strength)
-                return finite_output(like(found, beside(self.right_, reference_array(X))), "codes")
+                return like(found, beside(self.right_, reference_array(X)))
             X = rows.toarray() if scipy.sparse.issparse(rows) else X
         rows = as_double(X)
         codes = code_map(beside(as_double(self.right_), rows), strength)
-        with np.errstate(over="ignore", invalid="ignore"):
-            return finite_output(like(rows @ codes, X), "codes")
+        return like(rows @ codes, X)
 
     def inverse_transform(self, X: Any) -> Array:
         """Return the rows that codes represent: V times each code, V being ``right_``.
@@ -503,8 +485,7 @@ class DropoutFactorization(
         """
         check_is_fitted(self)
         codes = checked_codes(X, self.right_.shape[1])
-        with np.errstate(over="ignore", invalid="ignore"):
-            return finite_output(codes @ beside(self.right_, codes).mT, "rows")
+        return codes @ beside(self.right_, codes).mT
 
     @property
     def _n_features_out(self) -> int:
@@ -521,7 +502,6 @@ class DropoutFactorization(
 
     def __sklearn_tags__(self) -> Tags:
         tags = super().__sklearn_tags__()
-        tags.transformer_tags.preserves_dtype = ["float64", "float32"]
         completes = self.handle_missing == "complete"
         tags.input_tags.sparse = completes
         tags.input_tags.allow_nan = completes and self.missing_values != ABSENT

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple, Self
 import numpy as np
 import scipy.sparse
 from sklearn.exceptions import ConvergenceWarning
-from sklearn.utils import check_random_state
+from sklearn.utils import Tags, check_random_state
 from sklearn.utils.validation import check_is_fitted
 
 from lucidae.arrays import (
@@ -40,13 +40,7 @@ from lucidae.base import (
 )
 from lucidae.certificates.claims import Certificate, undecided, with_changes
 from lucidae.certificates.sketch import Sketch, sketch_pairs
-from lucidae.dropout.claims import (
-    LARGEST_GAP,
-    certificate_of,
-    given_rows,
-    judged_rows,
-    tested_rows,
-)
+from lucidae.dropout.claims import LARGEST_GAP, certificate_of, given_rows, judged_rows, tested_rows
 from lucidae.dropout.path import SELECTIONS, CrossValidation
 from lucidae.dropout.problem import (
     DropoutObjective,
@@ -65,13 +59,9 @@ from lucidae.dropout.problem import (
     whiten,
 )
 from lucidae.dropout.sgd import SCHEDULES, SampleSource, descend
-from lucidae.dropout.solvers import (
-    ExactSolution,
-    assemble,
-    solve_autoencoder,
-)
+from lucidae.dropout.solvers import ExactSolution, assemble, solve_autoencoder
 from lucidae.dropout.theory import checked_rate, dropout_of
-from lucidae.dropout.verify import CERTIFIED, FittedArrays, Judged, JudgedRows
+from lucidae.dropout.verify import CERTIFIED, Judged, JudgedRows
 from lucidae.iteration import History, Status, progress_bars
 from lucidae.moments import SecondMoment
 from lucidae.rows.kinds import AlignedBlocks, aligned_blocks, check_batch
@@ -123,19 +113,6 @@ def representable(values: Array, ref: Array, name: str, *, factor: bool = True) 
 def beside_rows(fitted: Array, X: Any) -> Array:
     """Return a fitted array in the library and on the device of rows X; NumPy if X is sparse."""
     return to_numpy(fitted) if scipy.sparse.issparse(X) else beside(fitted, X)
-
-
-def finite_output(values: Array, name: str) -> Array:
-    """Return the output `values` of an estimator; an entry that is not finite is an error.
-
-    The inputs are finite, so that this means an overflow.
-    """
-    if not bool(namespace(values).all(namespace(values).isfinite(values))):
-        raise ValueError(
-            f"the {name} overflow {values.dtype}: X is too large for the fitted weights. Give X "
-            "as float64, or in the units of the data passed to fit."
-        )
-    return values
 
 
 SOLVERS = ("exact", "sgd")
@@ -302,10 +279,7 @@ class WeightsState(FittedState):
 
     @property
     def keeps_certificate(self) -> bool:
-        """Whether the certificate is saved: if only the rows, which are not saved, suffice for it.
-
-        Rows that were seen by a sketch alone are judged again from it.
-        """
+        """Whether the certificate is saved: it is, because the training rows are not."""
         return True
 
     @property
@@ -314,8 +288,8 @@ class WeightsState(FittedState):
         return all(part is None or part.unchanged for part in (self.rows, self.targets))
 
     def settle(self) -> None:
-        """Make what the certificate needs of the training rows, which are not saved."""
-        if self.rows is not None and self.keeps_certificate:
+        """Compute the certificate from the training rows, which are not saved."""
+        if self.rows is not None:
             self.certificate(self.rows.title)
         self.rows = self.targets = None
 
@@ -378,8 +352,6 @@ class NetworkState(WeightsState):
     # ridge penalty: alpha times the squared norm of the coefficients is added to the sum of squared
     # errors over the rows
     alpha: float = 0.0
-    # whether an autoencoder was computed from the rows, because their moment hides components
-    refined: bool = False
     # sketch of the training rows, divided by `scales`, with which the certificate tests `moment`;
     # None if the second moment is not stored or not all rows were seen
     sketch: Sketch | None = None
@@ -416,41 +388,10 @@ class NetworkState(WeightsState):
             factor = partial(row_root, moment=self.moment, centered=self.centered)
             self.root = fold(data, factor, stacked, verbose=verbose)
 
-    @property
-    def keeps_certificate(self) -> bool:
-        """Whether the certificate needs the rows, because their second moment does not suffice."""
-        stored = isinstance(self.moment, SecondMoment)
-        return not stored or self.refined or self.root is not None
-
-    @property
-    def mean_parts(self) -> tuple[Matrix, Matrix]:
-        """The mean of the training rows [x | y] as two vectors, whose sum has more digits than one.
-
-        Both are zero without an intercept.
-        """
-        center, offset = host(self.moment.center), host(self.moment.offset)
-        return (center, offset) if self.centered else (0.0 * center, 0.0 * offset)
-
     def centers(self) -> tuple[Array, Array]:
         """Return the vectors that are subtracted from inputs and outputs: their means, or zeros."""
         mean = self.moment.mean if self.centered else 0.0 * self.moment.mean
         return mean[: self.n_features], mean[self.n_features or 0 :]
-
-    def function(self, coef: Any, intercept: Any) -> tuple[Matrix, Matrix]:
-        """Return the coefficients as a (targets × features) matrix, and the prediction at mean x.
-
-        That prediction is the mean target. It is computed from `intercept` only if a user has
-        assigned another value than the fitted one, because an intercept loses digits if the means
-        are much larger than the deviations.
-        """
-        center, output_center = (host(part) for part in self.centers())
-        coef = host(coef).reshape(len(output_center), len(center))
-        intercept = np.broadcast_to(host(intercept).reshape(-1), output_center.shape)
-        through = coef @ center
-        sizes = np.abs(output_center) + np.abs(coef) @ np.abs(center)
-        rounding = (len(center) + 8) * machine_epsilon(self.ref) * sizes
-        fitted = np.abs(intercept - (output_center - through)) <= rounding
-        return coef, np.where(fitted, output_center, intercept + through)
 
     def train(
         self, estimator: Any, settings: dict[str, Any], rows: tuple[Any, Any, Any], problem: Any
@@ -491,8 +432,8 @@ class NetworkState(WeightsState):
     def refer(self, X: Any, Y: Any, sample_weight: Array | None, title: str) -> None:
         """Refer to the training rows until the certificate is read.
 
-        If that is not possible, they are sketched, and judged at once if the certificate needs
-        them.
+        If that is not possible, they are sketched, and judged at once if their second moment does
+        not suffice.
         """
         self.rows = TrainingRows.referenced(X, sample_weight, title)
         if self.rows is not None and Y is not None:
@@ -500,9 +441,9 @@ class NetworkState(WeightsState):
             self.rows = None if self.targets is None else self.rows
         if self.rows is None:
             self.sketch_rows(X, Y, sample_weight)
-        if self.rows is None and self.keeps_certificate:
-            data = given_rows(X, Y, sample_weight, centered=self.centered)
-            self._certificate = self.judged_on(data, self.compute_attributes(), title)
+            if self.sketch is None or self.root is not None:
+                data = given_rows(X, Y, sample_weight, centered=self.centered)
+                self._certificate = self.judged_on(data, self.compute_attributes(), title)
 
     def sketch_rows(
         self, X: Any, Y: Any, sample_weight: Array | None, before: Sketch | None = None
@@ -521,19 +462,13 @@ class NetworkState(WeightsState):
         if self.rows is not None and self.sketch is None and self.rows_unchanged:
             self.sketch_rows(self.rows.rows, self.targets and self.targets.rows, self.rows.weights)
 
-    def settle(self) -> None:
-        """Make what the certificate needs of the training rows, which are not saved."""
-        self.sketch_referred()
-        super().settle()
-
     def judged_rows(self) -> JudgedRows | None:
         """Return the moment with the sketch that tests it, and the rows if they are referred to."""
         self.sketch_referred()
         passed = None if self.sketch is None else Passed(self.moment, self.sketch, self.scales)
         if self.rows is not None and self.rows_unchanged:
             targets, weights = self.targets and self.targets.rows, self.rows.weights
-            known = None if self.keeps_certificate else passed
-            return judged_rows(self.rows.rows, targets, weights, self.centered, known)
+            return judged_rows(self.rows.rows, targets, weights, self.centered, passed)
         return passed and tested_rows(passed, None, self.n_features, self.centered)
 
     def judge(
@@ -541,18 +476,18 @@ class NetworkState(WeightsState):
     ) -> Certificate:
         """Return the certificate of weights and of the attributes that are shown, on data."""
         judged = judged._replace(alpha=self.alpha, shrink=self.shrink)
-        (center, offset), bias = (part[: self.n_features] for part in self.mean_parts), None
+        width = self.moment.n_features - (self.n_features or 0)
         if self.n_features is None:
-            shown["mean_"] = mean = host(shown["mean_"])
-            if mean.shape != center.shape:
+            shape, shown["mean_"] = (width,), host(shown["mean_"])
+            if shown["mean_"].shape != shape:
                 raise ValueError(
-                    f"mean_ has shape {mean.shape}, expected {center.shape}: one entry per feature."
+                    f"mean_ has shape {shown['mean_'].shape}, expected {shape}: one entry per "
+                    "feature."
                 )
         else:
-            shown["coef_"], bias = self.function(shown["coef_"], shown["intercept_"])
-            shown["intercept_"] = np.broadcast_to(np.ravel(shown["intercept_"]), bias.shape)
-        fitted = FittedArrays(shown, (center, offset), bias)
-        return certificate_of(data, judged, title=title, fitted=fitted)
+            shown["coef_"] = host(shown["coef_"]).reshape(width, self.n_features)
+            shown["intercept_"] = np.broadcast_to(np.ravel(shown["intercept_"]), width)
+        return certificate_of(data, judged, title=title, attributes=shown)
 
 
 class NetworkMixin(CertifiedMixin):
@@ -601,9 +536,18 @@ class NetworkMixin(CertifiedMixin):
     def _certify_on(self, X: Any, y: Any, sample_weight: Any = None) -> Certificate:
         """Return the certificate of the fitted weights on given data, for `lucidae.certify`."""
         check_is_fitted(self)
-        state = self._state
+        state, name = self._state, type(self).__name__
+        if state.n_features is not None and y is None:
+            raise ValueError(f"X was given without y: a {name} is certified on X and y, give both.")
         Y = None if state.n_features is None else y
         return self._certificate_on(given_rows(X, Y, sample_weight, centered=state.centered))
+
+    def __sklearn_tags__(self) -> Tags:
+        tags: Tags = super().__sklearn_tags__()  # type: ignore[misc]
+        tags.input_tags.sparse = True
+        if tags.transformer_tags is not None:
+            tags.transformer_tags.preserves_dtype = ["float64", "float32"]
+        return tags
 
     def _certificate_on(self, data: Any) -> Certificate:
         """Return the certificate of the present attributes, also assigned ones, on given data."""

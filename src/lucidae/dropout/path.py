@@ -17,15 +17,7 @@ import scipy.sparse
 from scipy.stats import rankdata
 from sklearn.model_selection import check_cv
 
-from lucidae.arrays import (
-    Array,
-    arange_like,
-    like,
-    namespace,
-    scalar,
-    squared_norm,
-    to_numpy,
-)
+from lucidae.arrays import Array, arange_like, like, namespace, scalar, squared_norm, to_numpy
 from lucidae.cards import card, table
 from lucidae.dropout.problem import (
     LinearProblem,
@@ -610,12 +602,12 @@ def _fold_errors(
         assert white.lift is not None, "rows were given"
         directions = white.lift @ Qt.mT
         # The intercept is part of the fit: held-out rows are centred at the means of training rows.
-        center, offset = (part * float(centered) for part in (mean.center, mean.offset))
-        targets = (like(Y, values) - center[m:]) - offset[m:]
+        center = mean.mean * float(centered)
+        targets = like(Y, values) - center[m:]
         if scipy.sparse.issparse(X):
-            codes = X @ directions - (center + offset)[:m] @ directions
+            codes = X @ directions - center[:m] @ directions
         else:
-            codes = ((like(X, values) - center[:m]) - offset[:m]) @ directions
+            codes = (like(X, values) - center[:m]) @ directions
         xp = namespace(values)
         share = xp.ones_like(targets[:, 0]) if weights is None else like(weights, values)
         total = scalar(xp.sum(share))

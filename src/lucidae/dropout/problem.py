@@ -40,13 +40,11 @@ from lucidae.arrays import (
     like,
     machine_epsilon,
     namespace,
-    put,
     scalar,
     squared_norm,
     svd_thin,
     to_numpy,
     where_set,
-    zeros_like_shape,
 )
 from lucidae.base import reference_array
 from lucidae.certificates.sketch import Sketch, column_scales, sketch_pairs
@@ -623,12 +621,12 @@ def row_root(
     return total * varying(diagonal(moment.covariance), moment.mean) if centered else total
 
 
-def take(values: Any, indices: np.ndarray[Any, Any], axis: int = 0) -> Any:
-    """Return the rows, or columns, with the given indices of an array or of a sparse matrix."""
+def take(values: Any, indices: np.ndarray[Any, Any]) -> Any:
+    """Return the rows with the given indices of an array or of a sparse matrix."""
     if scipy.sparse.issparse(values):
-        return values[indices] if axis == 0 else values[:, indices]
+        return values[indices]
     xp = namespace(values)
-    return xp.take(values, xp.asarray(indices, device=device(values)), axis=axis)
+    return xp.take(values, xp.asarray(indices, device=device(values)), axis=0)
 
 
 def is_wide(X: Any) -> bool:
@@ -671,11 +669,10 @@ class WideRows:
     weight, and AAᵀ = PS²Pᵀ. Neither AᵀA nor A are formed, so that sparse rows stay sparse.
     """
 
-    rows: Any  # (n, c): the rows, of which only columns that vary are taken
-    mean: Array  # (c,): A = diag(roots)(rows − mean) on these columns
+    rows: Any  # (n, m)
+    mean: Array  # (m,): A = diag(roots)(rows − mean)
     roots: Array  # (n,): square roots of the shares
-    columns: Array  # (c,): indices of these columns
-    n_features: int  # m
+    varies: Array  # (m,): 1 for each column that varies, 0 for the others, which get zero weights
     left: Array  # (n, q): P, with the rank q of the rows
     squares: Array  # (q,): S²
     outputs: Array  # (n, d1): B
@@ -698,13 +695,8 @@ class WideRows:
         )
         squares = variances if centered else variances + mean * mean
         _refuse_underflow(squares * weight, mean, m)
-        # 1) Columns that do not vary have no weight.
-        varies = to_numpy(varying(variances, mean) if centered else squares) > 0
-        columns = np.flatnonzero(varies[:m]) if varies[:m].any() else np.zeros(1, dtype=int)
-        if len(columns) < m:
-            X = take(X, columns, axis=1)
-            rows = RowOperator.of(X, weights)
-        # 2) The Gram matrix of the rows and the outputs, about the mean or about zero, where
+        varies = xp.astype((varying(variances, mean) if centered else squares) > 0, mean.dtype)
+        # 1) The Gram matrix of the rows and the outputs, about the mean or about zero, where
         # ⟨x, z⟩ = ⟨x − μ, z − μ⟩ + ⟨x, μ⟩ + ⟨z, μ⟩ − ⟨μ, μ⟩ for the mean μ.
         roots, gram = xp.sqrt(rows.shares), rows.gram()
         (data, center), outputs = rows.products, centred_block(*targets.products)
@@ -712,8 +704,8 @@ class WideRows:
             along = as_double(X) @ rows.mean - rows.mean @ rows.mean / 2
             gram = gram + (along[:, None] + along) * (roots[:, None] * roots)
             data, center, outputs = X, 0.0 * center, Y
-        outputs = outputs * roots[:, None] * like(varies[m:], roots)
-        # 3) P and S², from the rows themselves if their squares have too few digits
+        outputs = outputs * roots[:, None] * varies[m:]
+        # 2) P and S², from the rows themselves if their squares have too few digits
         squares, P = eigh_descending(gram)
         level = RANGE_FACTOR * len(roots) * machine_epsilon(squares)
         least = squares > level * squares[0]
@@ -722,15 +714,15 @@ class WideRows:
             P, scales, _ = svd_thin(stacked(None, dense.mT).mT)
             squares, level = scales * scales, level * level
         count = int(xp.sum(xp.astype(squares > level * squares[0], xp.int64)))
-        if not count or not varies[:m].any():
+        if not count or not bool(xp.any(varies[:m] > 0)):
             P, squares, count = 0.0 * P, xp.ones_like(squares), 1
-        found = cls(data, center, roots, columns, m, P[:, :count], squares[:count], outputs)
+        found = cls(data, center, roots, varies[:m], P[:, :count], squares[:count], outputs)
         return found, RowMean(weight, mean, 0.0 * mean)
 
     @property
     def shape(self) -> tuple[int, int]:
         """The numbers of outputs and inputs."""
-        return int(self.outputs.shape[1]), self.n_features
+        return int(self.outputs.shape[1]), int(self.varies.shape[0])
 
     def whiten(self, ridge: float) -> Whitened:
         """Return the problem for white inputs, with the ridge penalty ρ.
@@ -759,9 +751,7 @@ class RowLift:
         codes = (self.codes @ right) * self.of.roots[:, None]
         sums = namespace(codes).sum(codes, axis=0)
         rows = self.of.rows if scipy.sparse.issparse(self.of.rows) else as_double(self.of.rows)
-        found = rows.T @ codes - self.of.mean[:, None] * sums
-        empty = zeros_like_shape((self.of.n_features, codes.shape[1]), found)
-        return put(empty, self.of.columns, found)
+        return (rows.T @ codes - self.of.mean[:, None] * sums) * self.of.varies[:, None]
 
 
 class Passed(NamedTuple):

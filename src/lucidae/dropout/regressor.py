@@ -9,43 +9,26 @@ import numpy as np
 import scipy.sparse
 from sklearn.base import BaseEstimator, MultiOutputMixin, RegressorMixin
 from sklearn.metrics import r2_score
-from sklearn.utils import Tags
 from sklearn.utils.metaestimators import available_if
 from sklearn.utils.validation import check_is_fitted
 
-from lucidae.arrays import (
-    Array,
-    is_array,
-    like,
-    to_numpy,
-)
+from lucidae.arrays import Array, is_array, like, to_numpy
 from lucidae.base import (
     Fitted,
     changed_attributes,
     fitting_method,
     reference_array,
 )
-from lucidae.certificates.claims import Certificate
 from lucidae.dropout.network import (
     NetworkMixin,
     NetworkState,
     allowed_gap,
     beside_rows,
-    finite_output,
     merges_moments,
     sgd_settings,
 )
-from lucidae.dropout.path import (
-    SELECTIONS,
-    CrossValidation,
-    cross_validate,
-)
-from lucidae.dropout.problem import (
-    RowMean,
-    checked_targets,
-    host,
-    rows_problem,
-)
+from lucidae.dropout.path import SELECTIONS, CrossValidation, cross_validate
+from lucidae.dropout.problem import RowMean, checked_targets, host, rows_problem
 from lucidae.dropout.solvers import hidden_width
 from lucidae.dropout.standard_errors import fitted_value_errors
 from lucidae.dropout.theory import checked_dropout, strength_of
@@ -152,8 +135,7 @@ class DropoutRegressor(NetworkMixin, MultiOutputMixin, RegressorMixin, BaseEstim
         Coefficients U Vᵀ; one-dimensional if y was.
     intercept_ : array of shape (n_targets,) or float
         Mean target minus the product of `coef_` with the mean input. `predict` subtracts the mean
-        input before it multiplies, and so keeps more digits than ``X @ coef_.T + intercept_``; a
-        value that is assigned to `intercept_` is used as it is.
+        input before it multiplies, and so keeps more digits than ``X @ coef_.T + intercept_``.
     left_ : array of shape (n_targets, r)
         Outgoing weights U of the hidden units. With ``shrink=False`` its columns are orthonormal
         directions of the targets, the most important first.
@@ -425,7 +407,7 @@ class DropoutRegressor(NetworkMixin, MultiOutputMixin, RegressorMixin, BaseEstim
         """
         check_is_fitted(self)
         X = check_rows(X, estimator=self, reset=False)
-        predicted = finite_output(self._predicted(X), "predictions")
+        predicted = self._predicted(X)
         if not check_flag(return_std, "return_std"):
             return predicted
         if self._trains:
@@ -454,30 +436,23 @@ class DropoutRegressor(NetworkMixin, MultiOutputMixin, RegressorMixin, BaseEstim
             width=state.width,
             centered=state.centered,
         )
-        center, offset = (part[: X.shape[1]] for part in state.mean_parts)
         rows = host(X.toarray() if scipy.sparse.issparse(X) else X)
-        found = errors.of((rows - center) - offset)
+        found = errors.of(rows - host(state.centers()[0]))
         found = like(found[:, 0] if state.flat else found, reference_array(X))
-        return predicted, finite_output(found, "standard errors")
+        return predicted, found
 
     def _predicted(self, X: Any) -> Array:
-        """Return coef_ (x − mean of x) + mean of y for the rows of X.
+        """Return coef_ (x − c) + (intercept_ + coef_ c) for the rows x of X and their mean c.
 
-        The mean of x is rounded to the dtype of the rows and subtracted before the product. The
-        effect of this rounding is then subtracted from the result.
+        Deviations from the mean lose fewer digits in the product than the rows themselves.
         """
-        state, coef, ref = self._state, self.coef_, reference_array(X)
-        matrix, bias = state.function(coef, self.intercept_)
-        used = beside_rows(coef, X) if is_array(coef) else like(np.asarray(coef), state.ref)
-        center = like(state.centers()[0], ref)
-        parts = [part[: X.shape[1]] for part in state.mean_parts]
-        bias = bias + matrix @ ((host(center) - parts[0]) - parts[1])
-        bias = like(bias[0] if used.ndim == 1 else bias, used)
+        coef, center = self.coef_, like(self._state.centers()[0], reference_array(X))
+        used = beside_rows(coef, X) if is_array(coef) else like(np.asarray(coef), self._state.ref)
+        bias = like(host(self.intercept_) + host(coef) @ host(center), used)
         columns = used.mT if used.ndim == 2 else used
-        with np.errstate(over="ignore", invalid="ignore"):
-            if scipy.sparse.issparse(X):
-                return X @ columns + (bias - center @ columns)
-            return (X - center) @ columns + bias
+        if scipy.sparse.issparse(X):
+            return X @ columns + (bias - center @ columns)
+        return (X - center) @ columns + bias
 
     def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:
         """Return the coefficient of determination R² of the predictions, mean over targets.
@@ -579,16 +554,3 @@ class DropoutRegressor(NetworkMixin, MultiOutputMixin, RegressorMixin, BaseEstim
             shrink=bool(self.shrink),
             alpha=float(self.alpha),
         )
-
-    def _certify_on(self, X: Any, y: Any, sample_weight: Any = None) -> Certificate:
-        """Return the certificate of the fitted weights on given data, for `lucidae.certify`."""
-        if y is None:
-            raise ValueError(
-                "X was given without y: a DropoutRegressor is certified on X and y, give both."
-            )
-        return super()._certify_on(X, y, sample_weight)
-
-    def __sklearn_tags__(self) -> Tags:
-        tags = super().__sklearn_tags__()
-        tags.input_tags.sparse = True
-        return tags

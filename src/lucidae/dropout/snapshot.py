@@ -24,9 +24,10 @@ from lucidae.models import (
 )
 
 
-def _made(row_objective: Any = None, judged: Any = None, **fields: Any) -> Any:
-    """Return a fitted state; `row_objective` and `judged` are those of earlier versions."""
-    del row_objective
+def _made(judged: Any = None, **fields: Any) -> Any:
+    """Return a fitted state; `judged`, and what is left out, are those of earlier versions."""
+    for name in ("row_objective", "refined"):
+        fields.pop(name, None)
     if fields.get("sketch") is not None and fields.get("scales") is None:  # of an autoencoder
         fields["scales"] = np.ones(fields["moment"].n_features)
     state = NetworkState(**fields)
@@ -70,13 +71,6 @@ def _factors(weights: Weights, **fields: Any) -> FactorsState:
     ended = {name: fields.pop(name) for name in _OF_NETWORK[1:] if name in fields}
     optimum = ExactSolution(weights, **found, next_singular_value=0.0)
     return FactorsState(trained=TrainedNetwork(weights, optimum, **ended), **fields)
-
-
-def _settled(state: Any) -> dict[str, Any]:
-    """Return the fields of a state whose certificate no longer needs the training rows."""
-    state.settle()
-    fields: dict[str, Any] = vars(state)
-    return fields
 
 
 # Letters: m features, o outputs, r hidden units, p columns of the moment (features and targets),
@@ -132,7 +126,7 @@ _ROWS = Record(
 )
 _REGRESSION = Record(
     NetworkState,
-    _settled,
+    NetworkState.__getstate__,
     _made,
     **_NETWORK,
     n_features=int,
@@ -166,7 +160,9 @@ _FACTORS = Record(
 
 
 SNAPSHOTS = {
-    "DropoutAutoencoder": Snapshot(Record(NetworkState, _settled, _made, **_NETWORK, refined=bool)),
+    "DropoutAutoencoder": Snapshot(
+        Record(NetworkState, NetworkState.__getstate__, _made, **_NETWORK, refined=bool)
+    ),
     "DropoutRegressor": Snapshot(_REGRESSION),
     "DropoutFactorization": Snapshot((_SOLUTION, _FACTORS)),
 }

@@ -508,7 +508,7 @@ def level_by_hadamard(gram: Matrix) -> Matrix:
     """Return an orthogonal T for which TᵀGT has a constant diagonal, from a Hadamard matrix.
 
     T = V_G Z for the eigenvectors V_G of G and a Hadamard matrix Z with entries ±1/√r: ZᵀΛZ has the
-    diagonal Σλᵢ/r (Mianjy et al. 2018, Remark 5.2, with the factor 1/√2 at each doubling).
+    diagonal Σλᵢ/r (Mianjy et al. 2018, Remark 5.2, with the factor 1/√r).
     """
     size = gram.shape[0]
     if size & (size - 1):
@@ -517,18 +517,7 @@ def level_by_hadamard(gram: Matrix) -> Matrix:
             "Use method='givens', which works for any number of columns."
         )
     _, vectors = np.linalg.eigh(gram)
-    return np.asarray(vectors @ hadamard(size))
-
-
-def hadamard(size: int) -> Matrix:
-    """Return the orthogonal Hadamard matrix of a size that is a power of two.
-
-    A matrix Z is doubled to [[Z, Z], [−Z, Z]]/√2, starting from [[1]].
-    """
-    matrix = np.ones((1, 1))
-    while matrix.shape[0] < size:
-        matrix = np.block([[matrix, matrix], [-matrix, matrix]]) / math.sqrt(2.0)
-    return matrix
+    return np.asarray(vectors @ scipy.linalg.hadamard(size)) / math.sqrt(size)
 
 
 EQUALIZERS: dict[str, Callable[[Matrix], Matrix]] = {

@@ -152,10 +152,7 @@ def fitted_value_errors(
     kept, threshold, f = shrink(s, strength, width)
     coupling = strength / (width + strength * kept)
     spread = np.sqrt(np.clip(np.einsum("ai,ab,bi->i", P, noise, P), 0.0, None))
-    if 0 < kept < len(s) and kept == width:
-        _check_cut(s, kept, spread)
-    else:
-        _check_threshold(s, threshold, kept, spread)
+    _check_separation(s, threshold, kept, spread, limited=0 < kept < len(s) and kept == width)
     if degrees < FEW_DEGREES:
         warn_user(
             f"the variance of the noise of the targets is estimated with only {degrees:g} degrees "
@@ -179,36 +176,31 @@ def _derivatives(s: Matrix, f: Matrix, kept: int) -> tuple[Matrix, Matrix]:
     return (minus + plus) / 2, (minus - plus) / 2
 
 
-def _check_cut(s: Matrix, kept: int, spread: Matrix) -> None:
-    """Warn if the choice of components is uncertain; raise an error if it is arbitrary (a tie)."""
-    gap, error = s[kept - 1] - s[kept], math.hypot(spread[kept - 1], spread[kept])
-    if gap <= TIE * s[0]:
-        raise ValueError(
-            f"singular values {kept} and {kept + 1} of the least-squares map are equal, so that "
-            "the fitted values have no derivative and no standard errors: use another n_components."
-        )
-    if gap < SEPARATED * error:
-        warn_user(
-            f"components {kept} and {kept + 1} differ by only {gap / error:.1g} standard errors of "
-            f"their singular values: a fit to another sample may use component {kept + 1} instead "
-            f"of {kept}, so that the standard errors of the predictions may be too small. "
-            "Use another n_components."
-        )
+def _check_separation(
+    s: Matrix, threshold: float, kept: int, spread: Matrix, *, limited: bool
+) -> None:
+    """Warn if the choice of components is uncertain; raise an error if it is arbitrary (a tie).
 
-
-def _check_threshold(s: Matrix, threshold: float, kept: int, spread: Matrix) -> None:
-    """Warn if the rank of the fit is uncertain; raise an error if a value is at the threshold."""
-    near = [(abs(s[i] - threshold), spread[i]) for i in (kept - 1, kept) if 0 <= i < len(s)]
-    for gap, error in near if threshold > 0 else ():
+    It depends on the next singular value if the rank is `limited`, else on the threshold of
+    dropout.
+    """
+    if limited:
+        near = [(s[kept - 1] - s[kept], math.hypot(spread[kept - 1], spread[kept]))]
+        values, least, setting = f"components {kept} and {kept + 1}", SEPARATED, "n_components"
+    else:
+        places = [i for i in (kept - 1, kept) if 0 <= i < len(s) and threshold > 0]
+        near = [(abs(s[i] - threshold), spread[i]) for i in places]
+        values, least = "a singular value and the threshold of dropout", NEAR_THRESHOLD
+        setting = "dropout"
+    for gap, error in near:
         if gap <= TIE * s[0]:
             raise ValueError(
-                "a singular value of the least-squares map equals the threshold of dropout, so "
-                "that the fitted values have no derivative and no standard errors: use another "
-                "dropout."
+                f"{values} are equal, so that the fitted values have no derivative and no standard "
+                f"errors: use another {setting}."
             )
-        if gap < NEAR_THRESHOLD * error:
+        if gap < least * error:
             warn_user(
-                f"a singular value is {gap / error:.1g} standard errors from the threshold of "
-                "dropout: another sample may have another rank, and the standard errors of the "
-                "predictions are approximate."
+                f"{values} differ by only {gap / error:.1g} standard errors: a fit to another "
+                "sample may use other components, so that the standard errors of the predictions "
+                f"are approximate. Use another {setting}."
             )

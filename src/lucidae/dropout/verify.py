@@ -65,7 +65,7 @@ CERTIFIED = 1e-6
 part of E‖y‖² that least squares explains."""
 
 LARGEST_ROWS = 16_384
-"""Largest number of rows whose Gram matrix is factorised: two gibibytes."""
+"""Largest number of rows, fewer than features, whose Gram matrix is factorised: two gibibytes."""
 
 SMALL = 1024
 """A matrix is projected on a few directions if its smaller dimension is larger than this; the rows
@@ -98,10 +98,6 @@ UNKNOWN = 1e100
 """Error of a number of which nothing is known; products of it with zero are zero."""
 
 
-class UnprojectedError(ValueError):
-    """Error for data whose Gram matrix the verifier could not compute."""
-
-
 @dataclass(frozen=True)
 class JudgedRows:
     """What is known of rows [x | y], in units of its columns, and how the network uses them."""
@@ -111,11 +107,10 @@ class JudgedRows:
     centered: bool = True  # whether there is an intercept
 
     @property
-    def mean(self) -> tuple[Matrix, Ball]:
-        """A vector near the mean, and the mean minus this vector, in the units of the user."""
+    def mean(self) -> Ball:
+        """The mean in the units of the user, rounded to double precision."""
         data = self.data
-        offset = Ball(data.offset.value * data.unit, data.offset.error * data.unit)
-        return data.shift * data.unit, offset
+        return Ball(data.mean.value * data.unit, data.offset.error * data.unit)
 
     @property
     def deviations(self) -> Matrix:
@@ -128,45 +123,34 @@ class JudgedRows:
         """Number of rows, less one if centred."""
         return float(self.data.weight or 0.0) - self.centered
 
-    def resolution(self, size: int, precision: float) -> float:
-        """Return the standard deviation that float32 gives to constant standardised inputs.
-
-        An input of mean square q and standard deviation d has rounding errors of up to ε√q/(2d), so
-        that no direction has more than ε/2 · √(Σ q/d²) by rounding alone; four times this is
-        returned, and 0 for double precision.
-        """
-        if precision <= SINGLE:
-            return 0.0
-        (near, rest), deviations = self.mean, self.deviations[:size]
-        mean = (near + rest.value)[:size] * self.centered
-        ratios = (mean / _nonzero(deviations))[deviations > 0]
-        return 2.0 * precision * math.sqrt(float(np.sum(1.0 + ratios**2)))
-
-    def factor(self) -> RowFactor:
+    def factor(self, precision: float) -> RowFactor:
         """Return the factor of these rows: their triangle, or a factor of their second moment.
 
         The factor of a moment comes from a Cholesky factorisation with pivoting, in units of
-        deviations.
+        deviations. `precision` is the rounding unit of the rows' dtype.
         """
         data = self.data
         if not self.centered:  # in units in which errors of moment and mean are equally small
             ratio = math.sqrt(gamma(0) / max(data.error, gamma(0)))
             data = data.in_units(np.hypot(1.0, ratio * data.mean.value)).about_zero()
-        p, varies, units = (
-            data.n_features,
-            data.deviations > 0,
-            data.unit + np.zeros(data.n_features),
-        )
-        m = self.n_inputs or p
+        p, d = data.n_features, data.deviations
+        m, varies, units = self.n_inputs or p, d > 0, data.unit + np.zeros(p)
+        # An input of mean square q and standard deviation d that was rounded to float32 has errors
+        # of up to ε√q/(2d), so that no direction of the standardised inputs has more than
+        # ε/2 · √(Σ q/d²) by rounding alone; four times this counts as zero.
+        ratios = (data.mean.value[:m] / _nonzero(d[:m]))[varies[:m]]
+        level = 2.0 * precision * math.sqrt(float((1.0 + ratios**2).sum()))
+        level = level if precision > SINGLE else 0.0
         if data.factor is not None:
             root, error = data.factor[0] * varies * units, data.factor[1]
-            return RowFactor(root[:, :m], root[:, m:] if m < p else None, units, error)
+            return RowFactor(root[:, :m], root[:, m:], units, error, level)
         # Columns may count as constant only if the moment is known to be that of the rows.
-        constant = bool(np.all(varies)) or data.error <= CONSTANT * data.trace
-        error, d = min(data.error, UNKNOWN) if constant else UNKNOWN, _nonzero(data.deviations)
+        known = bool(np.all(varies)) or data.error <= CONSTANT * data.trace
+        error = min(data.error, UNKNOWN) if known else UNKNOWN
+        d, least = _nonzero(d), 4 * gamma(p) * p
         standard = np.asarray(data.matrix) / d / d[:, None] * np.outer(varies, varies)
-        shares, least = error * float((1.0 / d[varies] ** 2).max(initial=0.0)), 4 * gamma(p) * p
-        level = max(least, 2 * shares) if shares < 1.0 else least
+        shares = 2 * error * float((1.0 / d[varies] ** 2).max(initial=0.0))
+        level = max(level, math.sqrt(max(least, shares) if shares < 2.0 else least))
         # LLᵀ ≈ A[order][:, order] from pivots down to `least`; a zero matrix has no order.
         lower, order, rank, _ = scipy.linalg.lapack.dpstrf(standard, tol=least, lower=1)
         root = np.zeros((max(rank, 1), p))
@@ -175,22 +159,11 @@ class JudgedRows:
         # The part that is left out has at most the trace of its diagonal.
         rounding = gamma(p) * p + (int(varies.sum()) - rank) * least
         error += rounding * float((data.deviations**2).max(initial=0.0))
-        outputs = root[:, m:] if m < p else None
-        return RowFactor(root[:, :m], outputs, units, error, True, math.sqrt(level))
+        return RowFactor(root[:, :m], root[:, m:], units, error, level, squared=True)
 
 
 Subject = JudgedRows | Matrix
 """What weights are judged on: rows, or the matrix M that UVᵀ approximates."""
-
-
-class FittedArrays(NamedTuple):
-    """Fitted attributes of an estimator that its certificate compares with the data."""
-
-    attributes: Mapping[str, Any]  # numbers and arrays of NumPy by name, such as ``objective_``
-    # `predict` subtracts a mean of x, stored as two vectors (m,), and adds the prediction (d,) at
-    # this mean, which has more digits than ``intercept_`` and follows it if a user assigned that.
-    center: tuple[Matrix, Matrix] | None = None
-    bias: Matrix | None = None
 
 
 class Judged(NamedTuple):
@@ -225,11 +198,13 @@ class RowFactor(NamedTuple):
     """F_x and F_y with FᵀF = E[(x, y)(x, y)ᵀ], and a bound on the error of F."""
 
     inputs: Matrix  # (k, m)
-    outputs: Matrix | None  # (k, d); None if the outputs are the inputs
+    outputs: Matrix  # (k, d); d = 0 if the outputs are the inputs
     units: Matrix  # (m + d,): units of the columns of F in which the error is given
     error: float  # bound on the error of F in these units, in spectral norm
-    squared: bool = False  # whether the error is that of FᵀF
     level: float = 0.0  # pivots of the standardised inputs up to this count as zero
+    coarse: bool = False  # whether inputs may vary in directions that F does not have
+    squared: bool = False  # whether the error is that of FᵀF
+    loads: Matrix | None = None  # (m,): the sizes of the inputs, by default their norms
 
 
 class White(NamedTuple):
@@ -265,7 +240,10 @@ class White(NamedTuple):
 
 
 def problems(subject: Subject, judged: Judged) -> Iterator[White]:
-    """Yield the problem for white inputs; if its digits do not suffice, a more accurate one."""
+    """Yield the problem for white inputs; if its digits do not suffice, a more accurate one.
+
+    For too many rows with more features nothing is yielded.
+    """
     if not isinstance(subject, JudgedRows):
         yield _of_matrix(subject, judged)
         return
@@ -275,26 +253,25 @@ def problems(subject: Subject, judged: Judged) -> Iterator[White]:
         yield _projected_rows(rows, subject, judged)
         return
     few = rows if rows is not None and subject.n_inputs and rows.shape[0] < m else None
-
-    def white(data: Data) -> White:
-        known = replace(subject, data=data)
-        if few is not None:
-            return _of_few_rows(few, known, judged)
-        factor = known.factor()
-        found = _of_factor(known, factor, judged)
-        if not judged.tied:
-            return found
-        outputs = factor.inputs if factor.outputs is None else factor.outputs
-        return _tied(found, outputs, factor.inputs, judged.left)
-
-    quick = data.factor is None and (few is not None or data.matrix is not None)
-    if quick:
-        yield white(data)
+    if few is not None and few.shape[0] > LARGEST_ROWS:
+        return
+    if data.factor is None and (few is not None or data.matrix is not None):
+        yield _of_rows(subject, judged, few)
     exact = data.refactored() if data.factor is None else data
     if exact is not None:
-        yield white(exact)
-    elif not quick:
-        raise UnprojectedError(f"{data.n_features} inputs and outputs are too many for these rows.")
+        yield _of_rows(replace(subject, data=exact), judged, few)
+
+
+def _of_rows(subject: JudgedRows, judged: Judged, few: GivenRows | None) -> White:
+    """Return the problem of rows; `few` are the rows if they are fewer than the features."""
+    if few is not None:
+        return _of_few_rows(few, subject, judged)
+    factor = subject.factor(judged.precision)
+    found = _of_factor(subject, factor, judged)
+    if not judged.tied:
+        return found
+    outputs = factor.outputs if factor.outputs.shape[1] else factor.inputs
+    return _tied(found, outputs, factor.inputs, judged.left)
 
 
 def _nonzero(sizes: Matrix) -> Matrix:
@@ -304,44 +281,35 @@ def _nonzero(sizes: Matrix) -> Matrix:
 
 def _of_factor(subject: JudgedRows, factor: RowFactor, judged: Judged) -> White:
     """Return the problem for white inputs, from a factor of the rows and a bound on its error."""
-    m, autoencoder, inputs = len(judged.right), factor.outputs is None, factor.inputs
-    outputs = inputs if factor.outputs is None else factor.outputs
+    inputs, m, autoencoder = factor.inputs, len(judged.right), not factor.outputs.shape[1]
+    outputs = inputs if autoencoder else factor.outputs
     # 1) What needs no inverse: the loss, which is a norm of F times `scope`, a norm of the weights.
     energy, left, V = float((outputs**2).sum()), judged.left, judged.right
     units, beside = factor.units[:m], factor.units if autoencoder else factor.units[m:]
     scaled, spread = units[:, None] * V, float(np.linalg.norm(beside))
     lengths = np.linalg.norm(scaled, axis=0)
     # ‖UVᵀ‖² is far smaller than (Σ ‖uᵢ‖‖vᵢ‖)² if units of very different directions are equalized.
-    reach = float(((left.T @ left) * (scaled.T @ scaled)).sum())
-    dropped_out = math.sqrt(judged.strength) * float(
-        np.linalg.norm(np.linalg.norm(left, axis=0) * lengths)
-    )
-    scope = math.hypot(spread + math.sqrt(max(reach, 0.0)), dropped_out)
+    reach = max(float(((left.T @ left) * (scaled.T @ scaled)).sum()), 0.0)
+    dropped_out = float(np.linalg.norm(np.linalg.norm(left, axis=0) * lengths))
+    scope = math.hypot(spread + math.sqrt(reach), math.sqrt(judged.strength) * dropped_out)
     doubt = factor.error * (scope**2 if factor.squared else scope)
-    found = White(
-        outputs.T, left, inputs @ V, energy, doubt=doubt, squared=factor.squared, rows=subject
-    )  # fmt: skip
-    if autoencoder:
-        error = math.sqrt(factor.error) if factor.squared else factor.error
-        tilt = error * float(units.max(initial=0.0))
-        found = found._replace(blur=error * spread, tilt=tilt, wrong=error * lengths)
-        if factor.squared and len(inputs) == m:
-            return found  # of full rank
     # 2) The ridge penalty adds inputs √ρ e₁, √ρ e₂, … with the outputs zero.
+    varies, hidden = np.linalg.norm(inputs, axis=0) > 0, inputs @ V
     ridge = judged.alpha / (subject.data.weight or 1.0)
-    varies = np.linalg.norm(inputs, axis=0) > 0
     if ridge > 0:
         inputs = np.vstack([inputs, math.sqrt(ridge) * np.diag(1.0 * varies)])
         outputs = np.vstack([outputs, np.zeros((m, outputs.shape[1]))])
     # 3) The range of the standardised inputs, by a QR factorisation with pivoting
-    loads = _nonzero(np.linalg.norm(inputs, axis=0))
+    loads = _nonzero(np.linalg.norm(inputs, axis=0)) if factor.loads is None else factor.loads
     basis, pivoted, order = scipy.linalg.qr(inputs / loads, mode="economic", pivoting=True)
     pivots, upper = np.abs(np.diag(pivoted)), np.zeros_like(pivoted)
     upper[:, order] = pivoted
-    level = max(factor.level, 4 * gamma(m) * float(pivots.max(initial=0.0)))
-    rank = int((pivots > max(level, subject.resolution(m, judged.precision))).sum())
-    unresolved = basis[:, rank : int((pivots > level).sum())]
+    exact = 4 * gamma(m) * float(pivots.max(initial=0.0))
+    level = max(factor.level, exact)
+    rank = int((pivots > level).sum())
     basis, upper, dropped = basis[:, :rank], upper[:rank], int(varies.sum()) - rank
+    vague = dropped > 0 if factor.squared else int((pivots > exact).sum()) > rank
+    vague = vague or factor.coarse
     sizes = scipy.linalg.svdvals(upper) if rank else np.ones(1)
     least = float(sizes[-1])
     error = factor.error * float((units / loads)[varies].max(initial=0.0)) ** (1 + factor.squared)
@@ -352,30 +320,41 @@ def _of_factor(subject: JudgedRows, factor: RowFactor, judged: Judged) -> White:
     outside = _outside(V, upper * loads, sine * float(graded))
     target = outputs.T @ basis
     residual = outputs - basis @ target.T
-    floor, lost = float((residual**2).sum()), float(((outputs.T @ unresolved) ** 2).sum())
-    if factor.squared and dropped:  # a moment may hide directions of small variance
-        lost = max(lost, floor)
-    if (factor.squared and dropped) or unresolved.size:
-        outside = Ball(outside.value, max(outside.error, outside.value))
-    if unresolved.size and not factor.squared:  # neither is known what they add to the loss
-        found = found._replace(doubt=found.doubt + math.sqrt(lost))
-    found = found._replace(outside=outside, condition=float(sizes[0] / least) ** 2)
-    if autoencoder:
-        return found
-    # 4) The least-squares map and the weights for white inputs.
-    loaded = loads[:, None] * V
-    inner = upper @ loaded
-    vague = error + level * math.sqrt(dropped)
-    return found._replace(
-        target=target,
-        inner=inner,
-        floor=floor,
-        # The entries of P, of unit columns, have rounding errors of that size.
-        blur=max(math.sqrt(energy), spread) * (sine + error + gamma(sum(inputs.shape)))
-        + math.sqrt(lost),
-        wrong=sine * np.linalg.norm(inner, axis=0) + vague * np.linalg.norm(loaded, axis=0),
+    floor = float((residual**2).sum())
+    lost = floor if vague else 0.0
+    found = White(
+        target,
+        left,
+        upper @ (loads[:, None] * V),
+        energy,
+        floor,
+        # It is not known what hidden directions add to the loss.
+        doubt=doubt + (0.0 if factor.squared else math.sqrt(lost)),
+        squared=factor.squared,
         lost=lost,
+        condition=float(sizes[0] / least) ** 2,
         dropped=dropped,
+        outside=Ball(outside.value, max(outside.error, outside.value)) if vague else outside,
+        rows=subject,
+    )
+    # 4) The errors of the least-squares map and of the weights for white inputs.
+    if autoencoder:
+        error = math.sqrt(factor.error) if factor.squared else factor.error
+        return found._replace(
+            target=outputs.T,
+            inner=hidden,
+            floor=0.0,
+            lost=0.0,
+            blur=error * spread,
+            tilt=error * float(units.max(initial=0.0)),
+            wrong=error * lengths,
+        )
+    weak = (error + level * math.sqrt(dropped)) * np.linalg.norm(loads[:, None] * V, axis=0)
+    # The entries of P, of unit columns, have rounding errors of that size.
+    blur = max(math.sqrt(energy), spread) * (sine + error + gamma(sum(inputs.shape)))
+    return found._replace(
+        blur=blur + math.sqrt(lost),
+        wrong=sine * np.linalg.norm(found.inner, axis=0) + weak,
         residual=residual.T @ residual,
     )
 
@@ -450,9 +429,9 @@ def _projected_rows(rows: GivenRows, subject: JudgedRows, judged: Judged) -> Whi
 
     A are the centred and weighted rows, so that V' = AV.
     """
-    (near, rest), deviations = subject.mean, subject.deviations
+    deviations = subject.deviations
     energy = float((deviations**2).sum())
-    A = rows.matrix(near + rest.value, 1.0 * (deviations > 0))
+    A = rows.matrix(subject.mean.value, 1.0 * (deviations > 0))
     hidden, lengths = A.times(judged.right), np.linalg.norm(judged.right, axis=0)
     found = _projected(A, hidden, judged.left, energy, judged)
     return found._replace(
@@ -467,75 +446,42 @@ def _projected_rows(rows: GivenRows, subject: JudgedRows, judged: Judged) -> Whi
 def _of_few_rows(rows: GivenRows, subject: JudgedRows, judged: Judged) -> White:
     """Return the problem for white inputs of fewer rows A than features.
 
-    A = PSWᵀ, from the Gram matrix AAᵀ = PS²Pᵀ or from A itself (if exact). With the ridge penalty ρ
-    the second moment is C = W(S² + ρ)Wᵀ + ρ(I − WWᵀ), so that M = F_yᵀPS(S² + ρ)^-½, and V' has
-    the rows (S² + ρ)^½WᵀV, with SWᵀV = PᵀAV, and √ρ times the part of V outside of the span. If
-    there is no penalty and the rows are linearly independent, apart from their mean, then P may be
-    any orthogonal matrix, such as the identity: M = F_yᵀ and V' = AV have the errors of A alone.
+    A = PSWᵀ, from the Gram matrix AAᵀ = PS²Pᵀ or, if the rows were factorised, from A itself. The
+    columns of W span the rows, so that the inputs Wᵀx have the factor PS and the weights WᵀV. An
+    error of the Gram matrix acts like one of PS, divided by twice the smallest singular value.
     """
-    n, m, exact = rows.shape[0], len(judged.right), subject.data.factor is not None
-    if n > LARGEST_ROWS:
-        raise UnprojectedError(
-            f"with {n} rows the Gram matrix that the comparison with the optimum needs takes too "
-            f"much memory (more than {LARGEST_ROWS} rows of more than {n} features)."
-        )
-    (near, rest), deviations = subject.mean, subject.deviations
-    center, varies = (near + rest.value) * subject.centered, 1.0 * (deviations > 0)
+    m, exact = len(judged.right), subject.data.factor is not None
+    deviations = subject.deviations
+    center, varies = subject.mean.value * subject.centered, 1.0 * (deviations > 0)
     A, B = (
         GivenRows(table, rows.weights).matrix(center[part], varies[part], centered=subject.centered)
         for table, part in ((rows.X, slice(m)), (rows.Y, slice(m, None)))
     )
-    n, outputs, size = A.shape[0], B.stored, math.sqrt(B.total)
-    left, V = judged.left, judged.right
-    # 1) The range of A, above `noise`, and the relative error of S²
     if exact:
-        P, s, _ = scipy.linalg.svd(A.back(np.eye(n)).T, full_matrices=False)
+        P, s, _ = scipy.linalg.svd(A.back(np.eye(A.shape[0])).T, full_matrices=False)
     else:
         squares, P = scipy.linalg.eigh(A.gram())
         s, P = np.sqrt(np.clip(squares[::-1], 0.0, None)), P[:, ::-1]
     top = float(s[0]) or 1.0
-    noise = n * gamma(m) * (1.0 + float(np.square(A.shares).max()) * A.cancelled / top**2)
-    noise = top * (noise if exact else math.sqrt(noise))
-    P, s = P[:, s > noise], s[s > noise, None]
-    vague, least = len(s) < n - subject.centered, float(s.min(initial=top))
-    ridge, ratio = judged.alpha / (subject.data.weight or 1.0), noise / least
-    ratio = ratio / n if exact else ratio * ratio
-    sine = ratio if vague or ridge > 0 else 0.0
-    hidden, loads = A.times(V), np.sqrt(s * s + ridge)
-    codes, found = P.T @ hidden / s, P.T @ outputs
-    beyond = V - A.back(P @ (codes / s))
-    target, inner = found * (s / loads), codes * loads
-    residual = np.vstack([outputs - P @ found, found * (math.sqrt(ridge) / loads)])
-    if sine == 0:
-        target, inner, residual = outputs, hidden, 0.0 * outputs
-    floor = float((residual**2).sum())
-    if ridge > 0:
-        added = math.sqrt(ridge) * scipy.linalg.qr(beyond, mode="r")[0][: V.shape[1]]
-        inner = np.vstack([inner, added])
-        target = np.vstack([target, np.zeros((len(added), outputs.shape[1]))])
-    # 2) Bounds on their errors
-    sizes = np.linalg.norm(V, axis=0)
-    lengths = np.linalg.norm(deviations[:m, None] * V, axis=0) + math.sqrt(ridge) * sizes
-    rounding, amplified = gamma(sum(A.shape)), math.sqrt(1.0 + ridge / least**2)
-    wrong = sine * np.linalg.norm(inner, axis=0) + rounding * lengths * amplified
-    through = float(np.linalg.norm(left, axis=0) @ lengths) * (1.0 + math.sqrt(judged.strength))
-    lost = floor if vague and not exact else 0.0  # the Gram matrix may hide directions
-    away = 0.0 if ridge > 0 else float(np.linalg.norm(beyond)) / (float(np.linalg.norm(V)) or 1.0)
-    return White(
-        target.T,
-        left,
-        inner,
-        B.total,
-        floor,
-        blur=size * (sine + rounding) + math.sqrt(lost),
-        wrong=wrong + sine * math.sqrt(ridge) * sizes,
-        doubt=rounding * (size + through),
-        lost=lost,
-        condition=(top / least) ** 2,
-        outside=Ball(away, max(ratio, away if lost else 0.0)),
-        residual=residual.T @ residual,
-        rows=subject,
+    peak = float(np.square(A.shares).max())
+    noise = A.shape[0] * gamma(m) * (1.0 + peak * A.cancelled / top**2)
+    resolved = s > top * (noise if exact else math.sqrt(noise))
+    P, s = P[:, resolved], s[resolved]
+    error = noise / len(P) if exact else noise * top / (2 * float(s.min(initial=top)))
+    codes = P.T @ A.times(judged.right) / s[:, None]
+    beyond = judged.right - A.back(P @ (codes / s[:, None]))
+    factor = RowFactor(
+        P * s,
+        B.stored,
+        np.concatenate([np.full(len(s), top), deviations[m:]]),
+        error,
+        coarse=not exact and len(s) < A.shape[0] - subject.centered,
+        loads=np.full(len(s), top),
     )
+    found = _of_factor(subject, factor, judged._replace(right=codes))
+    away = float(np.linalg.norm(beyond)) / (float(np.linalg.norm(judged.right)) or 1.0)
+    error = max(found.outside.error, away if factor.coarse else 0.0)
+    return found._replace(outside=Ball(away, error))
 
 
 def _leading(A: RowMatrix, sides: list[Matrix], judged: Judged) -> tuple[Matrix, Matrix | None]:
@@ -737,19 +683,23 @@ def _optimum(white: White, strength: float, width: int, tied: bool) -> Optimum:
     return Optimum(values, shrunk, product, level, tail, value)
 
 
-def measure(subject: Subject, judged: Judged, fitted: FittedArrays | None = None) -> DropoutFigures:
-    """Return the measured values from which the certificate of dropout weights is made."""
+def measure(
+    subject: Subject, judged: Judged, shown: Mapping[str, Any] | None = None
+) -> DropoutFigures | None:
+    """Return the measured values from which the certificate of dropout weights is made.
+
+    The result is None if they would take too much memory.
+    """
     found = None
     with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
         for white in problems(subject, judged):
-            found = _measured(white, judged, fitted)
+            found = _measured(white, judged, shown)
             if not found.vague:
                 break
-    assert found is not None
     return found
 
 
-def _measured(white: White, judged: Judged, fitted: FittedArrays | None) -> DropoutFigures:
+def _measured(white: White, judged: Judged, shown: Mapping[str, Any] | None) -> DropoutFigures:
     """Return the measured values of weights for white inputs."""
     left, inner, target, width = white.left, white.inner, white.target, judged.width
     strength, explained, level = judged.strength, white.explained, judged.level
@@ -816,8 +766,8 @@ def _measured(white: White, judged: Judged, fitted: FittedArrays | None) -> Drop
     direct += 4.0 * gamma(sum(target.shape)) * white.energy
     total = Ball(value + white.floor, min(loss_error, direct) if white.rows else loss_error)
     attribute, worst = "", None
-    if fitted is not None:
-        differences = compared(fitted, judged, white, best, total, doubt)
+    if shown is not None:
+        differences = compared(shown, judged, white, best, total, doubt)
         attribute, worst = max(differences, key=lambda pair: pair[1].low)
         if worst.low <= ATTRIBUTES:
             attribute, worst = max(differences, key=lambda pair: pair[1].high)
@@ -927,28 +877,25 @@ def _curvature(
 
 
 def compared(
-    fitted: FittedArrays, judged: Judged, white: White, best: Optimum, loss: Ball, doubt: float
+    shown: Mapping[str, Any], judged: Judged, white: White, best: Optimum, loss: Ball, doubt: float
 ) -> list[tuple[str, Ball]]:
     """Return the relative difference of each fitted attribute from what data and weights imply.
 
     NaN counts as infinite.
     """
-    width, precision, values = judged.width, judged.precision, best.values
-    shown = fitted.attributes
-    top = float(values.max(initial=0.0)) or 1.0
-    error = (doubt + math.sqrt(white.lost)) / top  # also of directions that count as constant
-    # Singular values outside of the range of the inputs may be given as zeros or left out.
-    given = np.asarray(shown["singular_values_"], dtype=float)
-    both = np.zeros((2, max(len(given), min(width, len(values)))))
-    both[0, : len(given)], both[1, : len(values)] = given, values[: both.shape[1]]
-    away = float((np.abs(both[0] - both[1]) - precision * both[1]).max())
+    width, precision = judged.width, judged.precision
+    # 1) What follows from the singular values; those outside of the range of the inputs may be
+    # given as zeros or left out.
+    values = np.append(best.values, np.zeros(width))
+    top, given = float(values[0]) or 1.0, np.asarray(shown["singular_values_"], dtype=float)
+    padded = np.append(given, np.zeros(width))[:width]
+    away = float((np.abs(padded - values[:width]) - precision * values[:width]).max())
     # α < s_ρ and, unless ρ = r, s_{ρ+1} ≤ α.
     rank, level = int(shown["rank_"]), float(shown["threshold_"])
-    padded = np.append(values, np.zeros(width)) if white.squared or white.lost > 0 else values
-    most = min(len(padded), width)
-    after = float(padded[rank]) - level if 0 <= rank < most else 0.0
-    before = level - float(padded[rank - 1]) if 0 < rank <= most else 0.0
-    misplaced = max(after, before, 0.0) if 0 <= rank <= most else math.inf
+    after = float(values[rank]) - level if 0 <= rank < width else 0.0
+    before = level - float(values[rank - 1]) if 0 < rank <= width else 0.0
+    misplaced = max(after, before, 0.0) if 0 <= rank <= width else math.inf
+    error = (doubt + math.sqrt(white.lost)) / top  # also of directions that count as constant
     found: list[tuple[str, Any, Any]] = []
     for name, value, off in (
         ("singular_values_", math.inf if len(given) > width else away / top, error),
@@ -960,16 +907,16 @@ def compared(
         # only a difference above its limit must exceed this error, to be one for certain.
         share = 1.0 if value > ATTRIBUTES else math.sqrt(ATTRIBUTES)
         found.append((name, value, off * share))
-    # The digits of a loss below 10⁻⁶ of E‖y‖² are those of a difference of larger numbers.
+    # 2) The digits of a loss below 10⁻⁶ of E‖y‖² are those of a difference of larger numbers.
     scale = max(loss.value, 4 * loss.error / ATTRIBUTES, 1e-6 * white.energy)
     scale = min(scale, white.energy or 1.0) or 1.0
-    objective = abs(float(shown["objective_"]) - loss.value) / scale
-    found.append(("objective_", objective, loss.error / scale))
-    for name, value in judged.settings.items():
-        if name in shown:
-            found.append((name, abs(float(shown[name]) - value) / (abs(value) or 1.0), 0.0))
+    difference = abs(float(shown["objective_"]) - loss.value)
+    found.append(("objective_", difference / scale, loss.error / scale))
+    for name in judged.settings.keys() & shown.keys():
+        value = judged.settings[name]
+        found.append((name, abs(float(shown[name]) - value) / (abs(value) or 1.0), 0.0))
     if white.rows is not None:
-        found += _of_function(fitted, judged, white.rows, math.sqrt(white.energy) or 1.0)
+        found += _of_function(shown, judged, white.rows, math.sqrt(white.energy) or 1.0)
     return [
         (name, Ball(float(a), float(e)) if math.isfinite(a) else Ball(math.inf))
         for name, value, off in found
@@ -978,44 +925,35 @@ def compared(
 
 
 def _of_function(
-    fitted: FittedArrays, judged: Judged, rows: JudgedRows, size: float
+    shown: Mapping[str, Any], judged: Judged, rows: JudgedRows, size: float
 ) -> list[tuple[str, Any, Any]]:
     """Return relative differences of ``coef_``, ``intercept_`` and ``mean_``, and their errors.
 
     `size` is √(E‖y‖²).
     """
-    precision, shown = judged.precision, fitted.attributes
-    found: list[tuple[str, Any, Any]] = []
-    d, m, (shift, rest) = rows.deviations, len(judged.right), rows.mean
-    offset, error = rest.value, rest.error
-    if "mean_" in shown:  # in standard deviations; a constant feature has none
-        away = np.abs((shown["mean_"] - shift) - offset) - precision * np.abs(shift + offset)
-        exact = np.where(d > 0, 0.0, np.where(away > error, math.inf, 0.0))
-        found += [
-            ("mean_", np.clip(away, 0.0, None) / _nonzero(d) * (d > 0) + exact, error / _nonzero(d))
-        ]
-    if fitted.center is not None and fitted.bias is not None:
-        product, coef = judged.left @ judged.right.T, shown["coef_"]
-        wrong = np.clip(np.abs(coef - product) - precision * np.abs(product), 0.0, None)
-        noise = gamma(judged.width) * (np.abs(judged.left) @ np.abs(judged.right).T)
-        top = float(np.abs(product).max()) or 1.0
-        # relative to ‖UVᵀ‖, and weighted by the deviations of the features to the predictions
-        for part in (1.0 / top / (float(np.linalg.norm(product / top)) or 1.0), d[:m] / size):
-            found += [("coef_", np.linalg.norm(wrong * part), np.linalg.norm(noise * part))]
-        # the prediction at the mean of x, which is the mean of y
-        shift, offset, error = (part * rows.centered for part in (shift, offset, error))
-        mean, expected = (shift + offset)[:m], (shift + offset)[m:]
-        moved = (shift[:m] - fitted.center[0]) + (offset[:m] - fitted.center[1])
-        away = np.abs(coef @ moved + ((fitted.bias - shift[m:]) - offset[m:]))
-        away = away - 2 * precision * np.abs(expected)
-        off = np.abs(coef) @ error[:m] + error[m:]
-        # ``intercept_``, which has the rounding errors of the means
-        rounding = (m + 8) * max(precision, gamma(0))
-        rounding = rounding * (np.abs(expected) + np.abs(coef) @ np.abs(mean))
-        stated = np.abs(shown["intercept_"] - (expected - coef @ mean)) - rounding
-        for value in (away, stated):
-            found += [("intercept_", np.clip(value, 0.0, None) / size, off / size)]
-    return found
+    precision, d, m = judged.precision, rows.deviations, len(judged.right)
+    mean, error = rows.mean.value, rows.mean.error
+    if "mean_" in shown:  # in deviations; a constant feature has none
+        away = np.abs(shown["mean_"] - mean) - precision * np.abs(mean)
+        exact = np.where((d > 0) | (away <= error), 0.0, math.inf)
+        away = np.clip(away, 0.0, None) / _nonzero(d) * (d > 0) + exact
+        return [("mean_", away, error / _nonzero(d))]
+    product, coef = judged.left @ judged.right.T, shown["coef_"]
+    wrong = np.clip(np.abs(coef - product) - precision * np.abs(product), 0.0, None)
+    noise = gamma(judged.width) * (np.abs(judged.left) @ np.abs(judged.right).T)
+    top = float(np.abs(product).max()) or 1.0
+    # relative to ‖UVᵀ‖, and weighted by the deviations of the features to the predictions
+    found: list[tuple[str, Any, Any]] = [
+        ("coef_", np.linalg.norm(wrong * part), np.linalg.norm(noise * part))
+        for part in (1.0 / top / (float(np.linalg.norm(product / top)) or 1.0), d[:m] / size)
+    ]
+    # the mean of y minus the prediction at the mean of x
+    mean, error = mean * rows.centered, error * rows.centered
+    away = np.abs(shown["intercept_"] - (mean[m:] - coef @ mean[:m]))
+    rounding = np.abs(mean[m:]) + np.abs(coef) @ np.abs(mean[:m])
+    away = away - (m + 8) * max(precision, gamma(0)) * rounding
+    off = np.abs(coef) @ error[:m] + error[m:]
+    return [*found, ("intercept_", np.clip(away, 0.0, None) / size, off / size)]
 
 
 def _evidence(
@@ -1034,14 +972,12 @@ def _evidence(
         "condition": white.condition,
         "dropped_directions": white.dropped,
         "n_rows": None if white.rows is None else white.rows.n_rows,
+        "bound" if white.known else "lower_bound": best.value + white.floor,
     }
-    minimum = best.value + white.floor
-    if not white.known:
-        return found | {"lower_bound": minimum}
-    return found | {
-        "bound": minimum,
+    spectrum = {
         "singular_values": best.values[: judged.width + 1],
         "threshold": best.threshold,
         "rank": len(best.shrunk),
         "tail": best.tail,
     }
+    return found | spectrum if white.known else found
