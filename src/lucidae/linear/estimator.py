@@ -527,7 +527,7 @@ class LinearAutoencoder(
     def _options(self) -> Options:
         """Return the constructor's arguments after checking them; wrong ones raise an error."""
         given = vars(self)
-        return Options.of(**{name: given[name] for name in _ARGUMENTS})
+        return Options(**{name: given[name] for name in _ARGUMENTS})
 
     @by_blocks
     def transform(self, X: Any) -> Array:

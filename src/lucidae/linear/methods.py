@@ -8,15 +8,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, field, fields
-from typing import Any
+from dataclasses import dataclass, field
+from typing import Annotated, Any
 
 import numpy as np
 from sklearn.utils import check_random_state
 
 from lucidae.arrays import Array, eigh_descending, machine_epsilon, namespace, scalar, where_set
 from lucidae.counting import CRITERIA, ComponentCount, check_criterion
-from lucidae.iteration import History, Status
+from lucidae.iteration import Callback, History, Status, progress_bars
 from lucidae.linear.objectives import (
     BrockettRule,
     ExpectedNestedDropout,
@@ -31,7 +31,14 @@ from lucidae.linear.objectives import (
     brockett_ranks,
 )
 from lucidae.linear.theory import nonuniform_penalties, uniform_penalties
-from lucidae.linear.weights import OPTIMIZERS, DescentSettings, balanced_mean, frobenius
+from lucidae.linear.weights import (
+    OPTIMIZERS,
+    Adam,
+    MomentumOptimizer,
+    Optimizer,
+    balanced_mean,
+    frobenius,
+)
 from lucidae.rows.covariances import TINY
 from lucidae.spectrum import Spectrum
 from lucidae.validation import (
@@ -357,136 +364,139 @@ def uniform_prior(k: int) -> Vector:
 PRIORS = {"geometric": geometric_prior, "uniform": uniform_prior}
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Options:
-    """Checked arguments of a `LinearAutoencoder`.
+    """Checked arguments of a `LinearAutoencoder`, named as they are.
 
-    The fields are named as the arguments. `solver` is never ``"auto"`` for an objective without a
-    closed form, and `training` contains the arguments of descent: optimizer, learning_rate,
-    momentum, max_iter, tol and verbose.
+    `solver` is never ``"auto"`` for an objective without a closed form.
     """
 
-    n_components: Any
-    method: str
-    solver: str
-    training: DescentSettings
-    l2: Any
-    prior: Any
-    batch_size: int | None
-    tied: bool | str
-    init_scale: float
-    random_state: Any
-    closed_form: bool  # whether the solver computes the optimum from leading eigenpairs
-    samples: bool  # whether the method's rule draws random masks for rows
-    draws_rows: bool  # whether the solver needs rows instead of their second moment
-    needs_spectrum: bool  # whether penalties are chosen from eigenvalues (``l2="auto"``)
+    n_components: Any = None
+    method: str = "rag"
+    solver: str = "auto"
+    optimizer: str = "nesterov"
+    learning_rate: float | str = "auto"
+    momentum: float = 0.9
+    l2: Any = "auto"
+    prior: Any = "geometric"
+    whiten: bool = False
+    batch_size: int | None = None
+    tied: bool | str = "auto"
+    init_scale: float = 1e-2
+    max_iter: int = 10_000
+    tol: float = 1e-6
+    random_state: Any = None
+    warm_start: bool = False
+    verbose: bool | str = "auto"
+    handle_missing: str = "error"
+    # whether the solver computes the optimum from leading eigenpairs
+    closed_form: bool = field(init=False)
+    # whether the method's rule draws random masks for rows
+    samples: bool = field(init=False)
 
-    @classmethod
-    def of(
-        cls,
-        n_components: Any = None,
-        *,
-        method: Any = "rag",
-        solver: Any = "auto",
-        optimizer: Any = "nesterov",
-        learning_rate: Any = "auto",
-        momentum: Any = 0.9,
-        l2: Any = "auto",
-        prior: Any = "geometric",
-        whiten: Any = False,
-        batch_size: Any = None,
-        tied: Any = "auto",
-        init_scale: Any = 1e-2,
-        max_iter: Any = 10_000,
-        tol: Any = 1e-6,
-        random_state: Any = None,
-        warm_start: Any = False,
-        verbose: Any = "auto",
-        handle_missing: Any = "error",
-    ) -> Options:
-        """Return the checked arguments; a wrong one raises a ValueError."""
+    def __post_init__(self) -> None:
+        """Check all arguments; a wrong one raises a ValueError."""
         # 1) The method says which solvers and optimizers it works with.
-        check_choice(optimizer, "optimizer", OPTIMIZERS)
-        if not isinstance(tied, bool | np.bool_):
-            check_choice(tied, "tied", ("auto",), others=", True or False")
-        tied = tied if isinstance(tied, str) else bool(tied)
+        check_choice(self.optimizer, "optimizer", OPTIMIZERS)
+        if not isinstance(self.tied, bool | np.bool_):
+            check_choice(self.tied, "tied", ("auto",), others=", True or False")
         # That for one latent has what those of the method have in common.
-        made = make_method(method, MethodSettings(np.ones(1), np.ones(1), _RNG, tied))
-        objective, rule = made.objective, made.rule
-        check_optimizer(method, rule, optimizer)
-        check_choice(solver, "solver", SOLVERS)
-        if solver == "exact" and not objective.has_minimizer:
+        made = make_method(self.method, MethodSettings(np.ones(1), np.ones(1), _RNG, self.tied))
+        check_optimizer(self.method, made.rule, self.optimizer)
+        check_choice(self.solver, "solver", SOLVERS)
+        solved, self.samples = made.objective.has_minimizer, made.rule.needs_rows
+        if self.solver == "exact" and not solved:
             raise ValueError(
-                f"solver='exact' was given with method={method!r}, for whose objective no closed "
-                "form of the minimum is known. Use solver='gradient' or solver='stochastic'."
+                f"solver='exact' was given with method={self.method!r}, for whose objective no "
+                "closed form of the minimum is known. Use solver='gradient' or "
+                "solver='stochastic'."
             )
-        closed_form = solver in ("auto", "exact") and objective.has_minimizer
-        check_choice(handle_missing, "handle_missing", ("error", "em"))
-        if handle_missing == "em" and not closed_form:
+        if self.solver == "auto" and not solved:
+            self.solver = "gradient"
+        self.closed_form = self.solver in ("auto", "exact")
+        check_choice(self.handle_missing, "handle_missing", ("error", "em"))
+        if self.handle_missing == "em" and not self.closed_form:
             raise ValueError(
-                f"handle_missing='em' was given with solver={solver!r} and method={method!r}, "
-                "expected solver='exact' or 'auto' and a method with a closed form: descent needs "
-                "complete rows, but the closed form needs only mean and covariance, which are "
-                "estimated from the observed entries."
+                f"handle_missing='em' was given with solver={self.solver!r} and "
+                f"method={self.method!r}, expected solver='exact' or 'auto' and a method with a "
+                "closed form: descent needs complete rows, but the closed form needs only mean "
+                "and covariance, which are estimated from the observed entries."
             )
         # 2) Arguments of descent.
-        if not isinstance(learning_rate, str) or learning_rate != "auto":
-            learning_rate = check_number(
-                learning_rate, "learning_rate", low=0.0, open_low=True, others=" or 'auto'"
+        if not isinstance(self.learning_rate, str) or self.learning_rate != "auto":
+            self.learning_rate = check_number(
+                self.learning_rate, "learning_rate", low=0.0, open_low=True, others=" or 'auto'"
             )
-        training = DescentSettings(
-            optimizer,
-            learning_rate,
-            check_number(momentum, "momentum", low=0.0, high=1.0, open_high=True),
-            check_integer(max_iter, "max_iter", low=1),
-            check_number(tol, "tol", low=0.0),
-            check_verbose(verbose),
+        self.momentum = check_number(self.momentum, "momentum", low=0.0, high=1.0, open_high=True)
+        self.max_iter = check_integer(self.max_iter, "max_iter", low=1)
+        self.tol = check_number(self.tol, "tol", low=0.0)
+        self.init_scale = check_number(
+            self.init_scale, "init_scale", low=0.0, high=LARGEST_START, open_low=True
         )
-        # 3) All others. A number of components may also be a share of the variance or a criterion.
-        share = isinstance(n_components, float | np.floating) and 0.0 < n_components < 1.0
-        named = isinstance(n_components, str | tuple | list) and check_criterion(n_components)
+        if self.batch_size is not None:
+            self.batch_size = check_integer(self.batch_size, "batch_size", low=1, others=" or None")
+        self.random_state = check_seed(self.random_state)
+        self.verbose = check_verbose(self.verbose)
+        check_flag(self.whiten, "whiten")
+        check_flag(self.warm_start, "warm_start")
+        # 3) A number of components may also be a share of the variance or a criterion.
+        wanted = self.n_components
+        share = isinstance(wanted, float | np.floating) and 0.0 < wanted < 1.0
+        named = isinstance(wanted, str | tuple | list) and check_criterion(wanted)
         if named:
-            n_components = named
-        elif n_components is not None and not share:
-            n_components = check_integer(n_components, "n_components", low=1, others=_OTHERS)
-        check_flag(whiten, "whiten")
-        check_flag(warm_start, "warm_start")
-        if not isinstance(l2, str) or l2 != "auto":
-            l2 = check_vector(l2, "l2", expected=_PENALTIES)
-        if batch_size is not None:
-            batch_size = check_integer(batch_size, "batch_size", low=1, others=" or None")
-        init_scale = check_number(
-            init_scale, "init_scale", low=0.0, high=LARGEST_START, open_low=True
-        )
-        if not isinstance(prior, str) or prior not in PRIORS:
-            given, prior = prior, check_vector(prior, "prior", expected=_PROBABILITIES)
-            if prior.ndim != 1 or prior.sum() <= 0.0:
+            self.n_components = named
+        elif wanted is not None and not share:
+            self.n_components = check_integer(wanted, "n_components", low=1, others=_OTHERS)
+        if not isinstance(self.l2, str) or self.l2 != "auto":
+            self.l2 = check_vector(self.l2, "l2", expected=_PENALTIES)
+        if not isinstance(self.prior, str) or self.prior not in PRIORS:
+            given, self.prior = (
+                self.prior,
+                check_vector(self.prior, "prior", expected=_PROBABILITIES),
+            )
+            if self.prior.ndim != 1 or self.prior.sum() <= 0.0:
                 raise ValueError(
                     f"prior={given!r} was given, expected {_PROBABILITIES}, not all of them 0."
                 )
-        return cls(
-            n_components,
-            method,
-            "gradient" if solver == "auto" and not closed_form else str(solver),
-            training,
-            l2,
-            prior,
-            batch_size,
-            tied,
-            init_scale,
-            check_seed(random_state),
-            closed_form,
-            rule.needs_rows,
-            solver == "stochastic" or (rule.needs_rows and not closed_form),
-            isinstance(l2, str) and METHODS[method].penalties is not None,
-        )
 
     @property
-    def arguments(self) -> dict[str, Any]:
-        """The arguments by name, for which `of` returns these options."""
-        own = {entry.name: getattr(self, entry.name) for entry in fields(self)[:10]}
-        training = own.pop("training")
-        return own | {entry.name: getattr(training, entry.name) for entry in fields(training)}
+    def draws_rows(self) -> bool:
+        """Whether the solver needs rows instead of their second moment."""
+        return self.solver == "stochastic" or (self.samples and not self.closed_form)
+
+    @property
+    def needs_spectrum(self) -> bool:
+        """Whether penalties are chosen from eigenvalues (``l2="auto"``)."""
+        return isinstance(self.l2, str) and METHODS[self.method].penalties is not None
+
+    @property
+    def callbacks(self) -> tuple[Callback, ...]:
+        """Callbacks of the iteration loop: a progress bar, or none, as `verbose` says."""
+        return progress_bars("training", self.verbose)
+
+    @property
+    def effective_momentum(self) -> float:
+        """The momentum that the optimizer uses; 0 for optimizers without momentum."""
+        return self.momentum if issubclass(OPTIMIZERS[self.optimizer], MomentumOptimizer) else 0.0
+
+    @property
+    def preconditions(self) -> bool:
+        """Whether directions are preconditioned: divided by the curvature of groups of weights.
+
+        This is done if the step size is ``"auto"``, except for Adam, which rescales each coordinate
+        anyway. `Rule.preconditioned_direction` defines the division.
+        """
+        return self.learning_rate == "auto" and OPTIMIZERS[self.optimizer] is not Adam
+
+    def rate(self, curvature: float) -> float:
+        """Return the step size: `learning_rate`, or for ``"auto"`` one that suits the curvature."""
+        if self.learning_rate != "auto":
+            return float(self.learning_rate)
+        return OPTIMIZERS[self.optimizer].automatic_rate(curvature, self.momentum)
+
+    def build(self, curvature: float) -> Optimizer:
+        """Return the optimizer with its step size and momentum."""
+        return OPTIMIZERS[self.optimizer](self.rate(curvature), self.momentum)
 
     def rng(self) -> np.random.Generator:
         """Return a random generator for one fit, seeded by `random_state`."""
@@ -585,17 +595,19 @@ class Model:
     component is positive.
     """
 
-    mean: Array  # (m,): mean of the training rows
-    encoder: Array  # (k, m): rows of the encoder
-    atoms: Array  # (k, m): columns of the decoder, as rows
-    # (k, m): columns of the decoder scaled to unit length, as rows; 0 for zero latents
-    components: Array
-    # (k,): variance of the data along each component; the divisor is the total weight minus 1
-    variances: Array
-    code_deviations: Array  # (k,): standard deviation of each code; 1 for a code without variance
+    mean: Annotated[Array, "m"]  # mean of the training rows
+    encoder: Annotated[Array, "km"]  # rows of the encoder
+    atoms: Annotated[Array, "km"]  # columns of the decoder, as rows
+    # columns of the decoder scaled to unit length, as rows; 0 for zero latents
+    components: Annotated[Array, "km"]
+    # variance of the data along each component; the divisor is the total weight minus 1
+    variances: Annotated[Array, "k"]
+    # standard deviation of each code; 1 for a code without variance
+    code_deviations: Annotated[Array, "k"]
     total_variance: float  # trace of the covariance; the divisor is the total weight minus 1
-    basis: Array  # (m, r): orthonormal basis of the span of the decoder's columns
-    inside: Array  # (r, r): covariance of the data in that basis
+    # orthonormal basis of the span of the decoder's columns
+    basis: Annotated[Array, "mr"]
+    inside: Annotated[Array, "rr"]  # covariance of the data in that basis
     # mean variance of the data per dimension orthogonal to the basis; 0 if r equals m
     noise_variance: float
     weight: float  # sum of the weights of the training rows

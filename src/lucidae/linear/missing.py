@@ -22,7 +22,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 import numpy as np
 import scipy.sparse
@@ -49,8 +49,7 @@ from lucidae.arrays.eigen import krylov_eigenpairs
 from lucidae.counting import ComponentCount, count_wanted, is_criterion
 from lucidae.iteration import Below, History, Solution, iterate, log_grid
 from lucidae.iteration.progress import progress_bars
-from lucidae.linear.methods import Model, check_features, reaching
-from lucidae.linear.weights import DescentSettings
+from lucidae.linear.methods import Model, Options, check_features, reaching
 from lucidae.moments import SMALLEST_SCATTER
 from lucidae.rows.covariances import TINY
 from lucidae.spectrum import Spectrum, padded
@@ -94,8 +93,9 @@ fitted that the noise variance tends to zero."""
 class ObservedGaussian:
     """The Gaussian model N(μ, WWᵀ + γI) of rows whose entries may be missing (NaN)."""
 
-    mean: Array  # (m,): the mean μ
-    loadings: Array  # (m, k): the loadings W: orthogonal columns in descending order of length
+    mean: Annotated[Array, "m"]  # the mean μ
+    # the loadings W: orthogonal columns in descending order of length
+    loadings: Annotated[Array, "mo"]
     noise: float  # the noise variance γ
     weight: float  # sum of the weights of the rows from which the parameters were estimated
     # whether the likelihood had a maximum; if not, γ tended to zero and has a tiny value instead
@@ -700,7 +700,7 @@ def fit_observed(
     X: Array,
     weights: Array | None,
     wanted: Any,
-    training: DescentSettings,
+    training: Options,
     previous: ObservedGaussian | None = None,
 ) -> ObservedFit:
     """Return the maximum-likelihood parameters of rows X (n, m) with missing entries.
@@ -771,7 +771,7 @@ def _count(wanted: Any, rows: ObservedRows, beta: Array, noise: float) -> Compon
 
 
 def _maximized(
-    rows: ObservedRows, k: int, training: DescentSettings, previous: ObservedGaussian | None
+    rows: ObservedRows, k: int, training: Options, previous: ObservedGaussian | None
 ) -> Solution[_Point]:
     """Maximise the likelihood of the rows with k latents, from an earlier fit if there is one."""
     problem = _ObservedLikelihood(rows, k)

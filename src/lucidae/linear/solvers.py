@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from copy import deepcopy
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 import numpy as np
 from scipy.special import chdtri
@@ -44,7 +44,7 @@ from lucidae.linear.methods import (
     relative_norm,
 )
 from lucidae.linear.objectives import Rule
-from lucidae.linear.weights import DescentSettings, Optimizer, axis_distances, map_fields
+from lucidae.linear.weights import Optimizer, axis_distances, map_fields
 from lucidae.rows.covariances import Covariance, DenseCovariance, rows_covariance
 from lucidae.rows.operator import EXACT_FEATURES, STORED_FEATURES, RowOperator
 from lucidae.spectrum import Spectrum, leading, refined, ritz_spectrum
@@ -280,7 +280,7 @@ def _trained_outcome(
     previous: Any,
 ) -> TrainedWeights:
     """Return the weights after descent from random weights, or from those of an earlier fit."""
-    training = options.training
+    training = options
     automatic = training.learning_rate == "auto"
     # 1) The history has the distances to the principal axes. They are for the record alone: what is
     # computed for them is not kept with the rows.
@@ -334,7 +334,7 @@ def _trained_outcome(
 
 
 def _warn_of_accuracy(
-    solution: Solution[Any], method: Method, covariance: Covariance, training: DescentSettings
+    solution: Solution[Any], method: Method, covariance: Covariance, training: Options
 ) -> None:
     """Warn if descent did not converge, or if its loss is known to be above the minimum.
 
@@ -432,7 +432,7 @@ def stiffness(
     return Stiffness(factor * curvature, rule.scale(spectrum))
 
 
-def batch_noise(batch_size: int, training: DescentSettings) -> float:
+def batch_noise(batch_size: int, training: Options) -> float:
     """Return by how much the largest eigenvalue of a batch's second moment may exceed the true one.
 
     The true one is that of all rows, and the result is divided by the total variance. A sample of b
@@ -499,7 +499,7 @@ def descend(
     method: Method,
     data: Any,
     start: Any,
-    training: DescentSettings,
+    training: Options,
     stiff: Stiffness,
     measures: Mapping[str, Callable[[Any], Array]],
     batch_size: int | None,
@@ -620,13 +620,13 @@ class StreamFit:
     options: Options  # the checked arguments of the estimator
     method: Method  # the training method
     state: Stream  # weights, state of the optimizer and number of steps
-    mean: Array  # (m,): mean of the rows seen
+    mean: Annotated[Array, "m"]  # mean of the rows seen
     weight: float  # sum of the weights of the rows seen
     variance: float  # weighted sum of the squared distances of the rows seen from their mean
     curvature: float  # largest bound on the curvature of the batches seen, for the step size
-    # (k, k): running average of the covariance of the batches in an orthonormal basis of the span
-    # of the decoder's columns
-    inside: Array
+    # running average of the covariance of the batches in an orthonormal basis of the span of the
+    # decoder's columns
+    inside: Annotated[Array, "kk"]
 
     @classmethod
     def begin(cls, options: Options, X: Any, weights: Array | None) -> StreamFit:
@@ -641,7 +641,7 @@ class StreamFit:
         spectrum = ritz_spectrum(source, k, source.mean) if options.needs_spectrum else None
         method = options.make(k, spectrum, rng)
         start = random_start(method, k, source.n_features, options.init_scale, rng, source.mean)
-        first = Stream(options.training.build(1.0).start(start), 0)
+        first = Stream(options.build(1.0).start(start), 0)
         inside = 0.0 * (start.atoms @ start.atoms.mT)
         return cls(options, method, first, 0.0 * source.mean, 0.0, 0.0, 0.0, inside)
 
@@ -653,7 +653,7 @@ class StreamFit:
         """
         outcome = model.outcome
         weights = outcome.method.adopt(outcome.weights)
-        state = Stream(options.training.build(1.0).start(weights), outcome.n_iter)
+        state = Stream(options.build(1.0).start(weights), outcome.n_iter)
         share = model.degrees / model.weight
         known = LowRankCovariance(model.basis, model.inside * share, model.total_variance * share)
         return cls(
@@ -697,7 +697,7 @@ class StreamFit:
                 )
         variance = self.variance + source.trace * source.weight + between
         batch = rows_covariance(X, mean, source.shares)
-        training = self.options.training
+        training = self.options
         noise = batch_noise(X.shape[0], training)
         stiff = stiffness(self.method, batch, self.state.weights, noise)
         # A first batch of one row has no variance, and no curvature can be estimated from it.
@@ -733,7 +733,7 @@ class StreamFit:
             Status.STOPPED,
             max(1, self.state.steps),
             History(np.empty(0, dtype=int)),
-            self.options.training.rate(self.curvature or 1.0),
+            self.options.rate(self.curvature or 1.0),
         )
         basis = orthonormal_rows(as_double(self.state.weights.atoms)).mT
         known = LowRankCovariance(basis, self.inside, self.variance / self.weight)

@@ -169,7 +169,7 @@ class LinearState(FittedState):
         The method's closed form is computed from mean and covariance of the fitted probabilistic
         PCA. The rows are not stored: the caller computes the certificate at once.
         """
-        found = fit_observed(X, weights, self.options.n_components, self.options.training, previous)
+        found = fit_observed(X, weights, self.options.n_components, self.options, previous)
         found.warn()
         if found.criterion is not None:
             latents_counted(found.criterion)
@@ -242,7 +242,7 @@ class LinearState(FittedState):
             else:
                 assert self.moment is not None, "a state contains a model, a moment or a stream"
                 many = self.moment.n_features >= TIMED_FEATURES
-                shown = self.options.training.verbose
+                shown = self.options.verbose
                 with elapsed("solving", shown) if many else nullcontext():
                     self._model = solve(self.options, MomentRows(self.moment), self.previous)
                 self.previous = self._model.outcome.weights
@@ -358,7 +358,7 @@ class LinearState(FittedState):
             outcome.method,
             outcome.weights,
             data,
-            self.options.training,
+            self.options,
             outcome.learning_rate,
             model,
             wanted,

@@ -14,10 +14,9 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 from lucidae.arrays import Array, namespace, squared_norm, where_set
-from lucidae.iteration import Callback, progress_bars
 from lucidae.metrics import alignment_of, subspace_distance
 from lucidae.rows.covariances import Covariance
 
@@ -28,8 +27,8 @@ class UntiedWeights(NamedTuple):
     k is the number of latents and m that of features.
     """
 
-    encoder: Array
-    atoms: Array
+    encoder: Annotated[Array, "km"]
+    atoms: Annotated[Array, "km"]
 
     def gather(self, encoder: Array, atoms: Array) -> UntiedWeights:
         """Return the gradients of the encoder and of `atoms` as `UntiedWeights`."""
@@ -46,7 +45,7 @@ class TiedWeights(NamedTuple):
     k is the number of latents and m that of features.
     """
 
-    encoder: Array
+    encoder: Annotated[Array, "km"]
 
     @property
     def atoms(self) -> Array:
@@ -77,10 +76,10 @@ class VariationalWeights(NamedTuple):
         learning rate per run broadcast over every field.
     """
 
-    encoder: Array
-    atoms: Array
-    log_variances: Array
-    log_noise: Array
+    encoder: Annotated[Array, "km"]
+    atoms: Annotated[Array, "km"]
+    log_variances: Annotated[Array, "k1"]
+    log_noise: Annotated[Array, "11"]
 
     def gather(self, encoder: Array, atoms: Array) -> VariationalWeights:
         """Return the gradients of both layers as weights of a VAE, with zeros for the variances."""
@@ -248,7 +247,7 @@ class AdamState(NamedTuple):
     weights: Any
     first: Any
     second: Any
-    steps: Any
+    steps: Annotated[Array, "11"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -375,48 +374,3 @@ OPTIMIZERS: dict[str, type[Optimizer]] = {
     "adam": Adam,
 }
 """Classes of the optimizers by name; each is called with a step size and a momentum."""
-
-
-@dataclass(frozen=True, slots=True)
-class DescentSettings:
-    """Checked settings of the gradient and stochastic solvers."""
-
-    optimizer: str = "nesterov"  # name of the optimizer, a key of `OPTIMIZERS`
-    # the step size; ``"auto"`` computes it from a bound on the curvature
-    learning_rate: float | str = "auto"
-    momentum: float = 0.9  # momentum of heavy ball and Nesterov
-    max_iter: int = 10_000  # largest number of steps
-    # descent stops when ‖direction‖ ≤ tol · scale · ‖weights‖, with Frobenius norms over all
-    # weights, where scale is the curvature at the optimum
-    tol: float = 1e-6
-    # whether to show a progress bar: always, never, or if somebody can see it
-    verbose: bool | str = False
-
-    @property
-    def callbacks(self) -> tuple[Callback, ...]:
-        """Callbacks of the iteration loop: a progress bar, or none, as `verbose` says."""
-        return progress_bars("training", self.verbose)
-
-    @property
-    def effective_momentum(self) -> float:
-        """The momentum that the optimizer uses; 0 for optimizers without momentum."""
-        return self.momentum if issubclass(OPTIMIZERS[self.optimizer], MomentumOptimizer) else 0.0
-
-    @property
-    def preconditions(self) -> bool:
-        """Whether directions are preconditioned: divided by the curvature of groups of weights.
-
-        This is done if the step size is ``"auto"``, except for Adam, which rescales each coordinate
-        anyway. `Rule.preconditioned_direction` defines the division.
-        """
-        return self.learning_rate == "auto" and OPTIMIZERS[self.optimizer] is not Adam
-
-    def rate(self, curvature: float) -> float:
-        """Return the step size: `learning_rate`, or for ``"auto"`` one that suits the curvature."""
-        if self.learning_rate != "auto":
-            return float(self.learning_rate)
-        return OPTIMIZERS[self.optimizer].automatic_rate(curvature, self.momentum)
-
-    def build(self, curvature: float) -> Optimizer:
-        """Return the optimizer with its step size and momentum."""
-        return OPTIMIZERS[self.optimizer](self.rate(curvature), self.momentum)
