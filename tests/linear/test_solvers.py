@@ -291,7 +291,7 @@ class _Line(tuple):
 @pytest.mark.parametrize("optimizer", ["gradient_descent", "nesterov"])
 @pytest.mark.parametrize("momentum", [0.0, 0.5, 0.9, 0.99])
 def test_the_automatic_step_is_half_of_the_largest_stable_one(optimizer, momentum):
-    limit = 2 * OPTIMIZERS[optimizer].automatic_rate(1.0, momentum)
+    limit = 2 * Options(optimizer=optimizer, momentum=momentum).rate(1.0)
     for factor, stable in ((0.99, True), (1.01, False)):
         rule = OPTIMIZERS[optimizer](factor * limit, momentum)
         state = rule.start(_Line(np.array([1.0])))

@@ -31,14 +31,7 @@ from lucidae.linear.objectives import (
     brockett_ranks,
 )
 from lucidae.linear.theory import nonuniform_penalties, uniform_penalties
-from lucidae.linear.weights import (
-    OPTIMIZERS,
-    Adam,
-    MomentumOptimizer,
-    Optimizer,
-    balanced_mean,
-    frobenius,
-)
+from lucidae.linear.weights import ADAM_RATE, OPTIMIZERS, Optimizer, frobenius
 from lucidae.rows.covariances import TINY
 from lucidae.spectrum import Spectrum
 from lucidae.validation import (
@@ -111,12 +104,12 @@ class Method:
     def adopt(self, previous: Any) -> Any:
         """Return weights that another method trained, converted to the type that this one trains.
 
-        If encoder and decoder share one array in this method (tied layers), it becomes a mean of
+        If encoder and decoder share one array in this method (tied layers), it becomes the mean of
         the encoder and the transposed decoder.
         """
         encoder, atoms = previous.encoder, previous.atoms
         if self.tied:
-            encoder = atoms = balanced_mean(encoder, atoms)
+            encoder = atoms = (encoder + atoms) / 2
         converted = self.start(encoder, atoms)
         return previous if type(previous) is type(converted) else converted
 
@@ -477,7 +470,7 @@ class Options:
     @property
     def effective_momentum(self) -> float:
         """The momentum that the optimizer uses; 0 for optimizers without momentum."""
-        return self.momentum if issubclass(OPTIMIZERS[self.optimizer], MomentumOptimizer) else 0.0
+        return self.momentum if OPTIMIZERS[self.optimizer].has_momentum else 0.0
 
     @property
     def preconditions(self) -> bool:
@@ -486,13 +479,22 @@ class Options:
         This is done if the step size is ``"auto"``, except for Adam, which rescales each coordinate
         anyway. `Rule.preconditioned_direction` defines the division.
         """
-        return self.learning_rate == "auto" and OPTIMIZERS[self.optimizer] is not Adam
+        return self.learning_rate == "auto" and self.optimizer != "adam"
 
     def rate(self, curvature: float) -> float:
-        """Return the step size: `learning_rate`, or for ``"auto"`` one that suits the curvature."""
+        """Return the step size: `learning_rate`, or for ``"auto"`` one that suits the curvature.
+
+        Half of the largest stable step size of Nesterov's method with momentum μ on a quadratic
+        loss is (1 + μ)/(1 + 2μ)/curvature, and that of gradient descent the same with μ = 0. The
+        heavy ball has larger stable steps, but they would overshoot on a quartic loss. Adam's steps
+        do not depend on the scale of the loss.
+        """
         if self.learning_rate != "auto":
             return float(self.learning_rate)
-        return OPTIMIZERS[self.optimizer].automatic_rate(curvature, self.momentum)
+        momentum = self.effective_momentum
+        if self.optimizer == "adam":
+            return ADAM_RATE
+        return (1 + momentum) / (1 + 2 * momentum) / curvature
 
     def build(self, curvature: float) -> Optimizer:
         """Return the optimizer with its step size and momentum."""

@@ -14,7 +14,7 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, Any, ClassVar, NamedTuple
 
 from lucidae.arrays import Array, namespace, squared_norm, where_set
 from lucidae.metrics import alignment_of, subspace_distance
@@ -91,8 +91,6 @@ class VariationalWeights(NamedTuple):
         The posterior variances of the latents stay the same, and the noise variance is multiplied
         by the square of `unit`.
         """
-        if unit == 1.0:
-            return self
         return VariationalWeights(
             self.encoder / unit,
             self.atoms * unit,
@@ -108,22 +106,6 @@ AnyWeights = UntiedWeights | TiedWeights | VariationalWeights
 def map_fields(function: Callable[..., Array], first: Any, *others: Any) -> Any:
     """Return weights of the type of `first` whose fields are `function` of the given fields."""
     return type(first)(*(function(*fields) for fields in zip(first, *others, strict=True)))
-
-
-def balanced_mean(encoder: Array, atoms: Array) -> Array:
-    """Return one array (…, k, m) for both layers, the mean of an encoder and a decoder.
-
-    The encoder row and the decoder column of each latent are scaled to equal length, which does not
-    change their product, and then averaged. If the two are parallel, as at the optimum of a linear
-    VAE, the autoencoder with the result as both layers computes the same function.
-    """
-    xp = namespace(encoder)
-    lengths = [xp.sqrt(xp.sum(rows * rows, axis=-1, keepdims=True)) for rows in (encoder, atoms)]
-    nonzero = (lengths[0] > 0) & (lengths[1] > 0)
-    one = xp.ones_like(lengths[0])
-    ratio = xp.where(nonzero, lengths[1], one) / xp.where(nonzero, lengths[0], one)
-    root = xp.sqrt(ratio)
-    return (root * encoder + atoms / root) / 2
 
 
 def finite_or_nan(measure: Callable[[Array, Array], Array]) -> Callable[[Any], Array]:
@@ -159,10 +141,7 @@ def frobenius(weights: Any) -> Array:
     """Return the Frobenius norm of all fields of the weights together, one number per run."""
     xp = namespace(weights[0])
     # Divided by the largest entry first, so that no square overflows or underflows.
-    peaks = [xp.max(xp.abs(field), axis=(-2, -1)) for field in weights]
-    peak = peaks[0]
-    for other in peaks[1:]:
-        peak = xp.maximum(peak, other)
+    peak = xp.max(xp.stack([xp.max(xp.abs(field), axis=(-2, -1)) for field in weights]), axis=0)
     unit = xp.where(peak > 0, peak, xp.ones_like(peak))
     squares = sum(squared_norm(field / unit[..., None, None]) for field in weights)
     return unit * xp.sqrt(squares)
@@ -210,18 +189,15 @@ class Optimizer(ABC):
     # the momentum, from 0 to below 1, which optimizers without momentum ignore
     momentum: float = 0.9
 
-    @abstractmethod
+    has_momentum: ClassVar[bool] = False
+
     def start(self, weights: Any) -> Any:
         """Return the optimizer's state before the first step from the given weights."""
+        return DescentState(weights)
 
     @abstractmethod
     def update(self, state: Any, direction: Any) -> Any:
         """Return the state after one step against `direction`."""
-
-    @staticmethod
-    @abstractmethod
-    def automatic_rate(curvature: float, momentum: float) -> float:
-        """Return half of the largest stable step size for a loss with the given curvature."""
 
 
 class DescentState(NamedTuple):
@@ -250,6 +226,11 @@ class AdamState(NamedTuple):
     steps: Annotated[Array, "11"]
 
 
+def _plus(weights: Any, direction: Any, scale: Any) -> Any:
+    """Return weights + scale · direction for every field of the weights."""
+    return map_fields(lambda w, d: w + scale * d, weights, direction)
+
+
 @dataclass(frozen=True, slots=True)
 class GradientDescent(Optimizer):
     """Gradient descent w ← w − αg with weights w, gradient g and step size α.
@@ -257,65 +238,32 @@ class GradientDescent(Optimizer):
     The momentum is ignored.
     """
 
-    def start(self, weights: Any) -> DescentState:
-        """Return the state before the first step: the given weights."""
-        return DescentState(weights)
-
     def update(self, state: DescentState, direction: Any) -> DescentState:
         """Return the state after one step against `direction`."""
         return DescentState(_plus(state.weights, direction, -self.rate))
 
-    @staticmethod
-    def automatic_rate(curvature: float, momentum: float) -> float:  # noqa: ARG004
-        """Return half of the largest stable step size, which is 2/curvature."""
-        return 1.0 / curvature
-
-
-class MomentumOptimizer(Optimizer):
-    """Base of optimizers with the velocity v ← μv + g, which starts at 0.
-
-    μ is the momentum and g the gradient or another direction.
-    """
-
-    __slots__ = ()
-
-    @staticmethod
-    def automatic_rate(curvature: float, momentum: float) -> float:
-        """Return half of the largest stable step size of Nesterov's method on a quadratic loss.
-
-        With momentum μ it is 2(1 + μ)/(1 + 2μ)/curvature. The heavy ball has larger stable steps,
-        2(1 + μ)/curvature, but they would overshoot on a quartic loss.
-        """
-        return (1 + momentum) / (1 + 2 * momentum) / curvature
-
-    def start(self, weights: Any) -> MomentumState:
-        """Return the state before the first step: the given weights and the velocity 0."""
-        return MomentumState(weights, map_fields(lambda w: 0.0 * w, weights))
-
-    def _velocity(self, state: MomentumState, direction: Any) -> Any:
-        return _plus(direction, state.velocity, self.momentum)
-
-
-def _plus(weights: Any, direction: Any, scale: Any) -> Any:
-    """Return weights + scale · direction for every field of the weights."""
-    return map_fields(lambda w, d: w + scale * d, weights, direction)
-
 
 @dataclass(frozen=True, slots=True)
-class HeavyBall(MomentumOptimizer):
+class HeavyBall(Optimizer):
     """The heavy-ball method v ← μv + g, w ← w − αv (Polyak 1964).
 
     w are the weights, v is the velocity, g the gradient, μ the momentum and α the step size.
     """
 
+    has_momentum: ClassVar[bool] = True
+
+    def start(self, weights: Any) -> MomentumState:
+        """Return the state before the first step: the given weights and the velocity 0."""
+        return MomentumState(weights, map_fields(lambda w: 0.0 * w, weights))
+
     def update(self, state: MomentumState, direction: Any) -> MomentumState:
         """Return the state after one step against `direction`."""
-        velocity = self._velocity(state, direction)
+        velocity = _plus(direction, state.velocity, self.momentum)
         return MomentumState(_plus(state.weights, velocity, -self.rate), velocity)
 
 
 @dataclass(frozen=True, slots=True)
-class Nesterov(MomentumOptimizer):
+class Nesterov(HeavyBall):
     """Nesterov's method in the form of PyTorch: v ← μv + g, w ← w − α(g + μv).
 
     w are the weights, v is the velocity, g the gradient, μ the momentum and α the step size.
@@ -323,7 +271,7 @@ class Nesterov(MomentumOptimizer):
 
     def update(self, state: MomentumState, direction: Any) -> MomentumState:
         """Return the state after one step against `direction`."""
-        velocity = self._velocity(state, direction)
+        velocity = _plus(direction, state.velocity, self.momentum)
         ahead = _plus(direction, velocity, self.momentum)
         return MomentumState(_plus(state.weights, ahead, -self.rate), velocity)
 
@@ -360,11 +308,6 @@ class Adam(Optimizer):
             return w - rate * a / (namespace(b).sqrt(b / correction) + self.floor)
 
         return AdamState(map_fields(move, state.weights, first, second), first, second, steps)
-
-    @staticmethod
-    def automatic_rate(curvature: float, momentum: float) -> float:  # noqa: ARG004
-        """Return the fixed step size 3e-3, since Adam's steps do not depend on the loss's scale."""
-        return ADAM_RATE
 
 
 OPTIMIZERS: dict[str, type[Optimizer]] = {
