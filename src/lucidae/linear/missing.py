@@ -14,7 +14,7 @@ step: the gradient for the loadings and the mean of each feature is divided by t
 information, the matrix of second derivatives that the likelihood would have if the latents were
 observed. The solver is a quasi-Newton acceleration of EM (Jamshidian & Jennrich 1997): L-BFGS with
 this preconditioner as initial inverse Hessian. A step is accepted only if the likelihood increases;
-if no such step is found, an EM step is taken, which never lowers the likelihood.
+if no such step is found, the next direction is that of EM.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ from lucidae.counting import ComponentCount, count_wanted, is_criterion
 from lucidae.iteration import Below, History, Solution, iterate, log_grid
 from lucidae.iteration.progress import progress_bars
 from lucidae.linear.methods import Model, Options, check_features, reaching
-from lucidae.moments import SMALLEST_SCATTER
+from lucidae.moments import check_squares
 from lucidae.rows.covariances import TINY
 from lucidae.spectrum import Spectrum, padded
 from lucidae.validation import warn_user
@@ -456,17 +456,6 @@ class Statistics(NamedTuple):
     rest: float
     value: float
 
-    def maximized(self) -> tuple[Array, float]:
-        """Return the parameters that maximise the expected log-likelihood: the M-step of EM.
-
-        They are an array (m, k + 1), for m features and k latents, with the loadings and, as its
-        last column, the mean; and the noise variance.
-        """
-        xp = namespace(self.cross)
-        beta = self.divided(self.cross)
-        noise = (self.squares - scalar(xp.sum(beta * self.cross))) / self.entries
-        return beta, max(noise, SMALLEST_NOISE)
-
     def divided(self, slope: Array) -> Array:
         """Return, for each feature, its inverse `information` times its row of `slope` (m, k + 1).
 
@@ -516,19 +505,11 @@ def observed_part(X: Array, weights: Array | None, names: Any = None) -> tuple[A
     X, weights = xp.take(X, index, axis=0), xp.take(weights, index)
     with np.errstate(over="ignore", invalid="ignore"):
         center, apart = _centred(as_double(X), weights)
+        filled = xp.where(xp.isnan(X), like(center, X), X)
         scatter = scalar(xp.sum(apart * apart))
-    if not math.isfinite(scatter):
-        raise ValueError(
-            "the squares of X overflow double precision. Divide X by a constant first."
-        )
-    peak = max(scalar(xp.max(xp.abs(apart))), 0.0)
-    if peak > 0.0 and scatter < SMALLEST_SCATTER:
-        raise ValueError(
-            "the squares of the deviations of X from its mean underflow double precision. Multiply "
-            "X by a constant first."
-        )
+    check_squares(filled, center, scatter, scalar(xp.sum(weights)))
     rounding = 8 * np.finfo(float).eps * scalar(xp.max(xp.abs(center)))
-    return (xp.where(xp.isnan(X), like(center, X), X) if peak <= rounding else X), weights
+    return (filled if scalar(xp.max(xp.abs(apart))) <= rounding else X), weights
 
 
 def _centred(X: Array, weights: Array) -> tuple[Array, Array]:
@@ -606,8 +587,8 @@ class _ObservedLikelihood:
     def step(self, point: _Point) -> _Point:
         """Return the solver's state after one quasi-Newton step; the likelihood never decreases.
 
-        If no quasi-Newton step increases the likelihood, an EM step is tried. If that fails too,
-        the given state itself is returned.
+        If no step increases the likelihood, the same state is returned without its earlier steps,
+        so that the next direction is that of EM.
         """
         direction = self._direction(point)
         slope = scalar(namespace(direction).sum(direction * point.gradient))
@@ -621,8 +602,7 @@ class _ObservedLikelihood:
             if enough or nearer:
                 return self._remembered(point, trial)
             length /= 2
-        trial = self.at(_packed(*point.statistics.maximized()))
-        return trial if trial.loss < point.loss else point
+        return point._replace(pairs=())
 
     def _direction(self, point: _Point) -> Array:
         """Return −Hg for the gradient g, where H approximates the inverse Hessian (L-BFGS)."""
@@ -807,9 +787,9 @@ def first_parameters(
 ) -> tuple[Array, float]:
     """Return the parameters from which the solver starts: loadings with mean, and noise variance.
 
-    They come from an earlier fit (`previous`), if it is given; its loadings are extended or
-    truncated to k columns. Otherwise they come from the leading eigenpairs of a covariance matrix,
-    each entry of which is estimated from the rows in which both features are observed.
+    They come from the leading eigenpairs of an estimated covariance or from an earlier fit
+    (`previous`): of more than k latents, the last ones become noise; fewer are completed by the
+    eigenpairs, made orthogonal to its loadings.
     """
     xp = namespace(rows.rows)
     values, vectors, trace = _start_eigenpairs(rows, k)
@@ -819,7 +799,15 @@ def first_parameters(
     W = vectors * xp.sqrt(where_set(lengths, lengths < noise / 4, noise / 4))
     mean = 0.0 * rows.center
     if previous is not None:
-        W, mean, noise = _continued(rows, W, previous)
+        mean = (like(previous.mean, W) - rows.center) / rows.unit
+        every = like(previous.loadings, W) / rows.unit
+        kept = min(k, every.shape[1])
+        known, dropped = every[:, :kept], every[:, kept:]
+        lost = scalar(xp.sum(dropped * dropped)) / (m - k)
+        noise = max(previous.noise / rows.unit**2 + lost, 100 * SMALLEST_NOISE)
+        basis, _ = xp.linalg.qr(known)
+        left, _, _ = svd_thin(W - basis @ (basis.mT @ W))
+        W = xp.concat([known, math.sqrt(noise) * left[:, : k - kept]], axis=1)
     return xp.concat([W, mean[:, None]], axis=1), noise
 
 
@@ -845,25 +833,3 @@ def _start_eigenpairs(rows: ObservedRows, k: int) -> tuple[Array, Array, float]:
     pairs = krylov_eigenpairs(lambda block: (block @ scaled.mT) @ scaled, k, own)
     assert pairs is not None, "without a limit of passes, the iteration goes on until it converges"
     return *pairs, trace
-
-
-def _continued(
-    rows: ObservedRows, W: Array, previous: ObservedGaussian
-) -> tuple[Array, Array, float]:
-    """Return loadings (m, k), mean and noise variance of an earlier fit, for the scaled `rows`.
-
-    If it has fewer than k latents, columns of `W` (m, k), made orthogonal to its loadings, are
-    added.
-    """
-    xp, (m, k) = namespace(W), W.shape
-    every = like(previous.loadings, W) / rows.unit
-    kept = min(k, every.shape[1])
-    known, dropped = every[:, :kept], every[:, kept:]
-    lost = scalar(xp.sum(dropped * dropped)) / (m - k)  # becomes noise
-    noise = max(previous.noise / rows.unit**2 + lost, 100 * SMALLEST_NOISE)
-    extra = k - kept
-    if extra > 0:
-        basis, _ = xp.linalg.qr(known)
-        left, _, _ = svd_thin(W - basis @ (basis.mT @ W))
-        known = xp.concat([known, math.sqrt(noise) * left[:, :extra]], axis=1)
-    return known, (like(previous.mean, W) - rows.center) / rows.unit, noise
