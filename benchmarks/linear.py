@@ -107,7 +107,7 @@ def solver_epochs(
     tied = isinstance(start, TiedWeights)
     method = make_method("rag", MethodSettings(np.zeros(K), geometric_prior(K), None, tied))
     training = Options(learning_rate=RATE, momentum=MOMENTUM, max_iter=n_epochs, tol=0.0)
-    stiff = stiffness(method, covariance, start, preconditioned=training.preconditions)
+    stiff = stiffness(method, covariance, start, training)
     return descend(method, covariance, start, training, stiff, {}, None, None).value
 
 

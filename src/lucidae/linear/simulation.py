@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from itertools import groupby
 from typing import Any, Self, cast
 
@@ -27,7 +26,7 @@ from lucidae.linear.methods import (
     make_method,
 )
 from lucidae.linear.solvers import moved
-from lucidae.linear.weights import OPTIMIZERS, Adam, axis_distances, finite_or_nan
+from lucidae.linear.weights import OPTIMIZERS, Adam, axis_distances, finite_or_nan, of_states
 from lucidae.metrics import imbalance
 from lucidae.moments import SecondMoment
 from lucidae.rows.covariances import (
@@ -346,10 +345,7 @@ class Ensemble:
             stop=Below(lambda _: 1.0, 0.0),
             limit=self.plan.n_epochs,
             check_every=check_every,
-            record={
-                name: partial(lambda measure, state: measure(state.weights), measure)
-                for name, measure in record.items()
-            },
+            record=of_states(record),
             record_at=record_at,
             callbacks=callbacks,
             copy=keeper(recorded),

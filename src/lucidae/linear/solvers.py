@@ -9,7 +9,6 @@ import math
 from collections.abc import Callable, Mapping
 from copy import deepcopy
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import Annotated, Any, NamedTuple
 
 import numpy as np
@@ -44,7 +43,7 @@ from lucidae.linear.methods import (
     relative_norm,
 )
 from lucidae.linear.objectives import Rule
-from lucidae.linear.weights import Optimizer, axis_distances, map_fields
+from lucidae.linear.weights import Optimizer, axis_distances, map_fields, of_states
 from lucidae.rows.covariances import Covariance, DenseCovariance, rows_covariance
 from lucidae.rows.operator import EXACT_FEATURES, STORED_FEATURES, RowOperator
 from lucidae.spectrum import Spectrum, leading, refined, ritz_spectrum
@@ -280,8 +279,7 @@ def _trained_outcome(
     previous: Any,
 ) -> TrainedWeights:
     """Return the weights after descent from random weights, or from those of an earlier fit."""
-    training = options
-    automatic = training.learning_rate == "auto"
+    automatic = options.learning_rate == "auto"
     # 1) The history has the distances to the principal axes. They are for the record alone: what is
     # computed for them is not kept with the rows.
     measures = {}
@@ -289,47 +287,42 @@ def _trained_outcome(
         apart = rows if rows.moment is not None else RowOperator.of(rows.rows, rows.weights)
         axes = leading(apart, k)
         measures = {} if axes is None else axis_distances(axes.vectors[:, :k])
-    # 2) The number of rows per step; None for steps with the second moment of all rows.
-    size = None
+    # 2) The number of rows per step; None for steps with the second moment of all rows. One batch
+    # of all rows is full-batch descent, except for a rule that draws masks for rows.
+    size, dense = None, not options.draws_rows and rows.n_features <= EXACT_FEATURES
     if options.draws_rows:
-        # One batch of all rows is full-batch descent, except for a rule that draws masks for rows.
-        n_rows = int(rows.rows.shape[0])
-        batch_size = options.batch_size or DEFAULT_BATCH
-        if options.solver == "stochastic" and batch_size < n_rows:
-            size = batch_size
-        elif method.rule.needs_rows:
-            size = n_rows
+        size = n_rows = int(rows.rows.shape[0])
+        if options.solver == "stochastic":
+            size = min(options.batch_size or DEFAULT_BATCH, n_rows)
+        size = None if size == n_rows and not method.rule.needs_rows else size
     # 3) Data in units in which automatic step sizes work; of blocks only the matrix is divided.
-    covariance: Any = rows
-    dense = not options.draws_rows and rows.n_features <= EXACT_FEATURES
+    data: Any = DenseCovariance(rows.covariance) if dense else rows
     divisible = automatic and (dense or rows.rows is not None)
     unit = method.objective.unit(rows) if divisible else 1.0
-    if dense:
-        covariance = DenseCovariance(rows.covariance / unit**2 if unit != 1.0 else rows.covariance)
+    if unit != 1.0 and dense:
+        data = DenseCovariance(rows.covariance / unit**2)
     elif unit != 1.0:
-        covariance = RowOperator.of(rows.rows / unit, rows.weights)
+        data = RowOperator.of(rows.rows / unit, rows.weights)
     # 4) First weights, and step sizes: smaller ones if descent diverges.
     start = random_start(method, k, rows.n_features, options.init_scale, rng, rows.mean)
     if previous is not None:
         start = _warm_start(method, previous.in_units(1.0 / unit), start)
-    noise = 0.0
-    if size is not None and size < rows.rows.shape[0]:
-        noise = batch_noise(size, training)
-    stiff = stiffness(method, covariance, start, noise, training.preconditions and size is None)
+    sampled = size if size is not None and size < rows.rows.shape[0] else None
+    stiff = stiffness(method, data, start, options, sampled)
     for _ in range(ATTEMPTS):
-        solution = descend(method, covariance, start, training, stiff, measures, size, rng)
+        solution = descend(method, data, start, options, stiff, measures, size, rng)
         if solution.status is not Status.DIVERGED or not automatic:
             break
         # Rows far from the others can make a batch steeper than the bound on the curvature.
         stiff = stiff._replace(curvature=4.0 * stiff.curvature)
-    _warn_of_accuracy(solution, method, covariance, training)
+    _warn_of_accuracy(solution, method, data, options)
     return TrainedWeights(
         solution.value.in_units(unit),
         method,
         solution.status,
         max(1, solution.n_iter),
         solution.history,
-        training.rate(stiff.curvature) / unit**2,
+        options.rate(stiff.curvature) / unit**2,
     )
 
 
@@ -413,33 +406,28 @@ def stiffness(
     method: Method,
     covariance: Covariance,
     start: Any,
-    noise: float = 0.0,
-    preconditioned: bool = False,
+    options: Options,
+    batch_size: int | None = None,
 ) -> Stiffness:
     """Return a bound on the curvature of a method's loss, estimated by a few power iterations.
 
     The bound on the curvature at the optimum is raised by three factors: one for the error of the
     estimated eigenvalues (`MARGIN`), one for the larger curvature at the first weights
-    (`Rule.steepening`), and one for the sampling error of a batch.
+    (`Rule.steepening`), and one for the sampling error of a batch, if steps use batches. A sample
+    of b rows adds about 1/b of the total variance to the largest eigenvalue, and momentum μ adds up
+    the directions of about 1/(1 − μ) batches.
     """
-    rule = method.rule
+    rule, noise = method.rule, 0.0
     spectrum = ritz_spectrum(covariance, rule.n_eigenvalues(start.encoder.shape[-2]), start.encoder)
+    preconditioned = options.preconditions and batch_size is None
     bound = rule.preconditioned_curvature if preconditioned else rule.curvature
     top, curvature = scalar(spectrum.values[0]), bound(spectrum)
     if top <= 0.0:
         return Stiffness(1.0, 1.0)  # no variance: any step is stable
+    if batch_size is not None:
+        noise = 1.0 / (batch_size * (1.0 - options.effective_momentum))
     factor = MARGIN * (1.0 + noise * spectrum.trace / top) * rule.steepening(start)
     return Stiffness(factor * curvature, rule.scale(spectrum))
-
-
-def batch_noise(batch_size: int, training: Options) -> float:
-    """Return by how much the largest eigenvalue of a batch's second moment may exceed the true one.
-
-    The true one is that of all rows, and the result is divided by the total variance. A sample of b
-    rows adds about 1/b of the total variance to the largest eigenvalue, and momentum μ adds up the
-    directions of about 1/(1 − μ) batches.
-    """
-    return 1.0 / (batch_size * (1.0 - training.effective_momentum))
 
 
 def random_start(method: Method, k: int, m: int, scale: float, rng: Any, ref: Array) -> Any:
@@ -520,14 +508,12 @@ def descend(
     if batch_size is not None:
         n_rows = data.rows.shape[0]
         batches, reduced = _shuffled(n_rows, batch_size, rng), ReducedVariance(method)
-        whole = data.batch(np.arange(n_rows)) if batch_size >= n_rows else None
         every, record_at = max(1, -(-n_rows // batch_size), every), None
 
     def step(state: Any) -> Any:
         if reduced is None:
             return moved(rule, optimizer, state, toward(state.weights, data))
-        index = next(batches)
-        batch = data.batch(index) if whole is None else whole
+        batch = data.batch(next(batches))
         if batch.total == 0.0:
             return state
         return moved(rule, optimizer, state, reduced(state.weights, batch))
@@ -544,10 +530,7 @@ def descend(
         stop=Below(distance, training.tol),
         limit=training.max_iter,
         check_every=every,
-        record={
-            name: partial(lambda measure, state: measure(state.weights), measure)
-            for name, measure in {**losses, **measures}.items()
-        },
+        record=of_states({**losses, **measures}),
         record_at=record_at,
         callbacks=training.callbacks,
         copy=keeper(recorded),
@@ -643,7 +626,7 @@ class StreamFit:
         start = random_start(method, k, source.n_features, options.init_scale, rng, source.mean)
         first = Stream(options.build(1.0).start(start), 0)
         inside = 0.0 * (start.atoms @ start.atoms.mT)
-        return cls(options, method, first, 0.0 * source.mean, 0.0, 0.0, 0.0, inside)
+        return cls(options, method, first, source.mean, 0.0, 0.0, 0.0, inside)
 
     @classmethod
     def resume(cls, options: Options, model: Model) -> StreamFit:
@@ -686,25 +669,21 @@ class StreamFit:
         xp = namespace(shift)
         mean = self.mean + shift * (source.weight / total)
         # Sums of squares about two means merge by one term in their difference (Chan et al. 1983).
-        between = 0.0
-        if self.weight > 0.0:
-            with np.errstate(over="ignore"):
-                between = scalar(xp.sum(shift * shift)) * self.weight * source.weight / total
-            if not math.isfinite(between):
-                raise ValueError(
-                    "the squared distance of the mean of X from the mean of earlier batches "
-                    "overflows double precision. Divide X by a constant, and start a new estimator."
-                )
+        with np.errstate(over="ignore"):
+            between = scalar(xp.sum(shift * shift)) * self.weight * source.weight / total
+        if not math.isfinite(between):
+            raise ValueError(
+                "the squared distance of the mean of X from the mean of earlier batches overflows "
+                "double precision. Divide X by a constant, and start a new estimator."
+            )
         variance = self.variance + source.trace * source.weight + between
         batch = rows_covariance(X, mean, source.shares)
-        training = self.options
-        noise = batch_noise(X.shape[0], training)
-        stiff = stiffness(self.method, batch, self.state.weights, noise)
+        stiff = stiffness(self.method, batch, self.state.weights, self.options, X.shape[0])
         # A first batch of one row has no variance, and no curvature can be estimated from it.
         curvature = max(self.curvature, stiff.curvature if batch.trace > 0.0 else 0.0)
         # The rates sum to infinity and their squares do not, as convergence requires (Robbins &
         # Monro 1951): after `HORIZON` steps they have halved.
-        optimizer = training.build(curvature or 1.0)
+        optimizer = self.options.build(curvature or 1.0)
         scale = 1.0 / (1.0 + self.state.steps / HORIZON)
         optimizer = replace(optimizer, rate=scale * optimizer.rate)
         method = deepcopy(self.method)  # a rule that samples changes its generator at each step
@@ -714,15 +693,15 @@ class StreamFit:
         inside = _inside(orthonormal_rows(as_double(state.weights.atoms)), batch)
         # A plain average of the first batches, then an exponential one: old weights are forgotten.
         share = 1.0 / min(state.steps, STREAM_MEMORY)
-        return StreamFit(
-            self.options,
-            method,
-            state,
-            mean,
-            total,
-            variance,
-            curvature,
-            self.inside + share * (inside - self.inside),
+        return replace(
+            self,
+            method=method,
+            state=state,
+            mean=mean,
+            weight=total,
+            variance=variance,
+            curvature=curvature,
+            inside=self.inside + share * (inside - self.inside),
         )
 
     def model(self) -> Model:

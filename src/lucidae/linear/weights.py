@@ -12,8 +12,9 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Annotated, Any, ClassVar, NamedTuple
 
 from lucidae.arrays import Array, namespace, squared_norm, where_set
@@ -134,6 +135,14 @@ def axis_distances(axes: Array) -> dict[str, Callable[[Any], Array]]:
     return {
         "alignment": finite_or_nan(lambda _, decoder: alignment_of(decoder, axes)),
         "subspace": finite_or_nan(lambda _, decoder: subspace_distance(decoder, axes)),
+    }
+
+
+def of_states(measures: Mapping[str, Callable[[Any], Array]]) -> dict[str, Callable[[Any], Array]]:
+    """Return functions of an optimizer's state, from functions of its weights."""
+    return {
+        name: partial(lambda measure, state: measure(state.weights), measure)
+        for name, measure in measures.items()
     }
 
 
