@@ -257,7 +257,7 @@ def test_an_em_step_is_a_preconditioned_gradient_step(seed):
     X = (X - rows.center) / rows.unit
     W, mean, noise = rng.standard_normal((5, k)), rng.standard_normal(5), 0.7
     statistics = rows.statistics(np.column_stack([W, mean]), noise)
-    after = statistics.divided(statistics.cross)
+    after, _ = statistics.maximized()
     _, slope = loss_and_gradient(parameters(mean, W, noise), X, k)
     slope = -np.column_stack([slope[: 5 * k].reshape(5, k), slope[5 * k : -1]])
     step = noise * np.linalg.solve(statistics.information, slope[:, :, None])[:, :, 0]

@@ -14,7 +14,7 @@ step: the gradient for the loadings and the mean of each feature is divided by t
 information, the matrix of second derivatives that the likelihood would have if the latents were
 observed. The solver is a quasi-Newton acceleration of EM (Jamshidian & Jennrich 1997): L-BFGS with
 this preconditioner as initial inverse Hessian. A step is accepted only if the likelihood increases;
-if no such step is found, the next direction is that of EM.
+if no such step is found, an EM step is taken, which never lowers the likelihood.
 """
 
 from __future__ import annotations
@@ -456,6 +456,17 @@ class Statistics(NamedTuple):
     rest: float
     value: float
 
+    def maximized(self) -> tuple[Array, float]:
+        """Return the parameters that maximise the expected log-likelihood: the M-step of EM.
+
+        They are an array (m, k + 1), for m features and k latents, with the loadings and, as its
+        last column, the mean; and the noise variance.
+        """
+        xp = namespace(self.cross)
+        beta = self.divided(self.cross)
+        noise = (self.squares - scalar(xp.sum(beta * self.cross))) / self.entries
+        return beta, max(noise, SMALLEST_NOISE)
+
     def divided(self, slope: Array) -> Array:
         """Return, for each feature, its inverse `information` times its row of `slope` (m, k + 1).
 
@@ -587,8 +598,8 @@ class _ObservedLikelihood:
     def step(self, point: _Point) -> _Point:
         """Return the solver's state after one quasi-Newton step; the likelihood never decreases.
 
-        If no step increases the likelihood, the same state is returned without its earlier steps,
-        so that the next direction is that of EM.
+        If no quasi-Newton step increases the likelihood, an EM step is tried. If that fails too,
+        the given state itself is returned.
         """
         direction = self._direction(point)
         slope = scalar(namespace(direction).sum(direction * point.gradient))
@@ -602,7 +613,8 @@ class _ObservedLikelihood:
             if enough or nearer:
                 return self._remembered(point, trial)
             length /= 2
-        return point._replace(pairs=())
+        trial = self.at(_packed(*point.statistics.maximized()))
+        return trial if trial.loss < point.loss else point
 
     def _direction(self, point: _Point) -> Array:
         """Return −Hg for the gradient g, where H approximates the inverse Hessian (L-BFGS)."""
