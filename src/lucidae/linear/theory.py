@@ -98,9 +98,10 @@ def pair_blocks(point: AlignedPoint) -> tuple[Vector, Vector]:
 
     The variables are W₁ᵢⱼ, W₂ⱼᵢ, W₁ⱼᵢ and W₂ᵢⱼ. In x = W₁ᵢⱼ and y = W₂ⱼᵢ, by which latent i turns
     to the axis j, the terms of second order are −2pσⱼ²xy + pa²σⱼ²x² + pe²σᵢ²y² + λ(x² + y²). If j
-    is the axis of another latent, those of W₁ⱼᵢ and W₂ᵢⱼ are the same with i and j exchanged. In addition, entry (i, j) of W₂ᵀW₂ is aᵢW₂ᵢⱼ + aⱼW₂ⱼᵢ to first order, and that
-    of W₁ΣW₁ᵀ is eᵢσᵢ²W₁ⱼᵢ + eⱼσⱼ²W₁ᵢⱼ. Twice their product, times the probability of keeping both
-    latents, couples encoder with decoder entries. For j > k the last two variables do not exist.
+    is the axis of another latent, those of W₁ⱼᵢ and W₂ᵢⱼ are the same with i and j exchanged. In
+    addition, entry (i, j) of W₂ᵀW₂ is aᵢW₂ᵢⱼ + aⱼW₂ⱼᵢ to first order, and that of W₁ΣW₁ᵀ is
+    eᵢσᵢ²W₁ⱼᵢ + eⱼσⱼ²W₁ᵢⱼ. Twice their product, times the probability of keeping both latents,
+    couples encoder with decoder entries. For j > k the last two variables do not exist.
     """
     k, s = len(point.keep), point.values
     i, j = np.triu_indices(k, 1, len(s))
