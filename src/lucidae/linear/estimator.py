@@ -511,7 +511,7 @@ class LinearAutoencoder(
     def _rows(self, X: Any, *, finite: bool = True, **settings: Any) -> Array:
         """Return the rows X after validation; missing entries, if allowed, become NaN."""
         with suggesting_em(self, X):
-            if self.handle_missing != "em":
+            if self.handle_missing != "em" or scipy.sparse.issparse(X):
                 return validated_rows(self, X, finite=finite, **settings)
             return validated_rows(self, unmasked(X), finite="allow-nan", **settings)
 
@@ -784,18 +784,11 @@ def check_streamed(options: Options, n_features: int, start: SecondMoment | None
         )
     if isinstance(options.n_components, int) or n_features > EXACT_FEATURES:
         resolve_components(options.n_components, n_features)
-    if n_features <= EXACT_FEATURES:
-        if start is not None and start.n_features != n_features:
-            raise ValueError(
-                f"start has {start.n_features} features, but X has {n_features}: start must be the "
-                "second moment of earlier rows of the same data."
-            )
-        return
-    if start is not None:
+    if start is not None and not start.n_features == n_features <= EXACT_FEATURES:
         raise ValueError(
-            f"start was given, but X has {n_features} features: of data that are read in blocks, "
-            f"the second moment is computed only up to {EXACT_FEATURES} features. Give all rows, "
-            "without start."
+            f"start has {start.n_features} features and X has {n_features}, expected the second "
+            f"moment of earlier rows of the same data, which is computed up to {EXACT_FEATURES} "
+            "features."
         )
 
 
@@ -814,7 +807,7 @@ def suggesting_em(estimator: Any, X: Any) -> Iterator[None]:
             first = f"Input X contains NaN{columns_with_gaps(X=X)}."
         if estimator.handle_missing == "em":
             advice = (
-                "Rows with missing entries are not fitted in blocks or batches "
-                "(handle_missing='em'): load all rows and call fit."
+                "With handle_missing='em', rows with missing entries are not fitted in blocks or "
+                "batches, or as a sparse matrix: give all rows to fit as a dense array."
             )
         raise ValueError(f"{first} {advice}") from error

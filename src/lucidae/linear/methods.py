@@ -16,7 +16,7 @@ from sklearn.utils import check_random_state
 
 from lucidae.arrays import Array, eigh_descending, machine_epsilon, namespace, scalar, where_set
 from lucidae.counting import CRITERIA, ComponentCount, check_criterion
-from lucidae.iteration import Callback, History, Status, progress_bars
+from lucidae.iteration import History, Status
 from lucidae.linear.objectives import (
     BrockettRule,
     ExpectedNestedDropout,
@@ -294,18 +294,20 @@ def make_method(name: str, settings: MethodSettings) -> Method:
     objective = entry.objective(settings)
     rule = objective if entry.rule is None else entry.rule(settings)
     tying, given = rule.tying, settings.tied
-    if tying == "required" and not given:
+    if given != "auto" and tying in _CONTRADICTED and given == _CONTRADICTED[tying][0]:
         raise ValueError(
-            f"tied=False was given with method={name!r}, which has one set of weights for encoder "
-            "and decoder. Use tied='auto' or tied=True."
-        )
-    if tying == "refused" and given and given != "auto":
-        raise ValueError(
-            f"tied=True was given with method={name!r}, whose encoder and decoder differ at "
-            "the optimum. Use tied='auto' or tied=False."
+            f"tied={given} was given with method={name!r}, {_CONTRADICTED[tying][1]}. Use "
+            f"tied='auto' or tied={not given}."
         )
     tied = tying in ("default", "required") if given == "auto" else bool(given)
     return Method(name, rule, objective, tied, settings)
+
+
+_CONTRADICTED = {
+    "required": (False, "which has one set of weights for encoder and decoder"),
+    "refused": (True, "whose encoder and decoder differ at the optimum"),
+}
+"""The value of `tied` that each kind of `Rule.tying` refuses, and why."""
 
 
 def check_optimizer(name: str, rule: Rule, optimizer: str) -> None:
@@ -463,11 +465,6 @@ class Options:
         return isinstance(self.l2, str) and METHODS[self.method].penalties is not None
 
     @property
-    def callbacks(self) -> tuple[Callback, ...]:
-        """Callbacks of the iteration loop: a progress bar, or none, as `verbose` says."""
-        return progress_bars("training", self.verbose)
-
-    @property
     def effective_momentum(self) -> float:
         """The momentum that the optimizer uses; 0 for optimizers without momentum."""
         return self.momentum if OPTIMIZERS[self.optimizer].has_momentum else 0.0
@@ -534,20 +531,18 @@ class Options:
         `partial_fit` calls this method, because it computes its model only later, when the model is
         first read.
         """
-        k, both = self.n_components, {"l2": self.l2, "prior": self.prior}
-        given = {name: value for name, value in both.items() if not isinstance(value, str)}
+        k = self.n_components
         if isinstance(k, int):
             check_features(k, m)
-            if given and not self.needs_spectrum:
-                self.make(k, None)
+            if not self.needs_spectrum:
+                self.make(k, None, _RNG)
             return
-        for name, value in given.items():
-            if value.ndim == 1:
-                raise ValueError(
-                    f"{name} has {value.size} entries, one per latent, but n_components={k!r} does "
-                    "not fix the number of latents. For partial_fit, give "
-                    f"n_components={value.size}."
-                )
+        sized = [name for name in ("l2", "prior") if np.ndim(getattr(self, name)) == 1]
+        if sized:
+            raise ValueError(
+                f"{sized[0]} has one entry per latent, but n_components={k!r} does not fix the "
+                "number of latents. For partial_fit, give n_components as an integer."
+            )
 
 
 def check_features(k: int, m: int) -> None:

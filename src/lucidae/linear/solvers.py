@@ -32,7 +32,15 @@ from lucidae.arrays import (
 from lucidae.arrays.eigen import orthonormal_rows
 from lucidae.arrays.graphs import keeper, replayable
 from lucidae.counting import ComponentCount, count_in_spectrum, is_criterion
-from lucidae.iteration import Below, History, Solution, Status, iterate, log_grid
+from lucidae.iteration import (
+    Below,
+    History,
+    Solution,
+    Status,
+    iterate,
+    log_grid,
+    progress_bars,
+)
 from lucidae.linear.methods import (
     Method,
     Model,
@@ -532,7 +540,7 @@ def descend(
         check_every=every,
         record=of_states({**losses, **measures}),
         record_at=record_at,
-        callbacks=training.callbacks,
+        callbacks=progress_bars("training", training.verbose),
         copy=keeper(recorded),
         size=data.n_features,
     )
