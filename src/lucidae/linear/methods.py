@@ -414,8 +414,7 @@ class Options:
             raise ValueError(
                 f"handle_missing='em' was given with solver={self.solver!r} and "
                 f"method={self.method!r}, expected solver='exact' or 'auto' and a method with a "
-                "closed form: descent needs complete rows, but the closed form needs only mean "
-                "and covariance, which are estimated from the observed entries."
+                "closed form, because descent needs complete rows."
             )
         # 2) Arguments of descent.
         if not isinstance(self.learning_rate, str) or self.learning_rate != "auto":

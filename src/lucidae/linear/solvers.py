@@ -118,8 +118,7 @@ def solve(options: Options, rows: RowOperator, previous: Any = None) -> Model:
         return model if count is None else replace(model, count=count)
     rng = options.rng()
     outcome = _trained_outcome(options, rows, options.make(k, spectrum, rng), k, rng, previous)
-    model = build_model(outcome, rows.mean, rows.weight, rows)
-    return replace(model, spectrum=spectrum, count=count)
+    return replace(build_model(outcome, rows), spectrum=spectrum, count=count)
 
 
 def closed_form(options: Options, k: int, spectrum: Spectrum, data: Any) -> Model:
@@ -131,19 +130,14 @@ def closed_form(options: Options, k: int, spectrum: Spectrum, data: Any) -> Mode
     weights = method.objective.minimizer(spectrum, k)
     history = History(np.empty(0, dtype=int))
     outcome = TrainedWeights(weights, method, Status.CONVERGED, 1, history)
-    return build_model(outcome, data.mean, data.weight, data, spectrum)
+    return build_model(outcome, data, spectrum)
 
 
-def build_model(
-    outcome: TrainedWeights,
-    mean: Array,
-    weight: float,
-    covariance: Covariance,
-    spectrum: Spectrum | None = None,
-) -> Model:
+def build_model(outcome: TrainedWeights, data: Any, spectrum: Spectrum | None = None) -> Model:
     """Return the fitted model: latents ordered by variance, with fixed signs and their variances.
 
-    `spectrum` are the eigenpairs from which a closed form was computed.
+    `data` has a mean, a weight, a trace, and products with Σ. `spectrum` are the eigenpairs from
+    which a closed form was computed.
     """
     encoder, atoms = as_double(outcome.weights.encoder), as_double(outcome.weights.atoms)
     xp, (k, m), eps = namespace(atoms), atoms.shape, machine_epsilon(atoms)
@@ -167,7 +161,7 @@ def build_model(
             left = spectrum.noise(k) * (m - k)
         elif not bool(along[-1] >= WELL_RESOLVED * along[0]):
             # Small eigenvalues are accurate only if `beyond` is known.
-            inside = covariance.apply(components) @ components.mT
+            inside = data.apply(components) @ components.mT
             along = xp.linalg.diagonal(inside)
         codes = factors * factors * along
     else:
@@ -175,10 +169,10 @@ def build_model(
         chosen = xp.asarray(chosen if len(chosen) else [0], device=atoms.device)
         basis = orthonormal_rows(xp.take(components, chosen, axis=0))
         rows = xp.concat([components, encoder, basis])
-        products = covariance.apply(rows)
+        products = data.apply(rows)
         variances = xp.sum(products[: 2 * k, :] * rows[: 2 * k, :], axis=-1)
         along, codes, inside = variances[:k], variances[k:], products[2 * k :, :] @ basis.mT
-    inside, trace = (inside + inside.mT) / 2, max(0.0, float(covariance.trace))
+    inside, trace = (inside + inside.mT) / 2, max(0.0, float(data.trace))
     if left is None:
         left = max(0.0, trace - scalar(xp.linalg.trace(inside)))
     # 3) Zero latents come last, all others by descending variance, with fixed signs.
@@ -193,10 +187,10 @@ def build_model(
     squares = xp.take(lengths * lengths, index)
     relative = codes / where_set(squares, squares <= 0.0, 1.0)
     negligible = relative <= eps * k * max(scalar(xp.max(relative)), 0.0)
-    ratio = weight / max(weight - 1.0, np.finfo(float).eps)
+    ratio = data.weight / max(data.weight - 1.0, np.finfo(float).eps)
     outside = m - basis.shape[0]
     return Model(
-        mean,
+        data.mean,
         encoder,
         atoms,
         components * signs,
@@ -206,7 +200,7 @@ def build_model(
         basis.mT,
         ratio * inside,
         ratio * left / outside if outside else 0.0,
-        weight,
+        data.weight,
         outcome,
         spectrum,
     )
@@ -346,21 +340,19 @@ def _warn_of_accuracy(
     excess = known_excess(method, solution.value, covariance)
     if solution.status.ok and excess <= max(ACCURATE, training.tol):
         return
-    words = solution.advice
+    words, objective = solution.advice, method.objective
     if solution.status.ok:
         words += " Components of small eigenvalues have not converged: lower tol, raise max_iter."
     if excess > 0.0:
-        unit = method.objective.size_name
-        words += f" The loss exceeds its minimum by at least {excess:.2g} {unit}."
+        words += f" The loss exceeds its minimum by at least {excess:.2g} {objective.size_name}."
     if training.learning_rate != "auto":
         words += " Use learning_rate='auto', or a smaller number."
     else:
-        closed = "solver='exact' gives the optimum in closed form. "
+        if objective.has_minimizer:
+            words += " solver='exact' gives the optimum in closed form."
         words += (
-            f" {closed if method.objective.has_minimizer else ''}Descent is slow if the leading "
-            "eigenvalues of the covariance of X are close to each other or differ by orders of "
-            "magnitude; if the variances of the columns of X differ by orders of magnitude, scale "
-            "the columns. The certificate says how far the components are from the optimum."
+            " Descent is slow if the leading eigenvalues of the covariance of X are close to each "
+            "other or differ by orders of magnitude; scaled columns may help."
         )
     warn_user(words, ConvergenceWarning)
 
@@ -564,7 +556,7 @@ def _shuffled(n_rows: int, batch_size: int, rng: np.random.Generator) -> Any:
 
 @dataclass(frozen=True, slots=True)
 class LowRankCovariance:
-    """The approximation QMQᵀ + s²(I − QQᵀ) of the second moment of the data (m × m).
+    """The approximation QMQᵀ + s²(I − QQᵀ) of the second moment of weighted rows (m × m).
 
     Q has orthonormal columns, M is the second moment in their span, and s² is the variance in every
     direction orthogonal to them; it follows from the trace.
@@ -573,17 +565,13 @@ class LowRankCovariance:
     basis: Array  # (m, r): the columns Q
     inside: Array  # (r, r): the matrix M
     trace: float  # total variance: the trace of the approximation
-
-    @property
-    def n_features(self) -> int:
-        """Number of features of the data."""
-        return int(self.basis.shape[0])
+    mean: Array  # (m,): mean of the rows
+    weight: float  # sum of their weights
 
     def apply(self, rows: Array) -> Array:
         """Return the product of `rows`, of shape (…, k, m), with the approximated second moment."""
-        xp = namespace(rows)
-        outside = self.n_features - self.basis.shape[1]
-        captured = scalar(xp.linalg.trace(self.inside))
+        outside = self.basis.shape[0] - self.basis.shape[1]
+        captured = scalar(namespace(rows).linalg.trace(self.inside))
         level = max(0.0, self.trace - captured) / outside if outside else 0.0
         codes = rows @ self.basis
         return codes @ self.inside @ self.basis.mT + level * (rows - codes @ self.basis.mT)
@@ -646,7 +634,8 @@ class StreamFit:
         weights = outcome.method.adopt(outcome.weights)
         state = Stream(options.build(1.0).start(weights), outcome.n_iter)
         share = model.degrees / model.weight
-        known = LowRankCovariance(model.basis, model.inside * share, model.total_variance * share)
+        inside, trace = model.inside * share, model.total_variance * share
+        known = LowRankCovariance(model.basis, inside, trace, model.mean, model.weight)
         return cls(
             options,
             outcome.method,
@@ -723,11 +712,12 @@ class StreamFit:
             self.options.rate(self.curvature or 1.0),
         )
         basis = orthonormal_rows(as_double(self.state.weights.atoms)).mT
-        known = LowRankCovariance(basis, self.inside, self.variance / self.weight)
-        return build_model(outcome, self.mean, self.weight, known)
+        trace = self.variance / self.weight
+        known = LowRankCovariance(basis, self.inside, trace, self.mean, self.weight)
+        return build_model(outcome, known)
 
 
-def _inside(basis: Array, batch: Covariance) -> Array:
+def _inside(basis: Array, batch: Any) -> Array:
     """Return the second moment of a batch in an orthonormal basis: BΣBᵀ, of shape (k, k).
 
     B (k, m) are the orthonormal rows `basis`, and Σ (m, m) is the second moment `batch`.

@@ -129,16 +129,11 @@ class LinearState(FittedState):
                 stream.check_continued(options)
             state.stream = stream.after(X, weights)
             known = known and m <= CERTIFIED_STREAM_FEATURES
-        elif self.stream is not None:
+        elif self.stream is not None or not known:
             raise ValueError(
-                "the earlier batches were given to solver='stochastic', which does not store their "
-                "second moment. Keep solver='stochastic', or start a new estimator and give all "
-                "batches to partial_fit."
-            )
-        elif not known:
-            raise ValueError(
-                f"fit does not store the second moment of {m} features, so partial_fit cannot "
-                "continue from it. Start a new estimator and give all batches to partial_fit."
+                "the second moment of the earlier rows is not stored: they were given to "
+                f"solver='stochastic', or to fit with {m} features. Keep solver='stochastic', or "
+                "start a new estimator and give all batches to partial_fit."
             )
         if not known:
             return state
