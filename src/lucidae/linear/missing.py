@@ -264,9 +264,9 @@ class ObservedRows:
         # Sorted by pattern.
         patterns, mass = to_numpy(mask) > 0.0, to_numpy(weights)
         used = np.flatnonzero(patterns.any(axis=1) & (mass > 0.0))
-        packed = np.ascontiguousarray(np.packbits(patterns[used], axis=1))
-        keys = packed.view(np.dtype((np.void, packed.shape[1])))[:, 0]
-        _, first, pattern = np.unique(keys, return_index=True, return_inverse=True)
+        packed = np.packbits(patterns[used], axis=1)
+        _, first, pattern = np.unique(packed, axis=0, return_index=True, return_inverse=True)
+        pattern = np.ravel(pattern)  # NumPy 2.0 keeps the axis
         order = xp.asarray(used[np.argsort(pattern, kind="stable")], device=filled.device)
         chosen = xp.asarray(used[first], device=filled.device)
         roots = xp.sqrt(xp.take(weights, order))

@@ -418,7 +418,7 @@ def stiffness(
     the directions of about 1/(1 − μ) batches.
     """
     rule, noise = method.rule, 0.0
-    spectrum = ritz_spectrum(covariance, rule.n_eigenvalues(start.encoder.shape[-2]), start.encoder)
+    spectrum = ritz_spectrum(covariance, start.encoder.shape[-2], start.encoder)
     preconditioned = options.preconditions and batch_size is None
     bound = rule.preconditioned_curvature if preconditioned else rule.curvature
     top, curvature = scalar(spectrum.values[0]), bound(spectrum)
