@@ -808,6 +808,6 @@ def suggesting_em(estimator: Any, X: Any) -> Iterator[None]:
         if estimator.handle_missing == "em":
             advice = (
                 "With handle_missing='em', rows with missing entries are not fitted in blocks or "
-                "batches, or as a sparse matrix: give all rows to fit as a dense array."
+                "batches, or as a sparse matrix: load all rows and call fit with a dense array."
             )
         raise ValueError(f"{first} {advice}") from error

@@ -388,6 +388,10 @@ class Options:
     closed_form: bool = field(init=False)
     # whether the method's rule draws random masks for rows
     samples: bool = field(init=False)
+    # whether the solver needs rows instead of their second moment
+    draws_rows: bool = field(init=False)
+    # whether penalties are chosen from eigenvalues (``l2="auto"``)
+    needs_spectrum: bool = field(init=False)
 
     def __post_init__(self) -> None:
         """Check all arguments; a wrong one raises a ValueError."""
@@ -409,6 +413,7 @@ class Options:
         if self.solver == "auto" and not solved:
             self.solver = "gradient"
         self.closed_form = self.solver in ("auto", "exact")
+        self.draws_rows = self.solver == "stochastic" or (self.samples and not self.closed_form)
         check_choice(self.handle_missing, "handle_missing", ("error", "em"))
         if self.handle_missing == "em" and not self.closed_form:
             raise ValueError(
@@ -443,6 +448,9 @@ class Options:
             self.n_components = check_integer(wanted, "n_components", low=1, others=_OTHERS)
         if not isinstance(self.l2, str) or self.l2 != "auto":
             self.l2 = check_vector(self.l2, "l2", expected=_PENALTIES)
+        self.needs_spectrum = (
+            isinstance(self.l2, str) and METHODS[self.method].penalties is not None
+        )
         if not isinstance(self.prior, str) or self.prior not in PRIORS:
             given, self.prior = (
                 self.prior,
@@ -452,16 +460,6 @@ class Options:
                 raise ValueError(
                     f"prior={given!r} was given, expected {_PROBABILITIES}, not all of them 0."
                 )
-
-    @property
-    def draws_rows(self) -> bool:
-        """Whether the solver needs rows instead of their second moment."""
-        return self.solver == "stochastic" or (self.samples and not self.closed_form)
-
-    @property
-    def needs_spectrum(self) -> bool:
-        """Whether penalties are chosen from eigenvalues (``l2="auto"``)."""
-        return isinstance(self.l2, str) and METHODS[self.method].penalties is not None
 
     @property
     def effective_momentum(self) -> float:
@@ -536,12 +534,13 @@ class Options:
             if not self.needs_spectrum:
                 self.make(k, None, _RNG)
             return
-        sized = [name for name in ("l2", "prior") if np.ndim(getattr(self, name)) == 1]
-        if sized:
-            raise ValueError(
-                f"{sized[0]} has one entry per latent, but n_components={k!r} does not fix the "
-                "number of latents. For partial_fit, give n_components as an integer."
-            )
+        for name in ("l2", "prior"):
+            if np.ndim(value := getattr(self, name)) == 1:
+                raise ValueError(
+                    f"{name} has {len(value)} entries, one per latent, but n_components={k!r} does "
+                    "not fix the number of latents. For partial_fit, give "
+                    f"n_components={len(value)}."
+                )
 
 
 def check_features(k: int, m: int) -> None:

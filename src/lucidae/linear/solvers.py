@@ -82,11 +82,6 @@ ATTEMPTS = 5
 """Number of automatic step sizes that are tried, each a quarter of the one before, until descent
 does not diverge."""
 
-WELL_RESOLVED = 1e-4
-"""Smallest ratio of an eigenvalue to the largest one for which it is used as the variance along its
-eigenvector. The error of an eigenvalue is relative to the largest one; the variance of the data
-along a given direction is more accurate if it is small."""
-
 ZERO_LATENT = 1e-8
 """A latent counts as zero if the length of its encoder row times the length of its decoder column
 is at most this number. The product is the same if a factor is moved from one layer to the other."""
@@ -147,34 +142,24 @@ def build_model(outcome: TrainedWeights, data: Any, spectrum: Spectrum | None = 
     zero = norms * lengths <= ZERO_LATENT
     components = atoms / where_set(norms, zero, 1.0)[:, None]
     components = where_set(components, zero[:, None], 0.0)
-    # 2) Variances along the components, of the codes, and in an orthonormal basis of their span.
-    left, eigenvectors, factors = None, False, xp.sum(encoder * components, axis=-1)
-    if spectrum is not None and spectrum.vectors.shape[1] >= k:
-        # Components were scaled to unit length, which may have changed their last digits.
-        apart = largest(components - spectrum.vectors[:, :k].mT)
-        bent = largest(encoder - factors[:, None] * components)
-        eigenvectors = apart <= 16 * eps and bent <= 16 * eps * largest(encoder)
-    if spectrum is not None and eigenvectors:
-        basis, along = components, spectrum.values[:k]
-        inside = eye_like(k, along) * along
-        if spectrum.beyond is not None:
-            left = spectrum.noise(k) * (m - k)
-        elif not bool(along[-1] >= WELL_RESOLVED * along[0]):
-            # Small eigenvalues are accurate only if `beyond` is known.
-            inside = data.apply(components) @ components.mT
-            along = xp.linalg.diagonal(inside)
-        codes = factors * factors * along
+    # 2) Covariance in an orthonormal basis of their span.
+    chosen = np.flatnonzero(~to_numpy(zero))
+    chosen = xp.asarray(chosen if len(chosen) else [0], device=atoms.device)
+    basis = orthonormal_rows(xp.take(components, chosen, axis=0))
+    r, trace = basis.shape[0], max(0.0, float(data.trace))
+    exact = None if spectrum is None or spectrum.beyond is None else spectrum
+    if exact is not None and largest(basis - exact.vectors[:, :r].mT) <= 16 * eps:
+        # The digits of small eigenvalues, which products with Σ would lose.
+        inside, left = eye_like(r, basis) * exact.values[:r], exact.noise(r) * (m - r)
     else:
-        chosen = np.flatnonzero(~to_numpy(zero))
-        chosen = xp.asarray(chosen if len(chosen) else [0], device=atoms.device)
-        basis = orthonormal_rows(xp.take(components, chosen, axis=0))
-        rows = xp.concat([components, encoder, basis])
-        products = data.apply(rows)
-        variances = xp.sum(products[: 2 * k, :] * rows[: 2 * k, :], axis=-1)
-        along, codes, inside = variances[:k], variances[k:], products[2 * k :, :] @ basis.mT
-    inside, trace = (inside + inside.mT) / 2, max(0.0, float(data.trace))
-    if left is None:
+        inside = data.apply(basis) @ basis.mT
         left = max(0.0, trace - scalar(xp.linalg.trace(inside)))
+    inside = (inside + inside.mT) / 2
+    # Variances along the components, and of the codes, whose encoder may leave the span.
+    turns = (components @ basis.mT, encoder @ basis.mT)
+    along, codes = (xp.sum((turn @ inside) * turn, axis=-1) for turn in turns)
+    if largest(encoder - turns[1] @ basis) > 16 * eps * largest(encoder):
+        codes = xp.sum(data.apply(encoder) * encoder, axis=-1)
     # 3) Zero latents come last, all others by descending variance, with fixed signs.
     order = np.lexsort((-to_numpy(along), to_numpy(zero)))
     index = xp.asarray(order, device=atoms.device)
@@ -188,7 +173,7 @@ def build_model(outcome: TrainedWeights, data: Any, spectrum: Spectrum | None = 
     relative = codes / where_set(squares, squares <= 0.0, 1.0)
     negligible = relative <= eps * k * max(scalar(xp.max(relative)), 0.0)
     ratio = data.weight / max(data.weight - 1.0, np.finfo(float).eps)
-    outside = m - basis.shape[0]
+    outside = m - r
     return Model(
         data.mean,
         encoder,
