@@ -787,8 +787,8 @@ def check_streamed(options: Options, n_features: int, start: SecondMoment | None
     if start is not None and not start.n_features == n_features <= EXACT_FEATURES:
         raise ValueError(
             f"start has {start.n_features} features and X has {n_features}, expected the second "
-            f"moment of earlier rows of the same data, which is computed up to {EXACT_FEATURES} "
-            "features."
+            f"moment of earlier rows of the same data with at most {EXACT_FEATURES} features. With "
+            "more features, give all rows, without start."
         )
 
 

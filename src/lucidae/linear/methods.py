@@ -105,11 +105,19 @@ class Method:
         """Return weights that another method trained, converted to the type that this one trains.
 
         If encoder and decoder share one array in this method (tied layers), it becomes the mean of
-        the encoder and the transposed decoder.
+        the encoder and the transposed decoder. Before, the encoder row and the decoder column of
+        each latent are scaled to equal length, which does not change their product.
         """
         encoder, atoms = previous.encoder, previous.atoms
         if self.tied:
-            encoder = atoms = (encoder + atoms) / 2
+            squares = [
+                namespace(rows).sum(rows * rows, axis=-1, keepdims=True)
+                for rows in (encoder, atoms)
+            ]
+            zero = (squares[0] <= 0.0) | (squares[1] <= 0.0)
+            first, second = (where_set(square, zero, 1.0) for square in squares)
+            root = (second / first) ** 0.25
+            encoder = atoms = (root * encoder + atoms / root) / 2
         converted = self.start(encoder, atoms)
         return previous if type(previous) is type(converted) else converted
 
@@ -576,9 +584,10 @@ class TrainedWeights:
 
     weights: Any  # encoder and decoder, latents in the order of training
     method: Method  # the training method
-    status: Status  # how the solver ended
-    n_iter: int  # number of steps; 1 for a closed form
-    history: History  # the recorded loss; empty for a closed form
+    status: Status = Status.CONVERGED  # how the solver ended
+    n_iter: int = 1  # number of steps; 1 for a closed form
+    # the recorded loss; empty for a closed form
+    history: History = field(default_factory=lambda: History(np.empty(0, dtype=int)))
     learning_rate: float | None = None  # the step size; None for a closed form
 
 

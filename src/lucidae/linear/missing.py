@@ -269,16 +269,27 @@ class ObservedRows:
         pattern = np.ravel(pattern)  # NumPy 2.0 keeps the axis
         order = xp.asarray(used[np.argsort(pattern, kind="stable")], device=filled.device)
         chosen = xp.asarray(used[first], device=filled.device)
-        roots = xp.sqrt(xp.take(weights, order))
-        rows = xp.take(filled, order, axis=0) * roots[:, None]
-        rows, roots, sizes = _compressed(rows, roots, np.bincount(pattern), patterns[used[first]])
+        roots = xp.sqrt(xp.take(weights, order))[:, None]
+        table = xp.concat([roots, xp.take(filled, order, axis=0) * roots], axis=1)
+        # The rows of a large pattern are replaced by a triangular factor with the same second
+        # moment, in the columns that the pattern observes.
+        pieces: list[Array] = []
+        ends = np.cumsum(np.bincount(pattern))
+        for seen, start, end in zip(patterns[used[first]], [0, *ends[:-1]], ends, strict=True):
+            piece, columns = table[start:end, :], np.flatnonzero(np.append(True, seen))
+            if end - start >= 2 * len(columns):
+                index = xp.asarray(columns, device=filled.device)
+                factor = xp.linalg.qr(xp.take(piece, index, axis=1))[1]
+                piece = factor @ xp.take(eye_like(table.shape[1], table), index, axis=0)
+            pieces.append(piece)
+        table = xp.concat(pieces)
         counts = np.bincount(pattern, mass[used])
         return cls(
             xp.take(mask, chosen, axis=0),
             like(counts, filled),
-            rows,
-            roots,
-            np.concatenate([[0], np.cumsum(sizes)]),
+            table[:, 1:],
+            table[:, 0],
+            np.cumsum([0, *(piece.shape[0] for piece in pieces)]),
             center,
             unit,
             float(counts.sum()),
@@ -396,38 +407,6 @@ class _PatternPosterior(NamedTuple):
     errors: Array  # v − aμ − Wz in the observed features
     inverse: Array  # G⁻¹ of each pattern
     log_det: Array  # log det 2πC_oo of each pattern o
-
-
-def _compressed(
-    rows: Array, roots: Array, sizes: Vector, patterns: Vector
-) -> tuple[Array, Array, Vector]:
-    """Replace the rows of each large pattern by a triangular factor with the same second moment.
-
-    A pattern is a set of observed features; with q features it is large if it has at least
-    2(q + 1) rows. `rows` are sorted by pattern, `roots` are the square roots of their weights,
-    `sizes` are the numbers of rows of the p patterns, and `patterns` (p, m) says which of the m
-    features are observed. The new values of `rows`, `roots` and `sizes` are returned.
-    """
-    xp, ends = namespace(rows), np.cumsum(sizes)
-    widths = patterns.sum(axis=1) + 1
-    large = np.flatnonzero(sizes >= 2 * widths)
-    if not len(large):
-        return rows, roots, sizes
-    pieces, last = [], 0
-    for p in large:
-        start, end = int(ends[p] - sizes[p]), int(ends[p])
-        pieces.append((rows[last:start, :], roots[last:start]))
-        columns = xp.asarray(np.flatnonzero(patterns[p]), device=rows.device)
-        table = xp.concat(
-            [roots[start:end, None], xp.take(rows[start:end, :], columns, axis=1)], axis=1
-        )
-        factor = xp.linalg.qr(table)[1]
-        places = xp.take(eye_like(rows.shape[1], rows), columns, axis=0)
-        pieces.append((factor[:, 1:] @ places, factor[:, 0]))
-        last = end
-    pieces.append((rows[last:, :], roots[last:]))
-    joined = (xp.concat([piece[i] for piece in pieces]) for i in (0, 1))
-    return *joined, np.where(sizes >= 2 * widths, widths, sizes)
 
 
 class Statistics(NamedTuple):

@@ -34,7 +34,6 @@ from lucidae.arrays.graphs import keeper, replayable
 from lucidae.counting import ComponentCount, count_in_spectrum, is_criterion
 from lucidae.iteration import (
     Below,
-    History,
     Solution,
     Status,
     iterate,
@@ -122,9 +121,7 @@ def closed_form(options: Options, k: int, spectrum: Spectrum, data: Any) -> Mode
     `data` has a mean, a weight, and products with Σ.
     """
     method = options.make(k, spectrum)
-    weights = method.objective.minimizer(spectrum, k)
-    history = History(np.empty(0, dtype=int))
-    outcome = TrainedWeights(weights, method, Status.CONVERGED, 1, history)
+    outcome = TrainedWeights(method.objective.minimizer(spectrum, k), method)
     return build_model(outcome, data, spectrum)
 
 
@@ -629,7 +626,7 @@ class StreamFit:
             model.weight,
             model.total_variance * model.degrees,
             0.0,
-            _inside(orthonormal_rows(as_double(weights.atoms)), known),
+            _inside(weights, known),
         )
 
     def check_continued(self, options: Options) -> None:
@@ -672,7 +669,7 @@ class StreamFit:
         direction = method.rule.direction(self.state.weights, batch)
         stepped = moved(method.rule, optimizer, self.state.optimizer, direction)
         state = Stream(stepped, self.state.steps + 1)
-        inside = _inside(orthonormal_rows(as_double(state.weights.atoms)), batch)
+        inside = _inside(state.weights, batch)
         # A plain average of the first batches, then an exponential one: old weights are forgotten.
         share = 1.0 / min(state.steps, STREAM_MEMORY)
         return replace(
@@ -693,8 +690,7 @@ class StreamFit:
             self.method,
             Status.STOPPED,
             max(1, self.state.steps),
-            History(np.empty(0, dtype=int)),
-            self.options.rate(self.curvature or 1.0),
+            learning_rate=self.options.rate(self.curvature or 1.0),
         )
         basis = orthonormal_rows(as_double(self.state.weights.atoms)).mT
         trace = self.variance / self.weight
@@ -702,10 +698,11 @@ class StreamFit:
         return build_model(outcome, known)
 
 
-def _inside(basis: Array, batch: Any) -> Array:
-    """Return the second moment of a batch in an orthonormal basis: BΣBᵀ, of shape (k, k).
+def _inside(weights: Any, batch: Any) -> Array:
+    """Return the second moment of a batch in the span of the decoder's columns, of shape (k, k).
 
-    B (k, m) are the orthonormal rows `basis`, and Σ (m, m) is the second moment `batch`.
+    It is BΣBᵀ with an orthonormal basis of the span as the rows of B (k, m).
     """
+    basis = orthonormal_rows(as_double(weights.atoms))
     inside = batch.apply(basis) @ basis.mT
     return (inside + inside.mT) / 2

@@ -468,7 +468,7 @@ def nonuniform_penalties(l2: Any, values: Vector | None, k: int) -> Vector:
         The penalties, in the given order.
     """
     if isinstance(l2, str):
-        return best_penalties(_required(values), k)
+        return best_penalties(_descending(values), k)
     penalties = np.atleast_1d(check_vector(l2, "l2"))
     if penalties.shape != (k,):
         raise ValueError(
@@ -492,7 +492,7 @@ def uniform_penalties(l2: Any, values: Vector | None, k: int) -> Vector:
         Number of latents.
     """
     if isinstance(l2, str):
-        values = _required(values)
+        values = _descending(values)
         # Both eigenvalues of a scaling block, 4λ and 4(σ² − λ), are equal for the weakest latent.
         weakest = max(float(values[min(k, len(values)) - 1]), 1e-12 * float(values[0]))
         return np.full(k, weakest / 2)
@@ -506,12 +506,3 @@ def uniform_penalties(l2: Any, values: Vector | None, k: int) -> Vector:
             "latents. Use method='nonuniform_l2' for one penalty per latent."
         )
     return penalties
-
-
-def _required(values: Vector | None) -> Vector:
-    if values is None:
-        raise ValueError(
-            "l2='auto' chooses the penalties from the eigenvalues of the data, which were not "
-            "computed here: give l2 as numbers."
-        )
-    return values
