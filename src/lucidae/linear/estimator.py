@@ -731,14 +731,12 @@ class LinearAutoencoder(
                 f"X has {found} features, but {type(self).__name__} is expecting "
                 f"{self.n_features_in_} features as input."
             )
-        if isinstance(rows, AlignedBlocks | SecondMoment):
-            missing = False
-        if missing and (self._state.observed is not None or has_missing(rows)):
-            return self._with_changes(
-                self._state.certify_observed(rows, weights, type(self).__name__)
-            )
+        state, title = self._state, type(self).__name__
+        in_rows = missing and hasattr(rows, "shape")  # not in blocks, nor in a second moment
+        if in_rows and (state.observed is not None or has_missing(rows)):
+            return self._with_changes(state.certify_observed(rows, weights, title))
         data = data_of(rows, weights, verbose=self.verbose)
-        return self._with_changes(self._state.certify(data, type(self).__name__))
+        return self._with_changes(state.certify(data, title))
 
     def _with_changes(self, found: Certificate) -> Certificate:
         """Return `found` with a failed claim added if a user changed fitted attributes.

@@ -31,7 +31,7 @@ from lucidae.linear.objectives import (
     brockett_ranks,
 )
 from lucidae.linear.theory import nonuniform_penalties, uniform_penalties
-from lucidae.linear.weights import ADAM_RATE, OPTIMIZERS, Optimizer, frobenius
+from lucidae.linear.weights import ADAM_RATE, OPTIMIZERS, Optimizer
 from lucidae.rows.covariances import TINY
 from lucidae.spectrum import Spectrum
 from lucidae.validation import (
@@ -54,10 +54,6 @@ SOLVERS = ("auto", "exact", "gradient", "stochastic")
 LARGEST_START = 1e10
 """Largest standard deviation of the random initial weights: the losses are of the fourth degree in
 the weights, and their squares and products must not overflow."""
-
-SMALLEST_NORM = 1e-8
-"""Smallest norm of the weights by which the stopping rule divides; a smaller norm is replaced by
-this number."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,19 +116,6 @@ class Method:
             encoder = atoms = (root * encoder + atoms / root) / 2
         converted = self.start(encoder, atoms)
         return previous if type(previous) is type(converted) else converted
-
-
-def relative_norm(direction: Any, weights: Any, scale: Any) -> Array:
-    """Return the norm of `direction` divided by `scale` and by the norm of `weights`.
-
-    `direction` is that of an update rule at `weights`, and `scale` is the curvature at the optimum.
-    The ratio is 0 at a fixed point and of order 1 at a random start. If the norm of the weights is
-    below `SMALLEST_NORM`, it is replaced by `SMALLEST_NORM`, because all latents may be zero at the
-    optimum.
-    """
-    size = frobenius(weights)
-    size = where_set(size, size < SMALLEST_NORM, SMALLEST_NORM)
-    return frobenius(direction) / (scale * size)
 
 
 @dataclass(frozen=True, slots=True)

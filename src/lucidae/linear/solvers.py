@@ -47,10 +47,9 @@ from lucidae.linear.methods import (
     TrainedWeights,
     check_features,
     reaching,
-    relative_norm,
 )
 from lucidae.linear.objectives import Rule
-from lucidae.linear.weights import Optimizer, axis_distances, map_fields, of_states
+from lucidae.linear.weights import Optimizer, axis_distances, frobenius, map_fields, of_states
 from lucidae.rows.covariances import Covariance, DenseCovariance, rows_covariance
 from lucidae.rows.operator import EXACT_FEATURES, STORED_FEATURES, RowOperator
 from lucidae.spectrum import Spectrum, leading, refined, ritz_spectrum
@@ -80,6 +79,10 @@ certificate allows as much."""
 ATTEMPTS = 5
 """Number of automatic step sizes that are tried, each a quarter of the one before, until descent
 does not diverge."""
+
+SMALLEST_NORM = 1e-8
+"""Smallest norm of the weights by which the stopping rule divides; a smaller norm is replaced by
+this number, because all latents may be zero at the optimum."""
 
 ZERO_LATENT = 1e-8
 """A latent counts as zero if the length of its encoder row times the length of its decoder column
@@ -502,7 +505,10 @@ def descend(
 
     def distance(state: Any) -> Array:
         find = rule.direction if reduced is None else reduced.move_anchor
-        return relative_norm(find(state.weights, data), state.weights, stiff.scale)
+        # 0 at a fixed point, and of order 1 at a random start.
+        size = frobenius(state.weights)
+        size = where_set(size, size < SMALLEST_NORM, SMALLEST_NORM)
+        return frobenius(find(state.weights, data)) / (stiff.scale * size)
 
     losses = {"loss": lambda weights: method.objective.value(weights, data)}
     recorded = replayable(step, start) if batch_size is None else step
