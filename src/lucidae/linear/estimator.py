@@ -519,7 +519,8 @@ class LinearAutoencoder(
         """Fit to data of any kind; `sketch` is that of rows that were read in blocks."""
         state = LinearState(options, data.reference, data.weight)
         if self.warm_start and hasattr(self, "_state"):
-            state.previous = self._state.last_weights
+            before = self._state
+            state.previous = before.stream.state.weights if before.stream else before.previous
         state.solve(data, type(self).__name__, sketch)
         state.check_range()
         self._state = state

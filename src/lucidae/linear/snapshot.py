@@ -48,10 +48,6 @@ def _method_fields(method: Method) -> dict[str, Any]:
     return drawn | {"name": method.name, "tied": method.tied}
 
 
-def _made_method(name: str, **settings: Any) -> Method:
-    return make_method(name, MethodSettings(**settings))
-
-
 # Letters: k latents, m features, r dimensions of the decoder, q eigenvalues, d random directions,
 # o latents of probabilistic PCA, p latents of an earlier fit, c scores of a criterion, a random
 # directions of a sketch, u of its rows (b numbers each).
@@ -74,7 +70,7 @@ _OPTIONS = Record(Options, **dict.fromkeys(sorted(_ARGUMENTS - _NOT_STORED), obj
 _METHOD = Record(
     Method,
     _method_fields,
-    _made_method,
+    lambda name, **settings: make_method(name, MethodSettings(**settings)),
     name=str,
     penalties="k",
     prior="k",

@@ -257,11 +257,6 @@ class LinearState(FittedState):
         return None if spectrum is None else spectrum.resolved(spectrum.n_features)
 
     @property
-    def last_weights(self) -> Any:
-        """The weights after the last fit or step, for a warm start; None before the first fit."""
-        return self.previous if self.stream is None else self.stream.state.weights
-
-    @property
     def weight(self) -> float:
         """Sum of the weights of all rows seen; reading it does not compute the model."""
         if self._model is None and self.moment is not None:
