@@ -145,10 +145,13 @@ def build_model(outcome: TrainedWeights, data: Any, spectrum: Spectrum | None = 
     # 2) Covariance in an orthonormal basis of their span.
     chosen = np.flatnonzero(~to_numpy(zero))
     chosen = xp.asarray(chosen if len(chosen) else [0], device=atoms.device)
-    basis = orthonormal_rows(xp.take(components, chosen, axis=0))
-    r, trace = basis.shape[0], max(0.0, float(data.trace))
-    exact = None if spectrum is None or spectrum.beyond is None else spectrum
-    if exact is not None and largest(basis - exact.vectors[:, :r].mT) <= 16 * eps:
+    basis = xp.take(components, chosen, axis=0)
+    r, trace, exact = basis.shape[0], max(0.0, float(data.trace)), None
+    if spectrum is not None and largest(basis - spectrum.vectors[:, :r].mT) <= 16 * eps:
+        exact = None if spectrum.beyond is None else spectrum
+    else:
+        basis = orthonormal_rows(basis)
+    if exact is not None:
         # The digits of small eigenvalues, which products with Σ would lose.
         inside, left = eye_like(r, basis) * exact.values[:r], exact.noise(r) * (m - r)
     else:
