@@ -21,11 +21,11 @@ from threadpoolctl import threadpool_limits
 
 from benchmarks._tables import mnist_rows
 from lucidae import LinearAutoencoder, SecondMoment
-from lucidae.linear.methods import MethodSettings, geometric_prior, make_method
+from lucidae.linear.methods import MethodSettings, Options, geometric_prior, make_method
 from lucidae.linear.simulation import Plan, Run, simulate
 from lucidae.linear.solvers import descend, stiffness
 from lucidae.linear.theory import AlignedPoint, best_penalties, hessian_eigenvalues
-from lucidae.linear.weights import DescentSettings, TiedWeights, UntiedWeights
+from lucidae.linear.weights import TiedWeights, UntiedWeights
 from lucidae.metrics import axis_alignment_distance
 from lucidae.rows.covariances import DenseCovariance
 from lucidae.spectrum import Spectrum
@@ -106,8 +106,8 @@ def solver_epochs(
 ) -> UntiedWeights:
     tied = isinstance(start, TiedWeights)
     method = make_method("rag", MethodSettings(np.zeros(K), geometric_prior(K), None, tied))
-    training = DescentSettings(learning_rate=RATE, momentum=MOMENTUM, max_iter=n_epochs, tol=0.0)
-    stiff = stiffness(method, covariance, start, preconditioned=training.preconditions)
+    training = Options(learning_rate=RATE, momentum=MOMENTUM, max_iter=n_epochs, tol=0.0)
+    stiff = stiffness(method, covariance, start, training)
     return descend(method, covariance, start, training, stiff, {}, None, None).value
 
 

@@ -15,10 +15,10 @@ from lucidae.base import CertifiedMixin, Fitted, FittedState, fitting_method
 from lucidae.certificates import Certificate, does_not_apply
 from lucidae.iteration.progress import CountedBar, is_shown
 from lucidae.linear.estimator import LinearAutoencoder
+from lucidae.linear.methods import Options
 from lucidae.linear.missing import ObservedGaussian, fit_observed, gaussian_of, unmasked
 from lucidae.linear.snapshot import STATE
 from lucidae.linear.state import LinearState
-from lucidae.linear.weights import DescentSettings
 from lucidae.models import DTYPE, Record, Snapshot, with_size
 from lucidae.validation import check_flag, check_number, check_rows, warn_user
 
@@ -262,7 +262,7 @@ class LowRankImputer(CertifiedMixin, TransformerMixin, BaseEstimator):
         Z = state.standardized(X)
         modelled = Z.shape[1] > 1  # of one column nothing is known but its mean
         if chosen and modelled:
-            state.ranks, state.errors = _held_out_errors(Z, options.training)
+            state.ranks, state.errors = _held_out_errors(Z, options)
             best = int(state.ranks[np.argmin(state.errors)])
             modelled = best > 0
             if not modelled:
@@ -399,7 +399,7 @@ def _judged_columns(X: Floats, state: ImputerState, standardize: bool) -> Floats
     return np.asarray(Z / np.nanstd(Z, axis=0) if standardize else Z)
 
 
-def _held_out_errors(Z: Floats, training: DescentSettings) -> tuple[Floats, Floats]:
+def _held_out_errors(Z: Floats, training: Options) -> tuple[Floats, Floats]:
     """Return numbers of components, and the mean squared errors of held-out entries of each.
 
     The rows Z are standardised; of very many, some are drawn. Number 0 stands for the mean. Numbers

@@ -157,7 +157,7 @@ def _arguments(options: _Fields) -> _Fields:
 
 
 def _method(method: _Fields, options: Values, k: int) -> _Fields:
-    rule, prior = method["rule"], Options.of(**options).prior
+    rule, prior = method["rule"], Options(**options).prior
     found = {
         "name": method["name"],
         "penalties": method["objective"].get("penalties", np.zeros(k)),

@@ -19,7 +19,7 @@ from lucidae import LinearAutoencoder
 from lucidae.linear import METHODS, MethodSettings, best_penalties, geometric_prior, make_method
 from lucidae.linear.methods import Options
 from lucidae.linear.solvers import ReducedVariance, known_excess, random_start
-from lucidae.linear.weights import OPTIMIZERS, DescentSettings
+from lucidae.linear.weights import OPTIMIZERS
 from lucidae.metrics import axis_alignment_distance, subspace_distance
 from lucidae.rows.operator import RowOperator
 
@@ -291,7 +291,7 @@ class _Line(tuple):
 @pytest.mark.parametrize("optimizer", ["gradient_descent", "nesterov"])
 @pytest.mark.parametrize("momentum", [0.0, 0.5, 0.9, 0.99])
 def test_the_automatic_step_is_half_of_the_largest_stable_one(optimizer, momentum):
-    limit = 2 * OPTIMIZERS[optimizer].automatic_rate(1.0, momentum)
+    limit = 2 * Options(optimizer=optimizer, momentum=momentum).rate(1.0)
     for factor, stable in ((0.99, True), (1.01, False)):
         rule = OPTIMIZERS[optimizer](factor * limit, momentum)
         state = rule.start(_Line(np.array([1.0])))
@@ -303,12 +303,14 @@ def test_the_automatic_step_is_half_of_the_largest_stable_one(optimizer, momentu
 
 
 def test_a_given_step_is_taken_as_it_is():
-    assert DescentSettings(learning_rate=0.3).rate(1e9) == 0.3
-    assert DescentSettings("adam").rate(1e9) == DescentSettings("adam").rate(1.0)
+    assert Options(learning_rate=0.3).rate(1e9) == 0.3
+    assert Options(method="plain", optimizer="adam").rate(1e9) == Options(
+        method="plain", optimizer="adam"
+    ).rate(1.0)
 
 
 def test_arguments_are_checked_with_the_defaults_of_the_estimator():
-    checked, given = (inspect.signature(f) for f in (Options.of, LinearAutoencoder))
+    checked, given = (inspect.signature(f) for f in (Options, LinearAutoencoder))
     assert {n: p.default for n, p in checked.parameters.items()} == {
         n: p.default for n, p in given.parameters.items()
     }

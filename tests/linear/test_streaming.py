@@ -230,7 +230,7 @@ def test_a_stream_after_a_fit_counts_all_rows(X):
     estimator = LinearAutoencoder(3, random_state=0).fit(X[:1000])
     estimator.set_params(solver="stochastic").partial_fit(X[1000:])
     assert estimator.n_samples_seen_ == 1500
-    with pytest.raises(ValueError, match="does not store their second moment"):
+    with pytest.raises(ValueError, match="second moment of the earlier rows is not stored"):
         estimator.set_params(solver="exact").partial_fit(X)
 
 

@@ -25,7 +25,7 @@ from lucidae.linear.missing import unmasked
 from lucidae.linear.objectives import Reconstruction, RotationAugmentedRule
 from lucidae.linear.references import known_spectrum
 from lucidae.linear.verify import find_leading, mean_difference
-from lucidae.linear.weights import DescentSettings, TiedWeights, UntiedWeights
+from lucidae.linear.weights import TiedWeights, UntiedWeights
 from lucidae.moments import SecondMoment
 from lucidae.rows.kinds import AlignedBlocks, LoadedRows, aligned_blocks, in_memory
 from lucidae.rows.operator import EXACT_FEATURES
@@ -115,7 +115,7 @@ def certify_weights(
     allowed = [name for name in _SETTINGS if name != "n_components"]
     check_settings(settings, ["sample_weight", "noise_variance", *allowed], "a pair of weights")
     rows, columns = check_rows(encoder, name="encoder"), check_rows(decoder, name="decoder")
-    options = Options.of(rows.shape[0], **settings)
+    options = Options(rows.shape[0], **settings)
     if tuple(columns.shape) != tuple(rows.shape)[::-1]:
         raise ValueError(
             f"encoder has shape {tuple(rows.shape)} and decoder {tuple(columns.shape)}, expected "
@@ -138,11 +138,11 @@ def certify_weights(
     tied = method.tied and np.array_equal(*layers)
     weights = TiedWeights(layers[0]) if tied else UntiedWeights(*layers)
     weights = method.objective.completed(weights, noise_variance)
-    figures = LinearFigures(method, weights, data, options.training)
+    figures = LinearFigures(method, weights, data, options)
     return certificate(f"weights(method={method.name!r})", figures)
 
 
-_SETTINGS = tuple(inspect.signature(Options.of).parameters)
+_SETTINGS = tuple(inspect.signature(Options).parameters)
 
 
 def _check_shape(shape: tuple[int, ...], m: int, name: str) -> None:
@@ -273,7 +273,7 @@ def certify_components(subject: Any, X: Any, *, sample_weight: Any = None) -> Ce
     mean = getattr(subject, "mean_", None)
     data = centred.about_zero() if mean is None else centred
     method = Method("rag", RotationAugmentedRule(), Reconstruction(), tied=True)
-    figures = LinearFigures(method, TiedWeights(components), data, DescentSettings())
+    figures = LinearFigures(method, TiedWeights(components), data, Options())
     judged = []
     for claim in claims(figures, JUDGED):
         statement = claim.statement

@@ -26,11 +26,11 @@ from lucidae.counting import (
     count_wanted,
     is_criterion,
 )
-from lucidae.linear.methods import Method, Model
+from lucidae.linear.methods import Method, Model, Options
 from lucidae.linear.references import known_spectrum, reference_of
 from lucidae.linear.theory import predicted_epochs
 from lucidae.linear.verify import IDENTIFIABLE, PAIRED_FEATURES, ObservedFigures, WeightFigures
-from lucidae.linear.weights import DescentSettings, map_fields
+from lucidae.linear.weights import map_fields
 
 __all__ = ["LinearFigures", "certificate", "claims", "evidence"]
 
@@ -96,7 +96,7 @@ class LinearFigures(WeightFigures):
         method: Method,
         weights: Any,
         data: Data,
-        training: DescentSettings,
+        training: Options,
         learning_rate: float | None = None,
         model: Model | None = None,
         wanted: Any = None,

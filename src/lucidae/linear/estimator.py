@@ -508,7 +508,7 @@ class LinearAutoencoder(
     def _rows(self, X: Any, *, finite: bool = True, **settings: Any) -> Array:
         """Return the rows X after validation; missing entries, if allowed, become NaN."""
         with suggesting_em(self, X):
-            if self.handle_missing != "em":
+            if self.handle_missing != "em" or scipy.sparse.issparse(X):
                 return check_rows(X, estimator=self, finite=finite, **settings)
             return check_rows(unmasked(X), estimator=self, finite="allow-nan", **settings)
 
@@ -516,7 +516,8 @@ class LinearAutoencoder(
         """Fit to data of any kind; `sketch` is that of rows that were read in blocks."""
         state = LinearState(options, data.reference, data.weight)
         if self.warm_start and hasattr(self, "_state"):
-            state.previous = self._state.last_weights
+            before = self._state
+            state.previous = before.stream.state.weights if before.stream else before.previous
         state.solve(data, type(self).__name__, sketch)
         state.check_range()
         self._state = state
@@ -524,7 +525,7 @@ class LinearAutoencoder(
     def _options(self) -> Options:
         """Return the constructor's arguments after checking them; wrong ones raise an error."""
         given = vars(self)
-        return Options.of(**{name: given[name] for name in _ARGUMENTS})
+        return Options(**{name: given[name] for name in _ARGUMENTS})
 
     @by_blocks
     def transform(self, X: Any) -> Array:
@@ -728,14 +729,12 @@ class LinearAutoencoder(
                 f"X has {found} features, but {type(self).__name__} is expecting "
                 f"{self.n_features_in_} features as input."
             )
-        if isinstance(rows, AlignedBlocks | SecondMoment):
-            missing = False
-        if missing and (self._state.observed is not None or has_missing(rows)):
-            return self._with_changes(
-                self._state.certify_observed(rows, weights, type(self).__name__)
-            )
+        state, title = self._state, type(self).__name__
+        in_rows = missing and hasattr(rows, "shape")  # not in blocks, nor in a second moment
+        if in_rows and (state.observed is not None or has_missing(rows)):
+            return self._with_changes(state.certify_observed(rows, weights, title))
         data = data_of(rows, weights, verbose=self.verbose)
-        return self._with_changes(self._state.certify(data, type(self).__name__))
+        return self._with_changes(state.certify(data, title))
 
     def _with_changes(self, found: Certificate) -> Certificate:
         """Return `found` with a failed claim added if a user changed fitted attributes.
@@ -781,18 +780,11 @@ def check_streamed(options: Options, n_features: int, start: SecondMoment | None
         )
     if isinstance(options.n_components, int) or n_features > EXACT_FEATURES:
         resolve_components(options.n_components, n_features)
-    if n_features <= EXACT_FEATURES:
-        if start is not None and start.n_features != n_features:
-            raise ValueError(
-                f"start has {start.n_features} features, but X has {n_features}: start must be the "
-                "second moment of earlier rows of the same data."
-            )
-        return
-    if start is not None:
+    if start is not None and not start.n_features == n_features <= EXACT_FEATURES:
         raise ValueError(
-            f"start was given, but X has {n_features} features: of data that are read in blocks, "
-            f"the second moment is computed only up to {EXACT_FEATURES} features. Give all rows, "
-            "without start."
+            f"start has {start.n_features} features and X has {n_features}, expected the second "
+            f"moment of earlier rows of the same data with at most {EXACT_FEATURES} features. With "
+            "more features, give all rows, without start."
         )
 
 
@@ -811,7 +803,7 @@ def suggesting_em(estimator: Any, X: Any) -> Iterator[None]:
             first = f"Input X contains NaN{columns_with_gaps(X, 'X')}."
         if estimator.handle_missing == "em":
             advice = (
-                "Rows with missing entries are not fitted in blocks or batches "
-                "(handle_missing='em'): load all rows and call fit."
+                "With handle_missing='em', rows with missing entries are not fitted in blocks or "
+                "batches, or as a sparse matrix: load all rows and call fit with a dense array."
             )
         raise ValueError(f"{first} {advice}") from error

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, field, fields
-from typing import Any
+from dataclasses import dataclass, field
+from typing import Annotated, Any
 
 import numpy as np
 from sklearn.utils import check_random_state
@@ -31,7 +31,7 @@ from lucidae.linear.objectives import (
     brockett_ranks,
 )
 from lucidae.linear.theory import nonuniform_penalties, uniform_penalties
-from lucidae.linear.weights import OPTIMIZERS, DescentSettings, balanced_mean, frobenius
+from lucidae.linear.weights import ADAM_RATE, OPTIMIZERS, Optimizer
 from lucidae.rows.covariances import TINY
 from lucidae.spectrum import Spectrum
 from lucidae.validation import (
@@ -53,10 +53,6 @@ SOLVERS = ("auto", "exact", "gradient", "stochastic")
 LARGEST_START = 1e10
 """Largest standard deviation of the random initial weights: the losses are of the fourth degree in
 the weights, and their squares and products must not overflow."""
-
-SMALLEST_NORM = 1e-8
-"""Smallest norm of the weights by which the stopping rule divides; a smaller norm is replaced by
-this number."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,27 +99,22 @@ class Method:
     def adopt(self, previous: Any) -> Any:
         """Return weights that another method trained, converted to the type that this one trains.
 
-        If encoder and decoder share one array in this method (tied layers), it becomes a mean of
-        the encoder and the transposed decoder.
+        If encoder and decoder share one array in this method (tied layers), it becomes the mean of
+        the encoder and the transposed decoder. Before, the encoder row and the decoder column of
+        each latent are scaled to equal length, which does not change their product.
         """
         encoder, atoms = previous.encoder, previous.atoms
         if self.tied:
-            encoder = atoms = balanced_mean(encoder, atoms)
+            squares = [
+                namespace(rows).sum(rows * rows, axis=-1, keepdims=True)
+                for rows in (encoder, atoms)
+            ]
+            zero = (squares[0] <= 0.0) | (squares[1] <= 0.0)
+            first, second = (where_set(square, zero, 1.0) for square in squares)
+            root = (second / first) ** 0.25
+            encoder = atoms = (root * encoder + atoms / root) / 2
         converted = self.start(encoder, atoms)
         return previous if type(previous) is type(converted) else converted
-
-
-def relative_norm(direction: Any, weights: Any, scale: Any) -> Array:
-    """Return the norm of `direction` divided by `scale` and by the norm of `weights`.
-
-    `direction` is that of an update rule at `weights`, and `scale` is the curvature at the optimum.
-    The ratio is 0 at a fixed point and of order 1 at a random start. If the norm of the weights is
-    below `SMALLEST_NORM`, it is replaced by `SMALLEST_NORM`, because all latents may be zero at the
-    optimum.
-    """
-    size = frobenius(weights)
-    size = where_set(size, size < SMALLEST_NORM, SMALLEST_NORM)
-    return frobenius(direction) / (scale * size)
 
 
 @dataclass(frozen=True, slots=True)
@@ -293,18 +284,20 @@ def make_method(name: str, settings: MethodSettings) -> Method:
     objective = entry.objective(settings)
     rule = objective if entry.rule is None else entry.rule(settings)
     tying, given = rule.tying, settings.tied
-    if tying == "required" and not given:
+    if given != "auto" and tying in _CONTRADICTED and given == _CONTRADICTED[tying][0]:
         raise ValueError(
-            f"tied=False was given with method={name!r}, which has one set of weights for encoder "
-            "and decoder. Use tied='auto' or tied=True."
-        )
-    if tying == "refused" and given and given != "auto":
-        raise ValueError(
-            f"tied=True was given with method={name!r}, whose encoder and decoder differ at "
-            "the optimum. Use tied='auto' or tied=False."
+            f"tied={given} was given with method={name!r}, {_CONTRADICTED[tying][1]}. Use "
+            f"tied='auto' or tied={not given}."
         )
     tied = tying in ("default", "required") if given == "auto" else bool(given)
     return Method(name, rule, objective, tied, settings)
+
+
+_CONTRADICTED = {
+    "required": (False, "which has one set of weights for encoder and decoder"),
+    "refused": (True, "whose encoder and decoder differ at the optimum"),
+}
+"""The value of `tied` that each kind of `Rule.tying` refuses, and why."""
 
 
 def check_optimizer(name: str, rule: Rule, optimizer: str) -> None:
@@ -356,137 +349,141 @@ def uniform_prior(k: int) -> Vector:
 PRIORS = {"geometric": geometric_prior, "uniform": uniform_prior}
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Options:
-    """Checked arguments of a `LinearAutoencoder`.
+    """Checked arguments of a `LinearAutoencoder`, named as they are.
 
-    The fields are named as the arguments. `solver` is never ``"auto"`` for an objective without a
-    closed form, and `training` contains the arguments of descent: optimizer, learning_rate,
-    momentum, max_iter, tol and verbose.
+    `solver` is never ``"auto"`` for an objective without a closed form.
     """
 
-    n_components: Any
-    method: str
-    solver: str
-    training: DescentSettings
-    l2: Any
-    prior: Any
-    batch_size: int | None
-    tied: bool | str
-    init_scale: float
-    random_state: Any
-    closed_form: bool  # whether the solver computes the optimum from leading eigenpairs
-    samples: bool  # whether the method's rule draws random masks for rows
-    draws_rows: bool  # whether the solver needs rows instead of their second moment
-    needs_spectrum: bool  # whether penalties are chosen from eigenvalues (``l2="auto"``)
+    n_components: Any = None
+    method: str = "rag"
+    solver: str = "auto"
+    optimizer: str = "nesterov"
+    learning_rate: float | str = "auto"
+    momentum: float = 0.9
+    l2: Any = "auto"
+    prior: Any = "geometric"
+    whiten: bool = False
+    batch_size: int | None = None
+    tied: bool | str = "auto"
+    init_scale: float = 1e-2
+    max_iter: int = 10_000
+    tol: float = 1e-6
+    random_state: Any = None
+    warm_start: bool = False
+    verbose: bool | str = "auto"
+    handle_missing: str = "error"
+    # whether the solver computes the optimum from leading eigenpairs
+    closed_form: bool = field(init=False)
+    # whether the method's rule draws random masks for rows
+    samples: bool = field(init=False)
+    # whether the solver needs rows instead of their second moment
+    draws_rows: bool = field(init=False)
+    # whether penalties are chosen from eigenvalues (``l2="auto"``)
+    needs_spectrum: bool = field(init=False)
 
-    @classmethod
-    def of(
-        cls,
-        n_components: Any = None,
-        *,
-        method: Any = "rag",
-        solver: Any = "auto",
-        optimizer: Any = "nesterov",
-        learning_rate: Any = "auto",
-        momentum: Any = 0.9,
-        l2: Any = "auto",
-        prior: Any = "geometric",
-        whiten: Any = False,
-        batch_size: Any = None,
-        tied: Any = "auto",
-        init_scale: Any = 1e-2,
-        max_iter: Any = 10_000,
-        tol: Any = 1e-6,
-        random_state: Any = None,
-        warm_start: Any = False,
-        verbose: Any = "auto",
-        handle_missing: Any = "error",
-    ) -> Options:
-        """Return the checked arguments; a wrong one raises a ValueError."""
+    def __post_init__(self) -> None:
+        """Check all arguments; a wrong one raises a ValueError."""
         # 1) The method says which solvers and optimizers it works with.
-        check_choice(optimizer, "optimizer", OPTIMIZERS)
-        if not isinstance(tied, bool | np.bool_):
-            check_choice(tied, "tied", ("auto",), others=", True or False")
-        tied = tied if isinstance(tied, str) else bool(tied)
+        check_choice(self.optimizer, "optimizer", OPTIMIZERS)
+        if not isinstance(self.tied, bool | np.bool_):
+            check_choice(self.tied, "tied", ("auto",), others=", True or False")
         # That for one latent has what those of the method have in common.
-        made = make_method(method, MethodSettings(np.ones(1), np.ones(1), _RNG, tied))
-        objective, rule = made.objective, made.rule
-        check_optimizer(method, rule, optimizer)
-        check_choice(solver, "solver", SOLVERS)
-        if solver == "exact" and not objective.has_minimizer:
+        made = make_method(self.method, MethodSettings(np.ones(1), np.ones(1), _RNG, self.tied))
+        check_optimizer(self.method, made.rule, self.optimizer)
+        check_choice(self.solver, "solver", SOLVERS)
+        solved, self.samples = made.objective.has_minimizer, made.rule.needs_rows
+        if self.solver == "exact" and not solved:
             raise ValueError(
-                f"solver='exact' was given with method={method!r}, for whose objective no closed "
-                "form of the minimum is known. Use solver='gradient' or solver='stochastic'."
+                f"solver='exact' was given with method={self.method!r}, for whose objective no "
+                "closed form of the minimum is known. Use solver='gradient' or "
+                "solver='stochastic'."
             )
-        closed_form = solver in ("auto", "exact") and objective.has_minimizer
-        check_choice(handle_missing, "handle_missing", ("error", "em"))
-        if handle_missing == "em" and not closed_form:
+        if self.solver == "auto" and not solved:
+            self.solver = "gradient"
+        self.closed_form = self.solver in ("auto", "exact")
+        self.draws_rows = self.solver == "stochastic" or (self.samples and not self.closed_form)
+        check_choice(self.handle_missing, "handle_missing", ("error", "em"))
+        if self.handle_missing == "em" and not self.closed_form:
             raise ValueError(
-                f"handle_missing='em' was given with solver={solver!r} and method={method!r}, "
-                "expected solver='exact' or 'auto' and a method with a closed form: descent needs "
-                "complete rows, but the closed form needs only mean and covariance, which are "
-                "estimated from the observed entries."
+                f"handle_missing='em' was given with solver={self.solver!r} and "
+                f"method={self.method!r}, expected solver='exact' or 'auto' and a method with a "
+                "closed form, because descent needs complete rows."
             )
         # 2) Arguments of descent.
-        if not isinstance(learning_rate, str) or learning_rate != "auto":
-            learning_rate = check_number(
-                learning_rate, "learning_rate", low=0.0, open_low=True, others=" or 'auto'"
+        if not isinstance(self.learning_rate, str) or self.learning_rate != "auto":
+            self.learning_rate = check_number(
+                self.learning_rate, "learning_rate", low=0.0, open_low=True, others=" or 'auto'"
             )
-        check_argument(verbose, "verbose")
-        training = DescentSettings(
-            optimizer,
-            learning_rate,
-            check_number(momentum, "momentum", low=0.0, high=1.0, open_high=True),
-            check_integer(max_iter, "max_iter", low=1),
-            check_number(tol, "tol", low=0.0),
-            verbose if isinstance(verbose, str) else bool(verbose),
+        self.momentum = check_number(self.momentum, "momentum", low=0.0, high=1.0, open_high=True)
+        self.max_iter = check_integer(self.max_iter, "max_iter", low=1)
+        self.tol = check_number(self.tol, "tol", low=0.0)
+        self.init_scale = check_number(
+            self.init_scale, "init_scale", low=0.0, high=LARGEST_START, open_low=True
         )
-        # 3) All others. A number of components may also be a share of the variance or a criterion.
-        share = isinstance(n_components, float | np.floating) and 0.0 < n_components < 1.0
-        named = isinstance(n_components, str | tuple | list) and check_criterion(n_components)
+        if self.batch_size is not None:
+            self.batch_size = check_integer(self.batch_size, "batch_size", low=1, others=" or None")
+        check_argument(self.random_state, "random_state")
+        check_argument(self.verbose, "verbose")
+        self.verbose = self.verbose if isinstance(self.verbose, str) else bool(self.verbose)
+        check_flag(self.whiten, "whiten")
+        check_flag(self.warm_start, "warm_start")
+        # 3) A number of components may also be a share of the variance or a criterion.
+        wanted = self.n_components
+        share = isinstance(wanted, float | np.floating) and 0.0 < wanted < 1.0
+        named = isinstance(wanted, str | tuple | list) and check_criterion(wanted)
         if named:
-            n_components = named
-        elif n_components is not None and not share:
-            n_components = check_integer(n_components, "n_components", low=1, others=_OTHERS)
-        check_flag(whiten, "whiten")
-        check_flag(warm_start, "warm_start")
-        if not isinstance(l2, str) or l2 != "auto":
-            l2 = check_vector(l2, "l2", expected=_PENALTIES)
-        if batch_size is not None:
-            batch_size = check_integer(batch_size, "batch_size", low=1, others=" or None")
-        init_scale = check_number(
-            init_scale, "init_scale", low=0.0, high=LARGEST_START, open_low=True
+            self.n_components = named
+        elif wanted is not None and not share:
+            self.n_components = check_integer(wanted, "n_components", low=1, others=_OTHERS)
+        if not isinstance(self.l2, str) or self.l2 != "auto":
+            self.l2 = check_vector(self.l2, "l2", expected=_PENALTIES)
+        self.needs_spectrum = (
+            isinstance(self.l2, str) and METHODS[self.method].penalties is not None
         )
-        if not isinstance(prior, str) or prior not in PRIORS:
-            given, prior = prior, check_vector(prior, "prior", expected=_PROBABILITIES)
-            if prior.ndim != 1 or prior.sum() <= 0.0:
+        if not isinstance(self.prior, str) or self.prior not in PRIORS:
+            given, self.prior = (
+                self.prior,
+                check_vector(self.prior, "prior", expected=_PROBABILITIES),
+            )
+            if self.prior.ndim != 1 or self.prior.sum() <= 0.0:
                 raise ValueError(
                     f"prior={given!r} was given, expected {_PROBABILITIES}, not all of them 0."
                 )
-        return cls(
-            n_components,
-            method,
-            "gradient" if solver == "auto" and not closed_form else str(solver),
-            training,
-            l2,
-            prior,
-            batch_size,
-            tied,
-            init_scale,
-            check_argument(random_state, "random_state"),
-            closed_form,
-            rule.needs_rows,
-            solver == "stochastic" or (rule.needs_rows and not closed_form),
-            isinstance(l2, str) and METHODS[method].penalties is not None,
-        )
 
     @property
-    def arguments(self) -> dict[str, Any]:
-        """The arguments by name, for which `of` returns these options."""
-        own = {entry.name: getattr(self, entry.name) for entry in fields(self)[:10]}
-        training = own.pop("training")
-        return own | {entry.name: getattr(training, entry.name) for entry in fields(training)}
+    def effective_momentum(self) -> float:
+        """The momentum that the optimizer uses; 0 for optimizers without momentum."""
+        return self.momentum if OPTIMIZERS[self.optimizer].has_momentum else 0.0
+
+    @property
+    def preconditions(self) -> bool:
+        """Whether directions are preconditioned: divided by the curvature of groups of weights.
+
+        This is done if the step size is ``"auto"``, except for Adam, which rescales each coordinate
+        anyway. `Rule.preconditioned_direction` defines the division.
+        """
+        return self.learning_rate == "auto" and self.optimizer != "adam"
+
+    def rate(self, curvature: float) -> float:
+        """Return the step size: `learning_rate`, or for ``"auto"`` one that suits the curvature.
+
+        Half of the largest stable step size of Nesterov's method with momentum μ on a quadratic
+        loss is (1 + μ)/(1 + 2μ)/curvature, and that of gradient descent the same with μ = 0. The
+        heavy ball has larger stable steps, but they would overshoot on a quartic loss. Adam's steps
+        do not depend on the scale of the loss.
+        """
+        if self.learning_rate != "auto":
+            return float(self.learning_rate)
+        momentum = self.effective_momentum
+        if self.optimizer == "adam":
+            return ADAM_RATE
+        return (1 + momentum) / (1 + 2 * momentum) / curvature
+
+    def build(self, curvature: float) -> Optimizer:
+        """Return the optimizer with its step size and momentum."""
+        return OPTIMIZERS[self.optimizer](self.rate(curvature), self.momentum)
 
     def rng(self) -> np.random.Generator:
         """Return a random generator for one fit, seeded by `random_state`."""
@@ -522,19 +519,18 @@ class Options:
         `partial_fit` calls this method, because it computes its model only later, when the model is
         first read.
         """
-        k, both = self.n_components, {"l2": self.l2, "prior": self.prior}
-        given = {name: value for name, value in both.items() if not isinstance(value, str)}
+        k = self.n_components
         if isinstance(k, int):
             check_features(k, m)
-            if given and not self.needs_spectrum:
-                self.make(k, None)
+            if not self.needs_spectrum:
+                self.make(k, None, _RNG)
             return
-        for name, value in given.items():
-            if value.ndim == 1:
+        for name in ("l2", "prior"):
+            if np.ndim(value := getattr(self, name)) == 1:
                 raise ValueError(
-                    f"{name} has {value.size} entries, one per latent, but n_components={k!r} does "
+                    f"{name} has {len(value)} entries, one per latent, but n_components={k!r} does "
                     "not fix the number of latents. For partial_fit, give "
-                    f"n_components={value.size}."
+                    f"n_components={len(value)}."
                 )
 
 
@@ -571,9 +567,10 @@ class TrainedWeights:
 
     weights: Any  # encoder and decoder, latents in the order of training
     method: Method  # the training method
-    status: Status  # how the solver ended
-    n_iter: int  # number of steps; 1 for a closed form
-    history: History  # the recorded loss; empty for a closed form
+    status: Status = Status.CONVERGED  # how the solver ended
+    n_iter: int = 1  # number of steps; 1 for a closed form
+    # the recorded loss; empty for a closed form
+    history: History = field(default_factory=lambda: History(np.empty(0, dtype=int)))
     learning_rate: float | None = None  # the step size; None for a closed form
 
 
@@ -585,17 +582,19 @@ class Model:
     component is positive.
     """
 
-    mean: Array  # (m,): mean of the training rows
-    encoder: Array  # (k, m): rows of the encoder
-    atoms: Array  # (k, m): columns of the decoder, as rows
-    # (k, m): columns of the decoder scaled to unit length, as rows; 0 for zero latents
-    components: Array
-    # (k,): variance of the data along each component; the divisor is the total weight minus 1
-    variances: Array
-    code_deviations: Array  # (k,): standard deviation of each code; 1 for a code without variance
+    mean: Annotated[Array, "m"]  # mean of the training rows
+    encoder: Annotated[Array, "km"]  # rows of the encoder
+    atoms: Annotated[Array, "km"]  # columns of the decoder, as rows
+    # columns of the decoder scaled to unit length, as rows; 0 for zero latents
+    components: Annotated[Array, "km"]
+    # variance of the data along each component; the divisor is the total weight minus 1
+    variances: Annotated[Array, "k"]
+    # standard deviation of each code; 1 for a code without variance
+    code_deviations: Annotated[Array, "k"]
     total_variance: float  # trace of the covariance; the divisor is the total weight minus 1
-    basis: Array  # (m, r): orthonormal basis of the span of the decoder's columns
-    inside: Array  # (r, r): covariance of the data in that basis
+    # orthonormal basis of the span of the decoder's columns
+    basis: Annotated[Array, "mr"]
+    inside: Annotated[Array, "rr"]  # covariance of the data in that basis
     # mean variance of the data per dimension orthogonal to the basis; 0 if r equals m
     noise_variance: float
     weight: float  # sum of the weights of the training rows

@@ -22,7 +22,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 import numpy as np
 import scipy.sparse
@@ -49,9 +49,8 @@ from lucidae.arrays.eigen import krylov_eigenpairs
 from lucidae.counting import ComponentCount, count_wanted, is_criterion
 from lucidae.iteration import Below, History, Solution, iterate, log_grid
 from lucidae.iteration.progress import progress_bars
-from lucidae.linear.methods import Model, check_features, reaching
-from lucidae.linear.weights import DescentSettings
-from lucidae.moments import SMALLEST_SCATTER
+from lucidae.linear.methods import Model, Options, check_features, reaching
+from lucidae.moments import check_squares
 from lucidae.rows.covariances import TINY
 from lucidae.spectrum import Spectrum, padded
 from lucidae.validation import warn_user
@@ -94,8 +93,9 @@ fitted that the noise variance tends to zero."""
 class ObservedGaussian:
     """The Gaussian model N(μ, WWᵀ + γI) of rows whose entries may be missing (NaN)."""
 
-    mean: Array  # (m,): the mean μ
-    loadings: Array  # (m, k): the loadings W: orthogonal columns in descending order of length
+    mean: Annotated[Array, "m"]  # the mean μ
+    # the loadings W: orthogonal columns in descending order of length
+    loadings: Annotated[Array, "mo"]
     noise: float  # the noise variance γ
     weight: float  # sum of the weights of the rows from which the parameters were estimated
     # whether the likelihood had a maximum; if not, γ tended to zero and has a tiny value instead
@@ -190,17 +190,8 @@ class ObservedGaussian:
 
 
 def has_missing(X: Any) -> bool:
-    """Tell whether rows contain NaN; a sparse matrix with NaN raises a ValueError."""
-    if scipy.sparse.issparse(X):
-        if np.isnan(X.data).any():
-            raise ValueError(
-                "X is a sparse matrix with NaN among its entries, expected a dense array: with "
-                "handle_missing='em', missing entries of a sparse matrix are not supported. Give "
-                "X.toarray()."
-            )
-        return False
-    xp = namespace(X)
-    return bool(xp.any(xp.isnan(X)))
+    """Tell whether rows contain NaN; sparse rows with NaN were refused before."""
+    return not scipy.sparse.issparse(X) and bool(namespace(X).any(namespace(X).isnan(X)))
 
 
 def gaussian_of(model: Model, *, maximum_likelihood: bool = False) -> ObservedGaussian:
@@ -273,21 +264,32 @@ class ObservedRows:
         # Sorted by pattern.
         patterns, mass = to_numpy(mask) > 0.0, to_numpy(weights)
         used = np.flatnonzero(patterns.any(axis=1) & (mass > 0.0))
-        packed = np.ascontiguousarray(np.packbits(patterns[used], axis=1))
-        keys = packed.view(np.dtype((np.void, packed.shape[1])))[:, 0]
-        _, first, pattern = np.unique(keys, return_index=True, return_inverse=True)
+        packed = np.packbits(patterns[used], axis=1)
+        _, first, pattern = np.unique(packed, axis=0, return_index=True, return_inverse=True)
+        pattern = np.ravel(pattern)  # NumPy 2.0 keeps the axis
         order = xp.asarray(used[np.argsort(pattern, kind="stable")], device=filled.device)
         chosen = xp.asarray(used[first], device=filled.device)
-        roots = xp.sqrt(xp.take(weights, order))
-        rows = xp.take(filled, order, axis=0) * roots[:, None]
-        rows, roots, sizes = _compressed(rows, roots, np.bincount(pattern), patterns[used[first]])
+        roots = xp.sqrt(xp.take(weights, order))[:, None]
+        table = xp.concat([roots, xp.take(filled, order, axis=0) * roots], axis=1)
+        # The rows of a large pattern are replaced by a triangular factor with the same second
+        # moment, in the columns that the pattern observes.
+        pieces: list[Array] = []
+        ends = np.cumsum(np.bincount(pattern))
+        for seen, start, end in zip(patterns[used[first]], [0, *ends[:-1]], ends, strict=True):
+            piece, columns = table[start:end, :], np.flatnonzero(np.append(True, seen))
+            if end - start >= 2 * len(columns):
+                index = xp.asarray(columns, device=filled.device)
+                factor = xp.linalg.qr(xp.take(piece, index, axis=1))[1]
+                piece = factor @ xp.take(eye_like(table.shape[1], table), index, axis=0)
+            pieces.append(piece)
+        table = xp.concat(pieces)
         counts = np.bincount(pattern, mass[used])
         return cls(
             xp.take(mask, chosen, axis=0),
             like(counts, filled),
-            rows,
-            roots,
-            np.concatenate([[0], np.cumsum(sizes)]),
+            table[:, 1:],
+            table[:, 0],
+            np.cumsum([0, *(piece.shape[0] for piece in pieces)]),
             center,
             unit,
             float(counts.sum()),
@@ -407,38 +409,6 @@ class _PatternPosterior(NamedTuple):
     log_det: Array  # log det 2πC_oo of each pattern o
 
 
-def _compressed(
-    rows: Array, roots: Array, sizes: Vector, patterns: Vector
-) -> tuple[Array, Array, Vector]:
-    """Replace the rows of each large pattern by a triangular factor with the same second moment.
-
-    A pattern is a set of observed features; with q features it is large if it has at least
-    2(q + 1) rows. `rows` are sorted by pattern, `roots` are the square roots of their weights,
-    `sizes` are the numbers of rows of the p patterns, and `patterns` (p, m) says which of the m
-    features are observed. The new values of `rows`, `roots` and `sizes` are returned.
-    """
-    xp, ends = namespace(rows), np.cumsum(sizes)
-    widths = patterns.sum(axis=1) + 1
-    large = np.flatnonzero(sizes >= 2 * widths)
-    if not len(large):
-        return rows, roots, sizes
-    pieces, last = [], 0
-    for p in large:
-        start, end = int(ends[p] - sizes[p]), int(ends[p])
-        pieces.append((rows[last:start, :], roots[last:start]))
-        columns = xp.asarray(np.flatnonzero(patterns[p]), device=rows.device)
-        table = xp.concat(
-            [roots[start:end, None], xp.take(rows[start:end, :], columns, axis=1)], axis=1
-        )
-        factor = xp.linalg.qr(table)[1]
-        places = xp.take(eye_like(rows.shape[1], rows), columns, axis=0)
-        pieces.append((factor[:, 1:] @ places, factor[:, 0]))
-        last = end
-    pieces.append((rows[last:, :], roots[last:]))
-    joined = (xp.concat([piece[i] for piece in pieces]) for i in (0, 1))
-    return *joined, np.where(sizes >= 2 * widths, widths, sizes)
-
-
 class Statistics(NamedTuple):
     """Expected sufficient statistics of rows with missing entries, and their likelihood.
 
@@ -516,19 +486,11 @@ def observed_part(X: Array, weights: Array | None, names: Any = None) -> tuple[A
     X, weights = xp.take(X, index, axis=0), xp.take(weights, index)
     with np.errstate(over="ignore", invalid="ignore"):
         center, apart = _centred(as_double(X), weights)
+        filled = xp.where(xp.isnan(X), like(center, X), X)
         scatter = scalar(xp.sum(apart * apart))
-    if not math.isfinite(scatter):
-        raise ValueError(
-            "the squares of X overflow double precision. Divide X by a constant first."
-        )
-    peak = max(scalar(xp.max(xp.abs(apart))), 0.0)
-    if peak > 0.0 and scatter < SMALLEST_SCATTER:
-        raise ValueError(
-            "the squares of the deviations of X from its mean underflow double precision. Multiply "
-            "X by a constant first."
-        )
+    check_squares(filled, center, scatter, scalar(xp.sum(weights)))
     rounding = 8 * np.finfo(float).eps * scalar(xp.max(xp.abs(center)))
-    return (xp.where(xp.isnan(X), like(center, X), X) if peak <= rounding else X), weights
+    return (filled if scalar(xp.max(xp.abs(apart))) <= rounding else X), weights
 
 
 def _centred(X: Array, weights: Array) -> tuple[Array, Array]:
@@ -700,7 +662,7 @@ def fit_observed(
     X: Array,
     weights: Array | None,
     wanted: Any,
-    training: DescentSettings,
+    training: Options,
     previous: ObservedGaussian | None = None,
 ) -> ObservedFit:
     """Return the maximum-likelihood parameters of rows X (n, m) with missing entries.
@@ -771,7 +733,7 @@ def _count(wanted: Any, rows: ObservedRows, beta: Array, noise: float) -> Compon
 
 
 def _maximized(
-    rows: ObservedRows, k: int, training: DescentSettings, previous: ObservedGaussian | None
+    rows: ObservedRows, k: int, training: Options, previous: ObservedGaussian | None
 ) -> Solution[_Point]:
     """Maximise the likelihood of the rows with k latents, from an earlier fit if there is one."""
     problem = _ObservedLikelihood(rows, k)
@@ -807,9 +769,9 @@ def first_parameters(
 ) -> tuple[Array, float]:
     """Return the parameters from which the solver starts: loadings with mean, and noise variance.
 
-    They come from an earlier fit (`previous`), if it is given; its loadings are extended or
-    truncated to k columns. Otherwise they come from the leading eigenpairs of a covariance matrix,
-    each entry of which is estimated from the rows in which both features are observed.
+    They come from the leading eigenpairs of an estimated covariance or from an earlier fit
+    (`previous`): of more than k latents, the last ones become noise; fewer are completed by the
+    eigenpairs, made orthogonal to its loadings.
     """
     xp = namespace(rows.rows)
     values, vectors, trace = _start_eigenpairs(rows, k)
@@ -819,7 +781,15 @@ def first_parameters(
     W = vectors * xp.sqrt(where_set(lengths, lengths < noise / 4, noise / 4))
     mean = 0.0 * rows.center
     if previous is not None:
-        W, mean, noise = _continued(rows, W, previous)
+        mean = (like(previous.mean, W) - rows.center) / rows.unit
+        every = like(previous.loadings, W) / rows.unit
+        kept = min(k, every.shape[1])
+        known, dropped = every[:, :kept], every[:, kept:]
+        lost = scalar(xp.sum(dropped * dropped)) / (m - k)
+        noise = max(previous.noise / rows.unit**2 + lost, 100 * SMALLEST_NOISE)
+        basis, _ = xp.linalg.qr(known)
+        left, _, _ = svd_thin(W - basis @ (basis.mT @ W))
+        W = xp.concat([known, math.sqrt(noise) * left[:, : k - kept]], axis=1)
     return xp.concat([W, mean[:, None]], axis=1), noise
 
 
@@ -845,25 +815,3 @@ def _start_eigenpairs(rows: ObservedRows, k: int) -> tuple[Array, Array, float]:
     pairs = krylov_eigenpairs(lambda block: (block @ scaled.mT) @ scaled, k, own)
     assert pairs is not None, "without a limit of passes, the iteration goes on until it converges"
     return *pairs, trace
-
-
-def _continued(
-    rows: ObservedRows, W: Array, previous: ObservedGaussian
-) -> tuple[Array, Array, float]:
-    """Return loadings (m, k), mean and noise variance of an earlier fit, for the scaled `rows`.
-
-    If it has fewer than k latents, columns of `W` (m, k), made orthogonal to its loadings, are
-    added.
-    """
-    xp, (m, k) = namespace(W), W.shape
-    every = like(previous.loadings, W) / rows.unit
-    kept = min(k, every.shape[1])
-    known, dropped = every[:, :kept], every[:, kept:]
-    lost = scalar(xp.sum(dropped * dropped)) / (m - k)  # becomes noise
-    noise = max(previous.noise / rows.unit**2 + lost, 100 * SMALLEST_NOISE)
-    extra = k - kept
-    if extra > 0:
-        basis, _ = xp.linalg.qr(known)
-        left, _, _ = svd_thin(W - basis @ (basis.mT @ W))
-        known = xp.concat([known, math.sqrt(noise) * left[:, :extra]], axis=1)
-    return known, (like(previous.mean, W) - rows.center) / rows.unit, noise

@@ -195,7 +195,7 @@ class Rule(ABC):
         Parameters
         ----------
         spectrum : Spectrum
-            The leading eigenpairs of the second moment, as many as `n_eigenvalues` says.
+            The k leading eigenpairs of the second moment, for k latents.
         """
         return 4 * scalar(spectrum.values[0])
 
@@ -222,19 +222,9 @@ class Rule(ABC):
         Parameters
         ----------
         spectrum : Spectrum
-            The leading eigenpairs of the second moment, as many as `n_eigenvalues` says.
+            The k leading eigenpairs of the second moment, for k latents.
         """
         return self.curvature(spectrum)
-
-    def n_eigenvalues(self, k: int) -> int:  # noqa: ARG002
-        """Return the number of leading eigenvalues of the second moment that `curvature` needs.
-
-        Parameters
-        ----------
-        k : int
-            Number of latents.
-        """
-        return 1
 
     def scale(self, spectrum: Spectrum) -> float:
         """Return the curvature by which the stopping rule divides the norm of a direction.
@@ -244,7 +234,7 @@ class Rule(ABC):
         Parameters
         ----------
         spectrum : Spectrum
-            The leading eigenpairs of the second moment, as many as `n_eigenvalues` says.
+            The k leading eigenpairs of the second moment, for k latents.
         """
         return self.curvature(spectrum)
 
@@ -763,10 +753,6 @@ class LinearVAE(Objective):
         decoder can double it.
         """
         return 2.0
-
-    def n_eigenvalues(self, k: int) -> int:
-        """Return k, the number of eigenvalues of the second moment that `curvature` needs."""
-        return k
 
     def steepening(self, start: Any) -> float:  # noqa: ARG002
         """Return 1, the ratio of the curvature at the start of training to that at the optimum.

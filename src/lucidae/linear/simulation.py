@@ -8,8 +8,7 @@ O(mk²) operations. Adam rescales each coordinate and is run in the original bas
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
 from typing import Any, Self, cast
@@ -17,8 +16,8 @@ from typing import Any, Self, cast
 import numpy as np
 
 from lucidae.arrays import Array, eye_like, like, namespace, to_numpy
-from lucidae.arrays.graphs import keeper, leaves, rebuilt, replayable
-from lucidae.iteration import Below, Callback, History, iterate, iterate_batch, log_grid
+from lucidae.arrays.graphs import keeper, replayable
+from lucidae.iteration import Below, Callback, History, Progress, Solution, iterate, log_grid
 from lucidae.linear.methods import (
     Method,
     MethodSettings,
@@ -27,7 +26,7 @@ from lucidae.linear.methods import (
     make_method,
 )
 from lucidae.linear.solvers import moved
-from lucidae.linear.weights import OPTIMIZERS, Adam, axis_distances, finite_or_nan
+from lucidae.linear.weights import OPTIMIZERS, Adam, axis_distances, finite_or_nan, of_states
 from lucidae.metrics import imbalance
 from lucidae.moments import SecondMoment
 from lucidae.rows.covariances import (
@@ -40,8 +39,6 @@ from lucidae.spectrum import Spectrum
 from lucidae.validation import check_choice
 
 __all__ = ["Plan", "Run", "Trajectory", "epochs_to_alignment", "simulate"]
-
-Step = Callable[[Any], Any]
 
 
 @dataclass(frozen=True, slots=True)
@@ -257,123 +254,126 @@ def _groups(runs: Sequence[Run]) -> list[list[int]]:
     return [list(group) for _, group in groupby(sorted(range(len(runs)), key=kind), key=kind)]
 
 
-class _Bundle(tuple[Any, ...]):
-    """The arrays of an optimizer's state, the step sizes and the distances, one entry per run."""
-
-    __slots__ = ()
-
-    def __new__(cls, *leaves: Any) -> _Bundle:
-        return super().__new__(cls, leaves)
-
-
 class Ensemble:
     """Simulated training runs with the same method, optimizer and value of `tied`."""
 
     def __init__(self, runs: Sequence[Run], plan: Plan) -> None:
         self.runs, self.plan = runs, plan
-        self.optimizer = OPTIMIZERS[check_choice(runs[0].optimizer, "optimizer", OPTIMIZERS)]
-        self.values, self.vectors = plan.spectrum.values, plan.spectrum.vectors
+        values, vectors = plan.spectrum.values, plan.spectrum.vectors
         rng = np.random.default_rng(runs[0].seed)
         self.method = _method(runs[0], plan, rng)
+        optimizer = OPTIMIZERS[check_choice(runs[0].optimizer, "optimizer", OPTIMIZERS)]
         check_optimizer(self.method.name, self.method.rule, runs[0].optimizer)
+        rates = like(np.array([[[run.learning_rate]] for run in runs]), values)
+        self.optimizer = optimizer(rates, plan.momentum)
         needs_rows = self.method.rule.needs_rows or plan.batch_size is not None
-        self.in_eigenbasis = self.optimizer is not Adam and not needs_rows
-        self.full: Covariance
-        if self.in_eigenbasis:
-            self.full, basis = (
-                EigenbasisCovariance(self.values),
-                eye_like(len(self.values), self.values),
-            )
-        else:
-            self.full = DenseCovariance((self.vectors * self.values) @ self.vectors.mT)
-            basis = self.vectors
-        self.distances = axis_distances(basis[:, : plan.k])
-        rows, size = plan.rows, plan.batch_size
-        self.steps = 1 if rows is None or size is None else -(-int(rows.shape[0]) // size)
-        # Masks of all rows are drawn outside of the steps, which can then be recorded.
-        self.masks = rng if self.method.rule.needs_rows and self.steps == 1 else None
-        if self.masks is not None:
-            rows = self._rows()
-            self.full = rows_covariance(rows, 0.0 * rows[0, :], 0.0 * rows[:, 0] + 1.0)
-        self.batches = self._batches(rng) if needs_rows and self.masks is None else None
-
-    def _rows(self) -> Array:
-        if self.plan.rows is None:
+        if needs_rows and plan.rows is None:
             raise ValueError(
                 "plan.rows is None, but mini-batches and nested dropout with random masks need the "
                 "rows of the data: give the centred data as Plan(rows=...)."
             )
-        return self.plan.rows
+        # Products with the second moment of all rows, and the basis of the simulation.
+        self.basis: Array | None = None
+        self.full: Covariance
+        if optimizer is not Adam and not needs_rows:
+            self.basis, self.full = vectors, EigenbasisCovariance(values)
+            axes = eye_like(len(values), values)
+        else:
+            self.full, axes = DenseCovariance((vectors * values) @ vectors.mT), vectors
+        self.distances = axis_distances(axes[:, : plan.k])
+        # Masks of all rows are drawn outside of the steps, which can then be recorded.
+        rows, size = cast(Any, plan.rows), plan.batch_size
+        self.rows = rows
+        self.steps = 1 if rows is None or size is None else -(-int(rows.shape[0]) // size)
+        self.masks = rng if self.method.rule.needs_rows and self.steps == 1 else None
+        self.batches = None
+        if self.masks is not None:
+            self.full = rows_covariance(rows, 0.0 * rows[0, :], 0.0 * rows[:, 0] + 1.0)
+        elif needs_rows:
+            self.batches = _batches(rows, size or int(rows.shape[0]), rng)
 
-    def _batches(self, rng: np.random.Generator) -> Iterator[Covariance]:
-        """Yield the moments of mini-batches without end."""
-        rows = self._rows()
-        xp, size = namespace(rows), self.plan.batch_size or int(rows.shape[0])
-        ones, zero = 0.0 * rows[:, 0] + 1.0, 0.0 * rows[0, :]
-        while True:
-            order = rng.permutation(rows.shape[0])
-            for start in range(0, len(order), size):
-                chosen = xp.asarray(order[start : start + size], device=rows.device)
-                yield rows_covariance(xp.take(rows, chosen, axis=0), zero, ones[: len(chosen)])
-
-    def start(self) -> tuple[Any, Array]:
-        """Return the optimizer's state before the first step, and step sizes (runs, 1, 1)."""
-        shape = (self.plan.k, len(self.values))
+    def start(self) -> Any:
+        """Return the optimizer's state before the first step."""
+        shape, ref = (self.plan.k, self.full.n_features), self.plan.spectrum.values
         rngs = [np.random.default_rng(run.seed) for run in self.runs]
-        encoder = like(np.stack([rng.standard_normal(shape) for rng in rngs]), self.values)
-        atoms = like(np.stack([rng.standard_normal(shape) for rng in rngs]), self.values)
-        if self.in_eigenbasis:
-            encoder, atoms = encoder @ self.vectors, atoms @ self.vectors
-        scale = self.plan.init_scale
-        weights = self.method.start(scale * encoder, scale * atoms)
-        rates = like(np.array([[[run.learning_rate]] for run in self.runs]), self.values)
-        return self.optimizer(rates, self.plan.momentum).start(weights), rates
+        both = [like(np.stack([rng.standard_normal(shape) for rng in rngs]), ref) for _ in range(2)]
+        if self.basis is not None:
+            both = [layer @ self.basis for layer in both]
+        return self.optimizer.start(self.method.start(*(self.plan.init_scale * b for b in both)))
 
-    def epoch(self, state: Any, rates: Array, drawn: Array | None = None) -> Any:
+    def epoch(self, state: Any, drawn: Array | None = None) -> Any:
         """Return the optimizer's state after one pass over the rows.
 
         `drawn` are the random numbers of the masks of all rows.
         """
-        optimizer, rule = self.optimizer(rates, self.plan.momentum), cast(Any, self.method.rule)
+        rule = cast(Any, self.method.rule)
         for _ in range(self.steps):
             if drawn is not None:
                 direction = rule.sampled(state.weights, self.full, drawn)
             else:
                 data = next(self.batches) if self.batches else self.full
                 direction = rule.direction(state.weights, data)
-            state = moved(rule, optimizer, state, direction)
+            state = moved(rule, self.optimizer, state, direction)
         return state
+
+    def train(
+        self,
+        check_every: int,
+        record: Mapping[str, Callable[[Any], Array]],
+        record_at: Iterable[int],
+        callbacks: Sequence[Callback],
+    ) -> Solution[Any]:
+        """Train all runs for `plan.n_epochs` epochs, or until a callback stops them.
+
+        On a CUDA device the step is recorded as a CUDA graph and run by one launch; steps on
+        mini-batches differ from each other and are not recorded.
+        """
+        start = self.start()
+        recorded = step = self.epoch if self.batches else replayable(self.epoch, start)
+
+        def drawing(state: Any) -> Any:
+            # NumPy draws the numbers in the order of the epochs: a seed gives the same trajectory
+            # on every device.
+            drawn = cast(Any, self.masks).random((len(self.runs), self.rows.shape[0]))
+            return recorded(state, like(drawn, self.plan.spectrum.values))
+
+        if self.masks is not None:
+            step = drawing
+        return iterate(
+            step,
+            start,
+            stop=Below(lambda _: 1.0, 0.0),
+            limit=self.plan.n_epochs,
+            check_every=check_every,
+            record=of_states(record),
+            record_at=record_at,
+            callbacks=callbacks,
+            copy=keeper(recorded),
+            size=self.full.n_features if self.basis is None else self.plan.k,
+        )
 
     def record(self) -> list[Trajectory]:
         """Train all runs for `plan.n_epochs` epochs and return one trajectory per run."""
-
-        def of_weights(measure: Step) -> Step:
-            return lambda state: measure(state.weights)
-
-        state, rates = self.start()
-        grid = self.plan.record_at or log_grid(self.plan.n_epochs)
-        step, keep = self._several_epochs(
-            lambda state, drawn: self.epoch(state, rates, drawn), state
+        plan, measures = (
+            self.plan,
+            self.distances
+            | {
+                "loss": lambda w: self.method.objective.value(w, self.full),
+                "imbalance": finite_or_nan(imbalance),
+            },
         )
-        solution = iterate(
-            step,
-            state,
-            stop=Below(lambda _: 1.0, 0.0),
-            limit=self.plan.n_epochs,
-            check_every=max(1, self.plan.n_epochs),
-            record={name: of_weights(measure) for name, measure in self._measures().items()},
-            record_at=tuple(grid),
-            callbacks=self.plan.callbacks,
-            copy=keep,
-            size=len(self.values) if not self.in_eigenbasis else self.plan.k,
-        )
-        history = solution.history
-        last = self._original(solution.value.weights)
+        grid = plan.record_at or log_grid(plan.n_epochs)
+        solution = self.train(max(1, plan.n_epochs), measures, tuple(grid), plan.callbacks)
+        history, last = solution.history, solution.value.weights
+        if self.basis is not None:
+            back = self.basis.mT
+            layers = {name for name in last._fields if name in ("encoder", "atoms")}
+            last = last._replace(**{name: getattr(last, name) @ back for name in layers})
         return [
             Trajectory(
                 run,
                 history.iterations,
-                {name: history[name][:, i] for name in self._measures()},
+                {name: history[name][:, i] for name in measures},
                 type(last)(*(to_numpy(values[i]) for values in last)),
             )
             for i, run in enumerate(self.runs)
@@ -382,77 +382,28 @@ class Ensemble:
     def race(self, target: float, check_every: int) -> np.ndarray[Any, Any]:
         """Return the number of epochs until each run's axis-alignment distance is at most `target`.
 
-        The result is NaN for runs that do not reach it. One step of the loop consists of
-        `check_every` epochs and one measurement of the distance, so that a GPU needs one launch of
-        a CUDA graph for it.
+        The result is NaN for runs that do not reach it.
         """
-        state, rates = self.start()
-        epochs = math.gcd(check_every, self.plan.n_epochs)
+        reached = np.full(len(self.runs), np.nan)
 
-        def epoch(bundle: _Bundle, drawn: Array | None) -> _Bundle:
-            moved = self.epoch(rebuilt(state, iter(bundle[:-2])), bundle[-2], drawn)
-            return _Bundle(*leaves(moved), *bundle[-2:])
+        def look(progress: Progress) -> bool:
+            """Tell whether all runs are aligned or have diverged."""
+            distance = to_numpy(self.distances["alignment"](progress.state.weights))
+            reached[np.isnan(reached) & (distance <= target)] = progress.n_iter
+            return bool(np.all(np.isfinite(reached) | np.isnan(distance)))
 
-        def measured(bundle: _Bundle) -> _Bundle:
-            weights = rebuilt(state, iter(bundle[:-2])).weights
-            return _Bundle(*bundle[:-1], self.distances["alignment"](weights))
+        self.train(check_every, {}, (), (look, *self.plan.callbacks))
+        return reached
 
-        bundle = measured(_Bundle(*leaves(state), rates, rates))
-        step, keep = self._several_epochs(epoch, bundle, epochs, measured)
-        ended = iterate_batch(
-            step,
-            bundle,
-            stop=Below(lambda bundle: bundle[-1], target),
-            limit=self.plan.n_epochs // epochs,
-            check_every=check_every // epochs,
-            callbacks=self.plan.callbacks,
-            copy=keep,
-            size=len(self.values) if not self.in_eigenbasis else self.plan.k,
-        )
-        return np.where(ended.converged, epochs * ended.n_iter, np.nan)
 
-    def _several_epochs(
-        self, epoch: Callable[..., Any], example: Any, epochs: int = 1, end: Step = lambda s: s
-    ) -> tuple[Step, Step | None]:
-        """Return a function that computes several epochs, and one that copies its states, or None.
-
-        On a CUDA device the step is recorded as a CUDA graph and run by one launch; steps on
-        mini-batches differ from each other and are not recorded.
-        """
-
-        def several(state: Any, drawn: Any = None) -> Any:
-            for index in range(epochs):
-                state = epoch(state, None if drawn is None else drawn[index, ...])
-            return end(state)
-
-        if self.batches:
-            return several, None
-        recorded, masks = replayable(several, example), self.masks
-        if masks is None:
-            return recorded, keeper(recorded)
-
-        def drawing(state: Any) -> Any:
-            # NumPy draws the numbers in the order of the epochs: a seed gives the same trajectory
-            # on every device.
-            shape = (epochs, leaves(state)[0].shape[0], int(self._rows().shape[0]))
-            return recorded(state, like(masks.random(shape), self.values))
-
-        return drawing, keeper(recorded)
-
-    def _measures(self) -> dict[str, Callable[[Any], Array]]:
-        return self.distances | {
-            "loss": lambda w: self.method.objective.value(w, self.full),
-            "imbalance": finite_or_nan(imbalance),
-        }
-
-    def _original(self, weights: Any) -> Any:
-        if not self.in_eigenbasis:
-            return weights
-        back = self.vectors.mT
-        both = {"encoder": weights.encoder @ back}
-        if "atoms" in weights._fields:
-            both["atoms"] = weights.atoms @ back
-        return weights._replace(**both)
+def _batches(rows: Array, size: int, rng: np.random.Generator) -> Iterator[Covariance]:
+    """Yield the moments of mini-batches of rows without end."""
+    xp, ones, zero = namespace(rows), 0.0 * rows[:, 0] + 1.0, 0.0 * rows[0, :]
+    while True:
+        order = rng.permutation(rows.shape[0])
+        for start in range(0, len(order), size):
+            chosen = xp.asarray(order[start : start + size], device=rows.device)
+            yield rows_covariance(xp.take(rows, chosen, axis=0), zero, ones[: len(chosen)])
 
 
 def _method(run: Run, plan: Plan, rng: np.random.Generator) -> Method:

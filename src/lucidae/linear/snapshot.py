@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-from typing import Any
+from dataclasses import fields, replace
+from typing import Annotated, Any, get_origin, get_type_hints
 
 from lucidae.counting import ComponentCount, count_in_spectrum, is_criterion
 from lucidae.linear.methods import (
@@ -25,7 +25,16 @@ from lucidae.linear.weights import (
     UntiedWeights,
     VariationalWeights,
 )
-from lucidae.models import DTYPE, HISTORY, MOMENT, STATUS, Record, Snapshot, sketch_record
+from lucidae.models import (
+    DTYPE,
+    HISTORY,
+    MOMENT,
+    STATUS,
+    Record,
+    Snapshot,
+    sketch_record,
+    with_size,
+)
 from lucidae.rows.operator import MomentRows
 from lucidae.spectrum import Spectrum, leading
 
@@ -39,87 +48,62 @@ def _method_fields(method: Method) -> dict[str, Any]:
     return drawn | {"name": method.name, "tied": method.tied}
 
 
-def _made_method(name: str, **settings: Any) -> Method:
-    return make_method(name, MethodSettings(**settings))
-
-
 # Letters: k latents, m features, r dimensions of the decoder, q eigenvalues, d random directions,
 # o latents of probabilistic PCA, p latents of an earlier fit, c scores of a criterion, a random
 # directions of a sketch, u of its rows (b numbers each).
-_NUMBERS = {"noise": float, "weight": float}
-_OPTIONS = Record(
-    Options,
-    lambda options: options.arguments,
-    Options.of,
-    **dict.fromkeys(Options.of().arguments, object),
-)
+
+
+def _record(of: type, **kinds: Any) -> Record:
+    """Return the record of a class whose fields are annotated with their kinds.
+
+    Those of some fields are given instead; None leaves a field out.
+    """
+    for name, hint in get_type_hints(of, include_extras=True).items():
+        kind = hint.__metadata__[0] if get_origin(hint) is Annotated else hint
+        kinds.setdefault(name, kind)
+    return Record(of, **{name: kind for name, kind in kinds.items() if kind is not None})
+
+
+_ARGUMENTS = {entry.name for entry in fields(Options) if entry.init}
+_NOT_STORED = {"whiten", "warm_start", "handle_missing"}  # the estimator has these parameters
+_OPTIONS = Record(Options, **dict.fromkeys(sorted(_ARGUMENTS - _NOT_STORED), object))
 _METHOD = Record(
     Method,
     _method_fields,
-    _made_method,
+    lambda name, **settings: make_method(name, MethodSettings(**settings)),
     name=str,
     penalties="k",
     prior="k",
     tied=bool,
     rng=object,
 )
-
-
-def _weights(k: str) -> tuple[Record, ...]:
-    both = {"encoder": f"{k}m", "atoms": f"{k}m"}
-    return (
-        Record(TiedWeights, encoder=f"{k}m"),
-        Record(UntiedWeights, **both),
-        Record(VariationalWeights, **both, log_variances=f"{k}1", log_noise="11"),
-    )
-
-
-_WEIGHTS = _weights("k")
-_MODEL = Record(
-    Model,
-    mean="m",
-    encoder="km",
-    atoms="km",
-    components="km",
-    variances="k",
-    code_deviations="k",
-    total_variance=float,
-    basis="mr",
-    inside="rr",
-    noise_variance=float,
-    weight=float,
-    outcome=Record(
-        TrainedWeights,
-        weights=_WEIGHTS,
-        method=_METHOD,
-        status=STATUS,
-        n_iter=int,
-        history=HISTORY,
-        learning_rate=float,
-    ),
+_WEIGHTS = tuple(_record(kind) for kind in (TiedWeights, UntiedWeights, VariationalWeights))
+_OUTCOME = _record(
+    TrainedWeights,
+    weights=_WEIGHTS,
+    method=_METHOD,
+    status=STATUS,
+    history=HISTORY,
+    learning_rate=float,
 )
+_COMPUTED = ("spectrum", "count")  # of the model
+_MODEL = _record(Model, outcome=_OUTCOME, **dict.fromkeys(_COMPUTED))
 _OPTIMIZER = (
     Record(DescentState, weights=_WEIGHTS),
     Record(MomentumState, weights=_WEIGHTS, velocity=_WEIGHTS),
-    Record(AdamState, weights=_WEIGHTS, first=_WEIGHTS, second=_WEIGHTS, steps="11"),
+    _record(AdamState, weights=_WEIGHTS, first=_WEIGHTS, second=_WEIGHTS),
 )
-_STREAM = Record(
+_STREAM = _record(
     StreamFit,
     options=_OPTIONS,
     method=_METHOD,
-    state=Record(Stream, optimizer=_OPTIMIZER, steps=int),
-    mean="m",
-    weight=float,
-    variance=float,
-    curvature=float,
-    inside="kk",
+    state=_record(Stream, optimizer=_OPTIMIZER),
 )
 # What earlier versions stored to test a second moment; it is read and ignored.
 _TESTED = {"directions": "dm", "weight": float, "mean": "d", "scatter": "dd"}
 _PROBE = Record(object, None, lambda **_: None, **_TESTED, size=float, rows=int)
 
 _SHOWN = ("options", "previous", "stream", "observed")
-_COMPUTED = ("spectrum", "count")  # of the model
 
 
 def _fields(state: LinearState) -> dict[str, Any]:
@@ -175,9 +159,9 @@ STATE = Record(
         beyond=float,
     ),
     model=_MODEL,
-    previous=_weights("p"),
+    previous=with_size(_WEIGHTS, "k", "p"),
     stream=_STREAM,
-    observed=Record(ObservedGaussian, mean="m", loadings="mo", bounded=bool, **_NUMBERS),
+    observed=_record(ObservedGaussian),
     count=Record(ComponentCount, criterion=str, n_components=int, scores="c"),
 )
 

@@ -9,8 +9,7 @@ import math
 from collections.abc import Callable, Mapping
 from copy import deepcopy
 from dataclasses import dataclass, replace
-from functools import partial
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 import numpy as np
 from scipy.special import chdtri
@@ -33,7 +32,14 @@ from lucidae.arrays import (
 from lucidae.arrays.eigen import orthonormal_rows
 from lucidae.arrays.graphs import keeper, replayable
 from lucidae.counting import ComponentCount, count_in_spectrum, is_criterion
-from lucidae.iteration import Below, History, Solution, Status, iterate, log_grid
+from lucidae.iteration import (
+    Below,
+    Solution,
+    Status,
+    iterate,
+    log_grid,
+    progress_bars,
+)
 from lucidae.linear.methods import (
     Method,
     Model,
@@ -41,10 +47,9 @@ from lucidae.linear.methods import (
     TrainedWeights,
     check_features,
     reaching,
-    relative_norm,
 )
 from lucidae.linear.objectives import Rule
-from lucidae.linear.weights import DescentSettings, Optimizer, axis_distances, map_fields
+from lucidae.linear.weights import Optimizer, axis_distances, frobenius, map_fields, of_states
 from lucidae.rows.covariances import Covariance, DenseCovariance, rows_covariance
 from lucidae.rows.operator import EXACT_FEATURES, STORED_FEATURES, RowOperator
 from lucidae.spectrum import Spectrum, leading, refined, ritz_spectrum
@@ -75,10 +80,9 @@ ATTEMPTS = 5
 """Number of automatic step sizes that are tried, each a quarter of the one before, until descent
 does not diverge."""
 
-WELL_RESOLVED = 1e-4
-"""Smallest ratio of an eigenvalue to the largest one for which it is used as the variance along its
-eigenvector. The error of an eigenvalue is relative to the largest one; the variance of the data
-along a given direction is more accurate if it is small."""
+SMALLEST_NORM = 1e-8
+"""Smallest norm of the weights by which the stopping rule divides; a smaller norm is replaced by
+this number, because all latents may be zero at the optimum."""
 
 ZERO_LATENT = 1e-8
 """A latent counts as zero if the length of its encoder row times the length of its decoder column
@@ -111,8 +115,7 @@ def solve(options: Options, rows: RowOperator, previous: Any = None) -> Model:
         return model if count is None else replace(model, count=count)
     rng = options.rng()
     outcome = _trained_outcome(options, rows, options.make(k, spectrum, rng), k, rng, previous)
-    model = build_model(outcome, rows.mean, rows.weight, rows)
-    return replace(model, spectrum=spectrum, count=count)
+    return replace(build_model(outcome, rows), spectrum=spectrum, count=count)
 
 
 def closed_form(options: Options, k: int, spectrum: Spectrum, data: Any) -> Model:
@@ -121,22 +124,15 @@ def closed_form(options: Options, k: int, spectrum: Spectrum, data: Any) -> Mode
     `data` has a mean, a weight, and products with Σ.
     """
     method = options.make(k, spectrum)
-    weights = method.objective.minimizer(spectrum, k)
-    history = History(np.empty(0, dtype=int))
-    outcome = TrainedWeights(weights, method, Status.CONVERGED, 1, history)
-    return build_model(outcome, data.mean, data.weight, data, spectrum)
+    outcome = TrainedWeights(method.objective.minimizer(spectrum, k), method)
+    return build_model(outcome, data, spectrum)
 
 
-def build_model(
-    outcome: TrainedWeights,
-    mean: Array,
-    weight: float,
-    covariance: Covariance,
-    spectrum: Spectrum | None = None,
-) -> Model:
+def build_model(outcome: TrainedWeights, data: Any, spectrum: Spectrum | None = None) -> Model:
     """Return the fitted model: latents ordered by variance, with fixed signs and their variances.
 
-    `spectrum` are the eigenpairs from which a closed form was computed.
+    `data` has a mean, a weight, a trace, and products with Σ. `spectrum` are the eigenpairs from
+    which a closed form was computed.
     """
     encoder, atoms = as_double(outcome.weights.encoder), as_double(outcome.weights.atoms)
     xp, (k, m), eps = namespace(atoms), atoms.shape, machine_epsilon(atoms)
@@ -146,34 +142,27 @@ def build_model(
     zero = norms * lengths <= ZERO_LATENT
     components = atoms / where_set(norms, zero, 1.0)[:, None]
     components = where_set(components, zero[:, None], 0.0)
-    # 2) Variances along the components, of the codes, and in an orthonormal basis of their span.
-    left, eigenvectors, factors = None, False, xp.sum(encoder * components, axis=-1)
-    if spectrum is not None and spectrum.vectors.shape[1] >= k:
-        # Components were scaled to unit length, which may have changed their last digits.
-        apart = largest(components - spectrum.vectors[:, :k].mT)
-        bent = largest(encoder - factors[:, None] * components)
-        eigenvectors = apart <= 16 * eps and bent <= 16 * eps * largest(encoder)
-    if spectrum is not None and eigenvectors:
-        basis, along = components, spectrum.values[:k]
-        inside = eye_like(k, along) * along
-        if spectrum.beyond is not None:
-            left = spectrum.noise(k) * (m - k)
-        elif not bool(along[-1] >= WELL_RESOLVED * along[0]):
-            # Small eigenvalues are accurate only if `beyond` is known.
-            inside = covariance.apply(components) @ components.mT
-            along = xp.linalg.diagonal(inside)
-        codes = factors * factors * along
+    # 2) Covariance in an orthonormal basis of their span.
+    chosen = np.flatnonzero(~to_numpy(zero))
+    chosen = xp.asarray(chosen if len(chosen) else [0], device=atoms.device)
+    basis = xp.take(components, chosen, axis=0)
+    r, trace, exact = basis.shape[0], max(0.0, float(data.trace)), None
+    if spectrum is not None and largest(basis - spectrum.vectors[:, :r].mT) <= 16 * eps:
+        exact = None if spectrum.beyond is None else spectrum
     else:
-        chosen = np.flatnonzero(~to_numpy(zero))
-        chosen = xp.asarray(chosen if len(chosen) else [0], device=atoms.device)
-        basis = orthonormal_rows(xp.take(components, chosen, axis=0))
-        rows = xp.concat([components, encoder, basis])
-        products = covariance.apply(rows)
-        variances = xp.sum(products[: 2 * k, :] * rows[: 2 * k, :], axis=-1)
-        along, codes, inside = variances[:k], variances[k:], products[2 * k :, :] @ basis.mT
-    inside, trace = (inside + inside.mT) / 2, max(0.0, float(covariance.trace))
-    if left is None:
+        basis = orthonormal_rows(basis)
+    if exact is not None:
+        # The digits of small eigenvalues, which products with Σ would lose.
+        inside, left = eye_like(r, basis) * exact.values[:r], exact.noise(r) * (m - r)
+    else:
+        inside = data.apply(basis) @ basis.mT
         left = max(0.0, trace - scalar(xp.linalg.trace(inside)))
+    inside = (inside + inside.mT) / 2
+    # Variances along the components, and of the codes, whose encoder may leave the span.
+    turns = (components @ basis.mT, encoder @ basis.mT)
+    along, codes = (xp.sum((turn @ inside) * turn, axis=-1) for turn in turns)
+    if largest(encoder - turns[1] @ basis) > 16 * eps * largest(encoder):
+        codes = xp.sum(data.apply(encoder) * encoder, axis=-1)
     # 3) Zero latents come last, all others by descending variance, with fixed signs.
     order = np.lexsort((-to_numpy(along), to_numpy(zero)))
     index = xp.asarray(order, device=atoms.device)
@@ -186,10 +175,10 @@ def build_model(
     squares = xp.take(lengths * lengths, index)
     relative = codes / where_set(squares, squares <= 0.0, 1.0)
     negligible = relative <= eps * k * max(scalar(xp.max(relative)), 0.0)
-    ratio = weight / max(weight - 1.0, np.finfo(float).eps)
-    outside = m - basis.shape[0]
+    ratio = data.weight / max(data.weight - 1.0, np.finfo(float).eps)
+    outside = m - r
     return Model(
-        mean,
+        data.mean,
         encoder,
         atoms,
         components * signs,
@@ -199,7 +188,7 @@ def build_model(
         basis.mT,
         ratio * inside,
         ratio * left / outside if outside else 0.0,
-        weight,
+        data.weight,
         outcome,
         spectrum,
     )
@@ -280,8 +269,7 @@ def _trained_outcome(
     previous: Any,
 ) -> TrainedWeights:
     """Return the weights after descent from random weights, or from those of an earlier fit."""
-    training = options.training
-    automatic = training.learning_rate == "auto"
+    automatic = options.learning_rate == "auto"
     # 1) The history has the distances to the principal axes. They are for the record alone: what is
     # computed for them is not kept with the rows.
     measures = {}
@@ -289,52 +277,47 @@ def _trained_outcome(
         apart = rows if rows.moment is not None else RowOperator.of(rows.rows, rows.weights)
         axes = leading(apart, k)
         measures = {} if axes is None else axis_distances(axes.vectors[:, :k])
-    # 2) The number of rows per step; None for steps with the second moment of all rows.
-    size = None
+    # 2) The number of rows per step; None for steps with the second moment of all rows. One batch
+    # of all rows is full-batch descent, except for a rule that draws masks for rows.
+    size, dense = None, not options.draws_rows and rows.n_features <= EXACT_FEATURES
     if options.draws_rows:
-        # One batch of all rows is full-batch descent, except for a rule that draws masks for rows.
-        n_rows = int(rows.rows.shape[0])
-        batch_size = options.batch_size or DEFAULT_BATCH
-        if options.solver == "stochastic" and batch_size < n_rows:
-            size = batch_size
-        elif method.rule.needs_rows:
-            size = n_rows
+        size = n_rows = int(rows.rows.shape[0])
+        if options.solver == "stochastic":
+            size = min(options.batch_size or DEFAULT_BATCH, n_rows)
+        size = None if size == n_rows and not method.rule.needs_rows else size
     # 3) Data in units in which automatic step sizes work; of blocks only the matrix is divided.
-    covariance: Any = rows
-    dense = not options.draws_rows and rows.n_features <= EXACT_FEATURES
+    data: Any = DenseCovariance(rows.covariance) if dense else rows
     divisible = automatic and (dense or rows.rows is not None)
     unit = method.objective.unit(rows) if divisible else 1.0
-    if dense:
-        covariance = DenseCovariance(rows.covariance / unit**2 if unit != 1.0 else rows.covariance)
+    if unit != 1.0 and dense:
+        data = DenseCovariance(rows.covariance / unit**2)
     elif unit != 1.0:
-        covariance = RowOperator.of(rows.rows / unit, rows.weights)
+        data = RowOperator.of(rows.rows / unit, rows.weights)
     # 4) First weights, and step sizes: smaller ones if descent diverges.
     start = random_start(method, k, rows.n_features, options.init_scale, rng, rows.mean)
     if previous is not None:
         start = _warm_start(method, previous.in_units(1.0 / unit), start)
-    noise = 0.0
-    if size is not None and size < rows.rows.shape[0]:
-        noise = batch_noise(size, training)
-    stiff = stiffness(method, covariance, start, noise, training.preconditions and size is None)
+    sampled = size if size is not None and size < rows.rows.shape[0] else None
+    stiff = stiffness(method, data, start, options, sampled)
     for _ in range(ATTEMPTS):
-        solution = descend(method, covariance, start, training, stiff, measures, size, rng)
+        solution = descend(method, data, start, options, stiff, measures, size, rng)
         if solution.status is not Status.DIVERGED or not automatic:
             break
         # Rows far from the others can make a batch steeper than the bound on the curvature.
         stiff = stiff._replace(curvature=4.0 * stiff.curvature)
-    _warn_of_accuracy(solution, method, covariance, training)
+    _warn_of_accuracy(solution, method, data, options)
     return TrainedWeights(
         solution.value.in_units(unit),
         method,
         solution.status,
         max(1, solution.n_iter),
         solution.history,
-        training.rate(stiff.curvature) / unit**2,
+        options.rate(stiff.curvature) / unit**2,
     )
 
 
 def _warn_of_accuracy(
-    solution: Solution[Any], method: Method, covariance: Covariance, training: DescentSettings
+    solution: Solution[Any], method: Method, covariance: Covariance, training: Options
 ) -> None:
     """Warn if descent did not converge, or if its loss is known to be above the minimum.
 
@@ -345,21 +328,19 @@ def _warn_of_accuracy(
     excess = known_excess(method, solution.value, covariance)
     if solution.status.ok and excess <= max(ACCURATE, training.tol):
         return
-    words = solution.advice
+    words, objective = solution.advice, method.objective
     if solution.status.ok:
         words += " Components of small eigenvalues have not converged: lower tol, raise max_iter."
     if excess > 0.0:
-        unit = method.objective.size_name
-        words += f" The loss exceeds its minimum by at least {excess:.2g} {unit}."
+        words += f" The loss exceeds its minimum by at least {excess:.2g} {objective.size_name}."
     if training.learning_rate != "auto":
         words += " Use learning_rate='auto', or a smaller number."
     else:
-        closed = "solver='exact' gives the optimum in closed form. "
+        if objective.has_minimizer:
+            words += " solver='exact' gives the optimum in closed form."
         words += (
-            f" {closed if method.objective.has_minimizer else ''}Descent is slow if the leading "
-            "eigenvalues of the covariance of X are close to each other or differ by orders of "
-            "magnitude; if the variances of the columns of X differ by orders of magnitude, scale "
-            "the columns. The certificate says how far the components are from the optimum."
+            " Descent is slow if the leading eigenvalues of the covariance of X are close to each "
+            "other or differ by orders of magnitude; scaled columns may help."
         )
     warn_user(words, ConvergenceWarning)
 
@@ -413,33 +394,28 @@ def stiffness(
     method: Method,
     covariance: Covariance,
     start: Any,
-    noise: float = 0.0,
-    preconditioned: bool = False,
+    options: Options,
+    batch_size: int | None = None,
 ) -> Stiffness:
     """Return a bound on the curvature of a method's loss, estimated by a few power iterations.
 
     The bound on the curvature at the optimum is raised by three factors: one for the error of the
     estimated eigenvalues (`MARGIN`), one for the larger curvature at the first weights
-    (`Rule.steepening`), and one for the sampling error of a batch.
+    (`Rule.steepening`), and one for the sampling error of a batch, if steps use batches. A sample
+    of b rows adds about 1/b of the total variance to the largest eigenvalue, and momentum μ adds up
+    the directions of about 1/(1 − μ) batches.
     """
-    rule = method.rule
-    spectrum = ritz_spectrum(covariance, rule.n_eigenvalues(start.encoder.shape[-2]), start.encoder)
+    rule, noise = method.rule, 0.0
+    spectrum = ritz_spectrum(covariance, start.encoder.shape[-2], start.encoder)
+    preconditioned = options.preconditions and batch_size is None
     bound = rule.preconditioned_curvature if preconditioned else rule.curvature
     top, curvature = scalar(spectrum.values[0]), bound(spectrum)
     if top <= 0.0:
         return Stiffness(1.0, 1.0)  # no variance: any step is stable
+    if batch_size is not None:
+        noise = 1.0 / (batch_size * (1.0 - options.effective_momentum))
     factor = MARGIN * (1.0 + noise * spectrum.trace / top) * rule.steepening(start)
     return Stiffness(factor * curvature, rule.scale(spectrum))
-
-
-def batch_noise(batch_size: int, training: DescentSettings) -> float:
-    """Return by how much the largest eigenvalue of a batch's second moment may exceed the true one.
-
-    The true one is that of all rows, and the result is divided by the total variance. A sample of b
-    rows adds about 1/b of the total variance to the largest eigenvalue, and momentum μ adds up the
-    directions of about 1/(1 − μ) batches.
-    """
-    return 1.0 / (batch_size * (1.0 - training.effective_momentum))
 
 
 def random_start(method: Method, k: int, m: int, scale: float, rng: Any, ref: Array) -> Any:
@@ -499,7 +475,7 @@ def descend(
     method: Method,
     data: Any,
     start: Any,
-    training: DescentSettings,
+    training: Options,
     stiff: Stiffness,
     measures: Mapping[str, Callable[[Any], Array]],
     batch_size: int | None,
@@ -520,21 +496,22 @@ def descend(
     if batch_size is not None:
         n_rows = data.rows.shape[0]
         batches, reduced = _shuffled(n_rows, batch_size, rng), ReducedVariance(method)
-        whole = data.batch(np.arange(n_rows)) if batch_size >= n_rows else None
         every, record_at = max(1, -(-n_rows // batch_size), every), None
 
     def step(state: Any) -> Any:
         if reduced is None:
             return moved(rule, optimizer, state, toward(state.weights, data))
-        index = next(batches)
-        batch = data.batch(index) if whole is None else whole
+        batch = data.batch(next(batches))
         if batch.total == 0.0:
             return state
         return moved(rule, optimizer, state, reduced(state.weights, batch))
 
     def distance(state: Any) -> Array:
         find = rule.direction if reduced is None else reduced.move_anchor
-        return relative_norm(find(state.weights, data), state.weights, stiff.scale)
+        # 0 at a fixed point, and of order 1 at a random start.
+        size = frobenius(state.weights)
+        size = where_set(size, size < SMALLEST_NORM, SMALLEST_NORM)
+        return frobenius(find(state.weights, data)) / (stiff.scale * size)
 
     losses = {"loss": lambda weights: method.objective.value(weights, data)}
     recorded = replayable(step, start) if batch_size is None else step
@@ -544,12 +521,9 @@ def descend(
         stop=Below(distance, training.tol),
         limit=training.max_iter,
         check_every=every,
-        record={
-            name: partial(lambda measure, state: measure(state.weights), measure)
-            for name, measure in {**losses, **measures}.items()
-        },
+        record=of_states({**losses, **measures}),
         record_at=record_at,
-        callbacks=training.callbacks,
+        callbacks=progress_bars("training", training.verbose),
         copy=keeper(recorded),
         size=data.n_features,
     )
@@ -573,7 +547,7 @@ def _shuffled(n_rows: int, batch_size: int, rng: np.random.Generator) -> Any:
 
 @dataclass(frozen=True, slots=True)
 class LowRankCovariance:
-    """The approximation QMQᵀ + s²(I − QQᵀ) of the second moment of the data (m × m).
+    """The approximation QMQᵀ + s²(I − QQᵀ) of the second moment of weighted rows (m × m).
 
     Q has orthonormal columns, M is the second moment in their span, and s² is the variance in every
     direction orthogonal to them; it follows from the trace.
@@ -582,17 +556,13 @@ class LowRankCovariance:
     basis: Array  # (m, r): the columns Q
     inside: Array  # (r, r): the matrix M
     trace: float  # total variance: the trace of the approximation
-
-    @property
-    def n_features(self) -> int:
-        """Number of features of the data."""
-        return int(self.basis.shape[0])
+    mean: Array  # (m,): mean of the rows
+    weight: float  # sum of their weights
 
     def apply(self, rows: Array) -> Array:
         """Return the product of `rows`, of shape (…, k, m), with the approximated second moment."""
-        xp = namespace(rows)
-        outside = self.n_features - self.basis.shape[1]
-        captured = scalar(xp.linalg.trace(self.inside))
+        outside = self.basis.shape[0] - self.basis.shape[1]
+        captured = scalar(namespace(rows).linalg.trace(self.inside))
         level = max(0.0, self.trace - captured) / outside if outside else 0.0
         codes = rows @ self.basis
         return codes @ self.inside @ self.basis.mT + level * (rows - codes @ self.basis.mT)
@@ -620,13 +590,13 @@ class StreamFit:
     options: Options  # the checked arguments of the estimator
     method: Method  # the training method
     state: Stream  # weights, state of the optimizer and number of steps
-    mean: Array  # (m,): mean of the rows seen
+    mean: Annotated[Array, "m"]  # mean of the rows seen
     weight: float  # sum of the weights of the rows seen
     variance: float  # weighted sum of the squared distances of the rows seen from their mean
     curvature: float  # largest bound on the curvature of the batches seen, for the step size
-    # (k, k): running average of the covariance of the batches in an orthonormal basis of the span
-    # of the decoder's columns
-    inside: Array
+    # running average of the covariance of the batches in an orthonormal basis of the span of the
+    # decoder's columns
+    inside: Annotated[Array, "kk"]
 
     @classmethod
     def begin(cls, options: Options, X: Any, weights: Array | None) -> StreamFit:
@@ -641,9 +611,9 @@ class StreamFit:
         spectrum = ritz_spectrum(source, k, source.mean) if options.needs_spectrum else None
         method = options.make(k, spectrum, rng)
         start = random_start(method, k, source.n_features, options.init_scale, rng, source.mean)
-        first = Stream(options.training.build(1.0).start(start), 0)
+        first = Stream(options.build(1.0).start(start), 0)
         inside = 0.0 * (start.atoms @ start.atoms.mT)
-        return cls(options, method, first, 0.0 * source.mean, 0.0, 0.0, 0.0, inside)
+        return cls(options, method, first, source.mean, 0.0, 0.0, 0.0, inside)
 
     @classmethod
     def resume(cls, options: Options, model: Model) -> StreamFit:
@@ -653,9 +623,10 @@ class StreamFit:
         """
         outcome = model.outcome
         weights = outcome.method.adopt(outcome.weights)
-        state = Stream(options.training.build(1.0).start(weights), outcome.n_iter)
+        state = Stream(options.build(1.0).start(weights), outcome.n_iter)
         share = model.degrees / model.weight
-        known = LowRankCovariance(model.basis, model.inside * share, model.total_variance * share)
+        inside, trace = model.inside * share, model.total_variance * share
+        known = LowRankCovariance(model.basis, inside, trace, model.mean, model.weight)
         return cls(
             options,
             outcome.method,
@@ -664,7 +635,7 @@ class StreamFit:
             model.weight,
             model.total_variance * model.degrees,
             0.0,
-            _inside(orthonormal_rows(as_double(weights.atoms)), known),
+            _inside(weights, known),
         )
 
     def check_continued(self, options: Options) -> None:
@@ -686,43 +657,39 @@ class StreamFit:
         xp = namespace(shift)
         mean = self.mean + shift * (source.weight / total)
         # Sums of squares about two means merge by one term in their difference (Chan et al. 1983).
-        between = 0.0
-        if self.weight > 0.0:
-            with np.errstate(over="ignore"):
-                between = scalar(xp.sum(shift * shift)) * self.weight * source.weight / total
-            if not math.isfinite(between):
-                raise ValueError(
-                    "the squared distance of the mean of X from the mean of earlier batches "
-                    "overflows double precision. Divide X by a constant, and start a new estimator."
-                )
+        with np.errstate(over="ignore"):
+            between = scalar(xp.sum(shift * shift)) * self.weight * source.weight / total
+        if not math.isfinite(between):
+            raise ValueError(
+                "the squared distance of the mean of X from the mean of earlier batches overflows "
+                "double precision. Divide X by a constant, and start a new estimator."
+            )
         variance = self.variance + source.trace * source.weight + between
         batch = rows_covariance(X, mean, source.shares)
-        training = self.options.training
-        noise = batch_noise(X.shape[0], training)
-        stiff = stiffness(self.method, batch, self.state.weights, noise)
+        stiff = stiffness(self.method, batch, self.state.weights, self.options, X.shape[0])
         # A first batch of one row has no variance, and no curvature can be estimated from it.
         curvature = max(self.curvature, stiff.curvature if batch.trace > 0.0 else 0.0)
         # The rates sum to infinity and their squares do not, as convergence requires (Robbins &
         # Monro 1951): after `HORIZON` steps they have halved.
-        optimizer = training.build(curvature or 1.0)
+        optimizer = self.options.build(curvature or 1.0)
         scale = 1.0 / (1.0 + self.state.steps / HORIZON)
         optimizer = replace(optimizer, rate=scale * optimizer.rate)
         method = deepcopy(self.method)  # a rule that samples changes its generator at each step
         direction = method.rule.direction(self.state.weights, batch)
         stepped = moved(method.rule, optimizer, self.state.optimizer, direction)
         state = Stream(stepped, self.state.steps + 1)
-        inside = _inside(orthonormal_rows(as_double(state.weights.atoms)), batch)
+        inside = _inside(state.weights, batch)
         # A plain average of the first batches, then an exponential one: old weights are forgotten.
         share = 1.0 / min(state.steps, STREAM_MEMORY)
-        return StreamFit(
-            self.options,
-            method,
-            state,
-            mean,
-            total,
-            variance,
-            curvature,
-            self.inside + share * (inside - self.inside),
+        return replace(
+            self,
+            method=method,
+            state=state,
+            mean=mean,
+            weight=total,
+            variance=variance,
+            curvature=curvature,
+            inside=self.inside + share * (inside - self.inside),
         )
 
     def model(self) -> Model:
@@ -732,18 +699,19 @@ class StreamFit:
             self.method,
             Status.STOPPED,
             max(1, self.state.steps),
-            History(np.empty(0, dtype=int)),
-            self.options.training.rate(self.curvature or 1.0),
+            learning_rate=self.options.rate(self.curvature or 1.0),
         )
         basis = orthonormal_rows(as_double(self.state.weights.atoms)).mT
-        known = LowRankCovariance(basis, self.inside, self.variance / self.weight)
-        return build_model(outcome, self.mean, self.weight, known)
+        trace = self.variance / self.weight
+        known = LowRankCovariance(basis, self.inside, trace, self.mean, self.weight)
+        return build_model(outcome, known)
 
 
-def _inside(basis: Array, batch: Covariance) -> Array:
-    """Return the second moment of a batch in an orthonormal basis: BΣBᵀ, of shape (k, k).
+def _inside(weights: Any, batch: Any) -> Array:
+    """Return the second moment of a batch in the span of the decoder's columns, of shape (k, k).
 
-    B (k, m) are the orthonormal rows `basis`, and Σ (m, m) is the second moment `batch`.
+    It is BΣBᵀ with an orthonormal basis of the span as the rows of B (k, m).
     """
+    basis = orthonormal_rows(as_double(weights.atoms))
     inside = batch.apply(basis) @ basis.mT
     return (inside + inside.mT) / 2

@@ -129,16 +129,11 @@ class LinearState(FittedState):
                 stream.check_continued(options)
             state.stream = stream.after(X, weights)
             known = known and m <= CERTIFIED_STREAM_FEATURES
-        elif self.stream is not None:
+        elif self.stream is not None or not known:
             raise ValueError(
-                "the earlier batches were given to solver='stochastic', which does not store their "
-                "second moment. Keep solver='stochastic', or start a new estimator and give all "
-                "batches to partial_fit."
-            )
-        elif not known:
-            raise ValueError(
-                f"fit does not store the second moment of {m} features, so partial_fit cannot "
-                "continue from it. Start a new estimator and give all batches to partial_fit."
+                "the second moment of the earlier rows is not stored: they were given to "
+                f"solver='stochastic', or to fit with {m} features. Keep solver='stochastic', or "
+                "start a new estimator and give all batches to partial_fit."
             )
         if not known:
             return state
@@ -168,7 +163,7 @@ class LinearState(FittedState):
         The method's closed form is computed from mean and covariance of the fitted probabilistic
         PCA. The rows are not stored: the caller computes the certificate at once.
         """
-        found = fit_observed(X, weights, self.options.n_components, self.options.training, previous)
+        found = fit_observed(X, weights, self.options.n_components, self.options, previous)
         found.warn()
         if found.criterion is not None:
             latents_counted(found.criterion)
@@ -241,7 +236,7 @@ class LinearState(FittedState):
             else:
                 assert self.moment is not None, "a state contains a model, a moment or a stream"
                 many = self.moment.n_features >= TIMED_FEATURES
-                shown = self.options.training.verbose
+                shown = self.options.verbose
                 with elapsed("solving", shown) if many else nullcontext():
                     self._model = solve(self.options, MomentRows(self.moment), self.previous)
                 self.previous = self._model.outcome.weights
@@ -259,11 +254,6 @@ class LinearState(FittedState):
         if spectrum is None or isinstance(self.options.n_components, int):
             spectrum = None if self.moment is None else leading(MomentRows(self.moment), None)
         return None if spectrum is None else spectrum.resolved(spectrum.n_features)
-
-    @property
-    def last_weights(self) -> Any:
-        """The weights after the last fit or step, for a warm start; None before the first fit."""
-        return self.previous if self.stream is None else self.stream.state.weights
 
     @property
     def weight(self) -> float:
@@ -357,7 +347,7 @@ class LinearState(FittedState):
             outcome.method,
             outcome.weights,
             data,
-            self.options.training,
+            self.options,
             outcome.learning_rate,
             model,
             wanted,

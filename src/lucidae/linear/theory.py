@@ -74,12 +74,9 @@ def squared_lengths(values: Array, penalties: Array) -> Array:
 
 def hessian_eigenvalues(point: AlignedPoint) -> Vector:
     """Return all 2mk eigenvalues of the loss's Hessian at `point`, ascending."""
-    blocks = (
-        np.linalg.eigvalsh(scaling_blocks(point)),
-        np.linalg.eigvalsh(escape_blocks(point)),
-        np.linalg.eigvalsh(rotation_blocks(point)),
-    )
-    return np.sort(np.concatenate([eigenvalues.ravel() for eigenvalues in blocks]))
+    blocks, inside = pair_blocks(point)
+    parts = (scaling_blocks(point), blocks[inside], blocks[~inside, :2, :2])
+    return np.sort(np.concatenate([np.linalg.eigvalsh(part).ravel() for part in parts]))
 
 
 def scaling_blocks(point: AlignedPoint) -> Vector:
@@ -89,40 +86,30 @@ def scaling_blocks(point: AlignedPoint) -> Vector:
     """
     k = len(point.keep)
     p, e, a, s = point.keep, point.encoder, point.decoder, point.values[:k]
-    return _pairs(
-        2 * p * a**2 * s + 2 * point.penalties,
-        p * s * (4 * a * e - 2),
-        2 * p * e**2 * s + 2 * point.penalties,
-    )
+    block = np.empty((k, 2, 2))
+    block[:, 0, 0] = 2 * p * a**2 * s + 2 * point.penalties
+    block[:, 1, 1] = 2 * p * e**2 * s + 2 * point.penalties
+    block[:, 0, 1] = block[:, 1, 0] = p * s * (4 * a * e - 2)
+    return block
 
 
-def escape_blocks(point: AlignedPoint) -> Vector:
-    """Return the Hessian blocks (k, m − k, 2, 2) for a latent i that leaves the subspace.
+def pair_blocks(point: AlignedPoint) -> tuple[Vector, Vector]:
+    """Return the Hessian blocks (…, 4, 4) for latents i ≤ k and axes j > i, and which have j ≤ k.
 
-    In the entries x = W₁ᵢⱼ and y = W₂ⱼᵢ along an axis j > k, the terms of second order are
-    −2pσⱼ²xy + pa²σⱼ²x² + pe²σᵢ²y² + λ(x² + y²).
+    The variables are W₁ᵢⱼ, W₂ⱼᵢ, W₁ⱼᵢ and W₂ᵢⱼ. In x = W₁ᵢⱼ and y = W₂ⱼᵢ, by which latent i turns
+    to the axis j, the terms of second order are −2pσⱼ²xy + pa²σⱼ²x² + pe²σᵢ²y² + λ(x² + y²). If j
+    is the axis of another latent, those of W₁ⱼᵢ and W₂ᵢⱼ are the same with i and j exchanged. In
+    addition, entry (i, j) of W₂ᵀW₂ is aᵢW₂ᵢⱼ + aⱼW₂ⱼᵢ to first order, and that of W₁ΣW₁ᵀ is
+    eᵢσᵢ²W₁ⱼᵢ + eⱼσⱼ²W₁ᵢⱼ. Twice their product, times the probability of keeping both latents,
+    couples encoder with decoder entries. For j > k the last two variables do not exist.
     """
-    k = len(point.keep)
+    k, s = len(point.keep), point.values
+    i, j = np.triu_indices(k, 1, len(s))
     p, e, a, decay = (
-        vector[:, None] for vector in (point.keep, point.encoder, point.decoder, point.penalties)
+        np.append(vector, np.zeros(len(s) - k))
+        for vector in (point.keep, point.encoder, point.decoder, point.penalties)
     )
-    own, other = point.values[:k, None], point.values[None, k:]
-    return _pairs(
-        2 * p * a**2 * other + 2 * decay, -2 * p * other, 2 * p * e**2 * own + 2 * decay + 0 * other
-    )
-
-
-def rotation_blocks(point: AlignedPoint) -> Vector:
-    """Return the Hessian blocks (k(k − 1)/2, 4, 4) for two latents i < j ≤ k that mix.
-
-    The variables are W₁ᵢⱼ, W₂ⱼᵢ, W₁ⱼᵢ and W₂ᵢⱼ. The diagonal and the entries (0, 1) and (2, 3) are
-    as in `escape_blocks`. In addition, entry (i, j) of W₂ᵀW₂ is aᵢW₂ᵢⱼ + aⱼW₂ⱼᵢ to first order, and
-    that of W₁ΣW₁ᵀ is eᵢσᵢ²W₁ⱼᵢ + eⱼσⱼ²W₁ᵢⱼ. Twice their product, times the probability of keeping
-    both latents, couples encoder with decoder entries.
-    """
-    i, j = np.triu_indices(len(point.keep), 1)
-    p, e, a, decay = point.keep, point.encoder, point.decoder, point.penalties
-    s, both = point.values, point.keep[j]  # p_max(i,j): the keep probability of the later latent
+    both = p[j]  # p_max(i,j): the keep probability of the later latent
     block = np.zeros((len(i), 4, 4))
     block[:, 0, 0] = 2 * p[i] * a[i] ** 2 * s[j] + 2 * decay[i]
     block[:, 1, 1] = 2 * p[i] * e[i] ** 2 * s[i] + 2 * decay[i]
@@ -133,7 +120,7 @@ def rotation_blocks(point: AlignedPoint) -> Vector:
     block[:, 0, 3] = 2 * both * a[i] * e[j] * s[j]
     block[:, 1, 2] = 2 * both * a[j] * e[i] * s[i]
     upper = np.triu(block, 1)
-    return block + np.swapaxes(upper, -1, -2)
+    return block + np.swapaxes(upper, -1, -2), j < k
 
 
 def condition_number(point: AlignedPoint, *, effective: bool = False) -> float:
@@ -151,12 +138,6 @@ def condition_number(point: AlignedPoint, *, effective: bool = False) -> float:
         eigenvalues = eigenvalues[eigenvalues > 1e-12 * largest]
     smallest = float(eigenvalues[0])
     return largest / smallest if smallest > 0.0 else float("inf")
-
-
-def _pairs(first: Vector, off: Vector, second: Vector) -> Vector:
-    """Return the matrices [[first, off], [off, second]] along the last two axes."""
-    first, off, second = np.broadcast_arrays(first, off, second)
-    return np.stack([np.stack([first, off], -1), np.stack([off, second], -1)], -2)
 
 
 def zero_latents(values: Vector, penalties: Vector) -> Vector:
@@ -487,7 +468,7 @@ def nonuniform_penalties(l2: Any, values: Vector | None, k: int) -> Vector:
         The penalties, in the given order.
     """
     if isinstance(l2, str):
-        return best_penalties(_required(values), k)
+        return best_penalties(_descending(values), k)
     penalties = np.atleast_1d(check_vector(l2, "l2"))
     if penalties.shape != (k,):
         raise ValueError(
@@ -511,7 +492,7 @@ def uniform_penalties(l2: Any, values: Vector | None, k: int) -> Vector:
         Number of latents.
     """
     if isinstance(l2, str):
-        values = _required(values)
+        values = _descending(values)
         # Both eigenvalues of a scaling block, 4λ and 4(σ² − λ), are equal for the weakest latent.
         weakest = max(float(values[min(k, len(values)) - 1]), 1e-12 * float(values[0]))
         return np.full(k, weakest / 2)
@@ -525,12 +506,3 @@ def uniform_penalties(l2: Any, values: Vector | None, k: int) -> Vector:
             "latents. Use method='nonuniform_l2' for one penalty per latent."
         )
     return penalties
-
-
-def _required(values: Vector | None) -> Vector:
-    if values is None:
-        raise ValueError(
-            "l2='auto' chooses the penalties from the eigenvalues of the data, which were not "
-            "computed here: give l2 as numbers."
-        )
-    return values

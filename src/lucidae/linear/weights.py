@@ -12,12 +12,12 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from functools import partial
+from typing import Annotated, Any, ClassVar, NamedTuple
 
 from lucidae.arrays import Array, namespace, squared_norm, where_set
-from lucidae.iteration import Callback, progress_bars
 from lucidae.metrics import alignment_of, subspace_distance
 from lucidae.rows.covariances import Covariance
 
@@ -28,8 +28,8 @@ class UntiedWeights(NamedTuple):
     k is the number of latents and m that of features.
     """
 
-    encoder: Array
-    atoms: Array
+    encoder: Annotated[Array, "km"]
+    atoms: Annotated[Array, "km"]
 
     def gather(self, encoder: Array, atoms: Array) -> UntiedWeights:
         """Return the gradients of the encoder and of `atoms` as `UntiedWeights`."""
@@ -46,7 +46,7 @@ class TiedWeights(NamedTuple):
     k is the number of latents and m that of features.
     """
 
-    encoder: Array
+    encoder: Annotated[Array, "km"]
 
     @property
     def atoms(self) -> Array:
@@ -77,10 +77,10 @@ class VariationalWeights(NamedTuple):
         learning rate per run broadcast over every field.
     """
 
-    encoder: Array
-    atoms: Array
-    log_variances: Array
-    log_noise: Array
+    encoder: Annotated[Array, "km"]
+    atoms: Annotated[Array, "km"]
+    log_variances: Annotated[Array, "k1"]
+    log_noise: Annotated[Array, "11"]
 
     def gather(self, encoder: Array, atoms: Array) -> VariationalWeights:
         """Return the gradients of both layers as weights of a VAE, with zeros for the variances."""
@@ -92,8 +92,6 @@ class VariationalWeights(NamedTuple):
         The posterior variances of the latents stay the same, and the noise variance is multiplied
         by the square of `unit`.
         """
-        if unit == 1.0:
-            return self
         return VariationalWeights(
             self.encoder / unit,
             self.atoms * unit,
@@ -109,22 +107,6 @@ AnyWeights = UntiedWeights | TiedWeights | VariationalWeights
 def map_fields(function: Callable[..., Array], first: Any, *others: Any) -> Any:
     """Return weights of the type of `first` whose fields are `function` of the given fields."""
     return type(first)(*(function(*fields) for fields in zip(first, *others, strict=True)))
-
-
-def balanced_mean(encoder: Array, atoms: Array) -> Array:
-    """Return one array (…, k, m) for both layers, the mean of an encoder and a decoder.
-
-    The encoder row and the decoder column of each latent are scaled to equal length, which does not
-    change their product, and then averaged. If the two are parallel, as at the optimum of a linear
-    VAE, the autoencoder with the result as both layers computes the same function.
-    """
-    xp = namespace(encoder)
-    lengths = [xp.sqrt(xp.sum(rows * rows, axis=-1, keepdims=True)) for rows in (encoder, atoms)]
-    nonzero = (lengths[0] > 0) & (lengths[1] > 0)
-    one = xp.ones_like(lengths[0])
-    ratio = xp.where(nonzero, lengths[1], one) / xp.where(nonzero, lengths[0], one)
-    root = xp.sqrt(ratio)
-    return (root * encoder + atoms / root) / 2
 
 
 def finite_or_nan(measure: Callable[[Array, Array], Array]) -> Callable[[Any], Array]:
@@ -156,14 +138,19 @@ def axis_distances(axes: Array) -> dict[str, Callable[[Any], Array]]:
     }
 
 
+def of_states(measures: Mapping[str, Callable[[Any], Array]]) -> dict[str, Callable[[Any], Array]]:
+    """Return functions of an optimizer's state, from functions of its weights."""
+    return {
+        name: partial(lambda measure, state: measure(state.weights), measure)
+        for name, measure in measures.items()
+    }
+
+
 def frobenius(weights: Any) -> Array:
     """Return the Frobenius norm of all fields of the weights together, one number per run."""
     xp = namespace(weights[0])
     # Divided by the largest entry first, so that no square overflows or underflows.
-    peaks = [xp.max(xp.abs(field), axis=(-2, -1)) for field in weights]
-    peak = peaks[0]
-    for other in peaks[1:]:
-        peak = xp.maximum(peak, other)
+    peak = xp.max(xp.stack([xp.max(xp.abs(field), axis=(-2, -1)) for field in weights]), axis=0)
     unit = xp.where(peak > 0, peak, xp.ones_like(peak))
     squares = sum(squared_norm(field / unit[..., None, None]) for field in weights)
     return unit * xp.sqrt(squares)
@@ -211,18 +198,15 @@ class Optimizer(ABC):
     # the momentum, from 0 to below 1, which optimizers without momentum ignore
     momentum: float = 0.9
 
-    @abstractmethod
+    has_momentum: ClassVar[bool] = False
+
     def start(self, weights: Any) -> Any:
         """Return the optimizer's state before the first step from the given weights."""
+        return DescentState(weights)
 
     @abstractmethod
     def update(self, state: Any, direction: Any) -> Any:
         """Return the state after one step against `direction`."""
-
-    @staticmethod
-    @abstractmethod
-    def automatic_rate(curvature: float, momentum: float) -> float:
-        """Return half of the largest stable step size for a loss with the given curvature."""
 
 
 class DescentState(NamedTuple):
@@ -248,7 +232,12 @@ class AdamState(NamedTuple):
     weights: Any
     first: Any
     second: Any
-    steps: Any
+    steps: Annotated[Array, "11"]
+
+
+def _plus(weights: Any, direction: Any, scale: Any) -> Any:
+    """Return weights + scale · direction for every field of the weights."""
+    return map_fields(lambda w, d: w + scale * d, weights, direction)
 
 
 @dataclass(frozen=True, slots=True)
@@ -258,65 +247,32 @@ class GradientDescent(Optimizer):
     The momentum is ignored.
     """
 
-    def start(self, weights: Any) -> DescentState:
-        """Return the state before the first step: the given weights."""
-        return DescentState(weights)
-
     def update(self, state: DescentState, direction: Any) -> DescentState:
         """Return the state after one step against `direction`."""
         return DescentState(_plus(state.weights, direction, -self.rate))
 
-    @staticmethod
-    def automatic_rate(curvature: float, momentum: float) -> float:  # noqa: ARG004
-        """Return half of the largest stable step size, which is 2/curvature."""
-        return 1.0 / curvature
-
-
-class MomentumOptimizer(Optimizer):
-    """Base of optimizers with the velocity v ← μv + g, which starts at 0.
-
-    μ is the momentum and g the gradient or another direction.
-    """
-
-    __slots__ = ()
-
-    @staticmethod
-    def automatic_rate(curvature: float, momentum: float) -> float:
-        """Return half of the largest stable step size of Nesterov's method on a quadratic loss.
-
-        With momentum μ it is 2(1 + μ)/(1 + 2μ)/curvature. The heavy ball has larger stable steps,
-        2(1 + μ)/curvature, but they would overshoot on a quartic loss.
-        """
-        return (1 + momentum) / (1 + 2 * momentum) / curvature
-
-    def start(self, weights: Any) -> MomentumState:
-        """Return the state before the first step: the given weights and the velocity 0."""
-        return MomentumState(weights, map_fields(lambda w: 0.0 * w, weights))
-
-    def _velocity(self, state: MomentumState, direction: Any) -> Any:
-        return _plus(direction, state.velocity, self.momentum)
-
-
-def _plus(weights: Any, direction: Any, scale: Any) -> Any:
-    """Return weights + scale · direction for every field of the weights."""
-    return map_fields(lambda w, d: w + scale * d, weights, direction)
-
 
 @dataclass(frozen=True, slots=True)
-class HeavyBall(MomentumOptimizer):
+class HeavyBall(Optimizer):
     """The heavy-ball method v ← μv + g, w ← w − αv (Polyak 1964).
 
     w are the weights, v is the velocity, g the gradient, μ the momentum and α the step size.
     """
 
+    has_momentum: ClassVar[bool] = True
+
+    def start(self, weights: Any) -> MomentumState:
+        """Return the state before the first step: the given weights and the velocity 0."""
+        return MomentumState(weights, map_fields(lambda w: 0.0 * w, weights))
+
     def update(self, state: MomentumState, direction: Any) -> MomentumState:
         """Return the state after one step against `direction`."""
-        velocity = self._velocity(state, direction)
+        velocity = _plus(direction, state.velocity, self.momentum)
         return MomentumState(_plus(state.weights, velocity, -self.rate), velocity)
 
 
 @dataclass(frozen=True, slots=True)
-class Nesterov(MomentumOptimizer):
+class Nesterov(HeavyBall):
     """Nesterov's method in the form of PyTorch: v ← μv + g, w ← w − α(g + μv).
 
     w are the weights, v is the velocity, g the gradient, μ the momentum and α the step size.
@@ -324,7 +280,7 @@ class Nesterov(MomentumOptimizer):
 
     def update(self, state: MomentumState, direction: Any) -> MomentumState:
         """Return the state after one step against `direction`."""
-        velocity = self._velocity(state, direction)
+        velocity = _plus(direction, state.velocity, self.momentum)
         ahead = _plus(direction, velocity, self.momentum)
         return MomentumState(_plus(state.weights, ahead, -self.rate), velocity)
 
@@ -362,11 +318,6 @@ class Adam(Optimizer):
 
         return AdamState(map_fields(move, state.weights, first, second), first, second, steps)
 
-    @staticmethod
-    def automatic_rate(curvature: float, momentum: float) -> float:  # noqa: ARG004
-        """Return the fixed step size 3e-3, since Adam's steps do not depend on the loss's scale."""
-        return ADAM_RATE
-
 
 OPTIMIZERS: dict[str, type[Optimizer]] = {
     "gradient_descent": GradientDescent,
@@ -375,48 +326,3 @@ OPTIMIZERS: dict[str, type[Optimizer]] = {
     "adam": Adam,
 }
 """Classes of the optimizers by name; each is called with a step size and a momentum."""
-
-
-@dataclass(frozen=True, slots=True)
-class DescentSettings:
-    """Checked settings of the gradient and stochastic solvers."""
-
-    optimizer: str = "nesterov"  # name of the optimizer, a key of `OPTIMIZERS`
-    # the step size; ``"auto"`` computes it from a bound on the curvature
-    learning_rate: float | str = "auto"
-    momentum: float = 0.9  # momentum of heavy ball and Nesterov
-    max_iter: int = 10_000  # largest number of steps
-    # descent stops when ‖direction‖ ≤ tol · scale · ‖weights‖, with Frobenius norms over all
-    # weights, where scale is the curvature at the optimum
-    tol: float = 1e-6
-    # whether to show a progress bar: always, never, or if somebody can see it
-    verbose: bool | str = False
-
-    @property
-    def callbacks(self) -> tuple[Callback, ...]:
-        """Callbacks of the iteration loop: a progress bar, or none, as `verbose` says."""
-        return progress_bars("training", self.verbose)
-
-    @property
-    def effective_momentum(self) -> float:
-        """The momentum that the optimizer uses; 0 for optimizers without momentum."""
-        return self.momentum if issubclass(OPTIMIZERS[self.optimizer], MomentumOptimizer) else 0.0
-
-    @property
-    def preconditions(self) -> bool:
-        """Whether directions are preconditioned: divided by the curvature of groups of weights.
-
-        This is done if the step size is ``"auto"``, except for Adam, which rescales each coordinate
-        anyway. `Rule.preconditioned_direction` defines the division.
-        """
-        return self.learning_rate == "auto" and OPTIMIZERS[self.optimizer] is not Adam
-
-    def rate(self, curvature: float) -> float:
-        """Return the step size: `learning_rate`, or for ``"auto"`` one that suits the curvature."""
-        if self.learning_rate != "auto":
-            return float(self.learning_rate)
-        return OPTIMIZERS[self.optimizer].automatic_rate(curvature, self.momentum)
-
-    def build(self, curvature: float) -> Optimizer:
-        """Return the optimizer with its step size and momentum."""
-        return OPTIMIZERS[self.optimizer](self.rate(curvature), self.momentum)
