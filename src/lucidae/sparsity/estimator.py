@@ -55,7 +55,6 @@ from lucidae.sparsity.noise import (
     FALLBACK,
     PathTrace,
     advice_on_learning,
-    check_learnable_rows,
     checked_noise,
     coarse_trace,
     column_powers,
@@ -63,7 +62,6 @@ from lucidae.sparsity.noise import (
     first_noise,
     held_out_errors,
     learn_noise,
-    learn_row_noise,
     noise_rule,
     warn_if_collapsed,
 )
@@ -136,14 +134,12 @@ class SparseVAE(CertifiedMixin, MultiOutputMixin, RegressorMixin, BaseEstimator)
         Posterior covariance of the coefficients (the encoder's covariance): full, diagonal, or none
         ("point", the deterministic autoencoder). Names given to
         `lucidae.sparsity.register_posterior` are also accepted.
-    noise_variance : float, "auto", "learn", "learn_diagonal", "cv" or "cv_1se", default="auto"
+    noise_variance : float, "auto", "learn", "cv" or "cv_1se", default="auto"
         The noise variance, or how to find it. "learn" minimises the energy over the noise variance
         too. "cv" takes the mean squared error of predicting held-out rows. "cv_1se" takes the
         largest noise variance at which this error is within one standard error of its smallest
-        value, which gives fewer columns. "learn_diagonal" learns one noise variance for each row;
-        it needs the full posterior, at least two outputs, and many more outputs than columns in
-        use. ``noise_variance_`` is then their mean. "auto" means "learn" if there are at most half
-        as many columns as rows. Otherwise it multiplies the noise variance of "cv" by
+        value, which gives fewer columns. "auto" means "learn" if there are at most half as many
+        columns as rows. Otherwise it multiplies the noise variance of "cv" by
         ``4 - 1.5 * n_samples / n_features`` (but takes at most the mean square of `y`), because
         errors of the dictionary are predicted, too, by further columns. For a single row it takes
         0.1 times the mean square of `y`.
@@ -232,7 +228,7 @@ class SparseVAE(CertifiedMixin, MultiOutputMixin, RegressorMixin, BaseEstimator)
         held-out rows, and no estimate of the noise. Fit with "cv" for an estimate.
     noise_variances_ : ndarray of shape (n_samples,)
         Noise variance of each row: ``noise_variance_`` times the diagonal of `noise_cov`. Only
-        after a fit with `noise_cov` or with ``noise_variance="learn_diagonal"``.
+        after a fit with `noise_cov`.
     energy_ : float
         Energy at the fitted relevances and noise variance, summed over the outputs. With the full
         posterior covariance it is minus twice the log-likelihood of real outputs, and minus the
@@ -389,14 +385,7 @@ class SparseVAE(CertifiedMixin, MultiOutputMixin, RegressorMixin, BaseEstimator)
             bar = progress_bars("SparseVAE, minimising the energy", self.verbose)
             settings = SolverSettings(self.solver, self.tol, self.max_iter, bar)
             begin = self._last_fit(posed) if start is None else start
-            if rule == "learn_diagonal":
-                begin = None if begin is None else posed.units.relevance(begin)
-                learned = learn_row_noise(posed.given, objective, settings, begin)
-                solution = learned.solution
-                posed = posed._replace(rows=learned.rows, units=learned.units)
-                variances = learned.variances
-                data = data._replace(noise_cov=variances / np.mean(variances))
-            elif spectrum is not None:
+            if spectrum is not None:
                 learn = rule == "learn"
                 level = first_noise(posed.problem) if learn else posed.at(noise).noise
                 at = posed.problem.with_noise(level)
@@ -607,7 +596,7 @@ class SparseVAE(CertifiedMixin, MultiOutputMixin, RegressorMixin, BaseEstimator)
                 "group_covariance='spherical'."
             )
         if X is not None or y is not None:
-            data = self._other_data(X, y, sample_weight, noise_cov)
+            data = SparseData.of(self, X, y, sample_weight, noise_cov, reset=False)
         elif self._state.rows is None:
             raise ValueError(
                 "the data of the fit are not stored (they are large, or the estimator was loaded): "
@@ -623,13 +612,6 @@ class SparseVAE(CertifiedMixin, MultiOutputMixin, RegressorMixin, BaseEstimator)
         objective = objective_of(settings, data.X.shape[1])
         posed = PreparedProblem.of(data, objective, bool(settings["fit_intercept"]))
         return posed, posed.at(self.noise_variance_)
-
-    def _other_data(self, X: Any, y: Any, sample_weight: Any, noise_cov: Any) -> SparseData:
-        """Return checked data that are not those of the fit, with the noise that it learned."""
-        data = SparseData.of(self, X, y, sample_weight, noise_cov, reset=False)
-        if data.noise_cov is not None:
-            return data
-        return data._replace(noise_cov=self._state.learned_noise(len(data.y)))
 
     def _settings(self) -> dict[str, Any]:
         """Return the parameters on which the certificate depends: those of the fit."""
@@ -671,13 +653,11 @@ class SparseVAE(CertifiedMixin, MultiOutputMixin, RegressorMixin, BaseEstimator)
         """
         data = SparseData.of(self, X, y, sample_weight, noise_cov)
         objective = self._checked_objective(data.X.shape[1])
-        rule = checked_noise(self.noise_variance)
-        has_cov, correlated = data.noise_cov is not None, self.response_covariance is not None
-        by_row, full = rule == "learn_diagonal", isinstance(objective, GroupCovariance)
+        checked_noise(self.noise_variance)
+        correlated = self.response_covariance is not None
         for name, used in (
-            ("noise_cov", has_cov),
-            ("noise_variance='learn_diagonal'", by_row),
-            ("group_covariance='full'", full),
+            ("noise_cov", data.noise_cov is not None),
+            ("group_covariance='full'", isinstance(objective, GroupCovariance)),
         ):
             if used and scipy.sparse.issparse(data.X):
                 raise ValueError(
@@ -689,9 +669,6 @@ class SparseVAE(CertifiedMixin, MultiOutputMixin, RegressorMixin, BaseEstimator)
                     f"{name} and response_covariance were both given, but can be used only one at "
                     "a time: leave one of them out."
                 )
-        if by_row:
-            weighted = data.weights is not None
-            check_learnable_rows(objective, data.y.shape[1], weighted, has_cov)
         with limited_blas(len(data.y)):
             posed = PreparedProblem.of(data, objective, bool(self.fit_intercept), not correlated)
         if not zeros:
@@ -795,7 +772,7 @@ class SparseVAE(CertifiedMixin, MultiOutputMixin, RegressorMixin, BaseEstimator)
                 f"y is missing: to certify a {type(self).__name__} on other data, give X and y; "
                 "for the data of the fit, give neither."
             )
-        data = self._other_data(X, y, sample_weight, noise_cov)
+        data = SparseData.of(self, X, y, sample_weight, noise_cov, reset=False)
         outputs = np.shape(to_numpy(self.coef_))[0] if np.ndim(to_numpy(self.coef_)) == 2 else 1
         if data.y.shape[1] != outputs:
             raise ValueError(
@@ -803,7 +780,7 @@ class SparseVAE(CertifiedMixin, MultiOutputMixin, RegressorMixin, BaseEstimator)
                 "give y with as many outputs."
             )
         settings = self._settings()
-        if settings.get("noise_cov", False) and noise_cov is None:
+        if "noise_variances_" in self._state.results and noise_cov is None:
             raise ValueError(
                 "The estimator was fitted with noise_cov: give the noise_cov of these rows too."
             )

@@ -69,7 +69,7 @@ class SparseData(NamedTuple):
     X: Any  # (d, κ): the dictionary
     y: Any  # (d, n): the responses
     weights: Any  # (d,): weights of the rows; None for 1 each
-    noise_cov: Any  # covariance of their noise, or its diagonal, given or learned; or None
+    noise_cov: Any  # covariance of their noise, or its diagonal; None for 1 each
 
     @classmethod
     def of(
@@ -133,7 +133,7 @@ class SparseState(FittedState):
     # the data of the fit, unless they are large; neither saved nor pickled
     rows: TrainingRows | None = None
     targets: TrainingRows | None = None
-    noise_cov: Any = None  # of the noise of these rows, given or learned
+    noise_cov: Any = None  # of the noise of these rows
 
     def move_beside(self, ref: Array) -> None:
         """Move the fitted attributes to the library and the device of the array `ref`."""
@@ -157,18 +157,6 @@ class SparseState(FittedState):
         if rows is None or targets is None or not (rows.unchanged and targets.unchanged):
             return None
         return SparseData(rows.rows, targets.rows, rows.weights, self.noise_cov)
-
-    def learned_noise(self, n_rows: int) -> Any:
-        """Return the learned covariance of the noise of `n_rows` rows; None if none was learned."""
-        if self.noise_rule != "learn_diagonal":
-            return None
-        variances = self.results["noise_variances_"]
-        if len(variances) != n_rows:
-            raise ValueError(
-                f"The noise variances of {len(variances)} rows were learned, but {n_rows} rows "
-                "were given: give as many rows as fit had, or their noise as noise_cov."
-            )
-        return variances / self.results["noise_variance_"]
 
     def predicted(self, rows: Any, coef: Any, intercept: Any) -> Any:
         """Return the predictions for `rows`, in double precision, of shape (n_rows, n_outputs)."""

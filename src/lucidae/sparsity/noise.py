@@ -7,9 +7,7 @@ do not start in a bad minimum. Fits of this accuracy also show how stable the co
 
 **Learned.** γ is learned with the relevances by minimising the energy over both. That is safe if
 there are enough rows to determine the coefficients; otherwise the energy falls without limit as
-γ → 0. With one noise variance for each row, Σ = ΦWΦᵀ + Λ with a diagonal Λ. With an intercept, Σ⁻¹
-is replaced by P = Σ⁻¹ − Σ⁻¹1(1ᵀΣ⁻¹1)⁻¹1ᵀΣ⁻¹ (restricted likelihood). Minimisations over the
-relevances alternate with updates of Λ.
+γ → 0.
 """
 
 from __future__ import annotations
@@ -26,11 +24,9 @@ from sklearn.model_selection import KFold
 from lucidae.arrays import Array, namespace, scalar, squared_norm, squared_norms
 from lucidae.iteration import Below, Solution, Status, iterate, limited_blas, of_each
 from lucidae.iteration.progress import progress_bars
-from lucidae.sparsity.covariances import whitened_rows
 from lucidae.sparsity.objectives import (
     SMALLEST_LEARNED,
     Energy,
-    FullCovariance,
     GroupCovariance,
     State,
     axes_of,
@@ -60,19 +56,19 @@ from lucidae.validation import (
     warn_user,
 )
 
-WAYS = ("auto", "learn", "learn_diagonal", "cv", "cv_1se")
+WAYS = ("auto", "learn", "cv", "cv_1se")
 """Names of the ways to find the noise variance."""
 
 FALLBACK = 0.1
 """Noise variance for data with a single row, relative to the mean square response."""
 
 
-def checked_noise(given: Any, ways: tuple[str, ...] = WAYS) -> str | float:
-    """Return `noise_variance` if it is a positive number or one of the names `ways`."""
+def checked_noise(given: Any) -> str | float:
+    """Return `noise_variance` if it is a positive number or one of the names `WAYS`."""
     if isinstance(given, Real):
-        words = f" or one of {', '.join(map(repr, ways))}"
+        words = f" or one of {', '.join(map(repr, WAYS))}"
         return check_number(given, "noise_variance", low=0.0, open_low=True, others=words)
-    return check_choice(given, "noise_variance", ways, others=" or a finite number above 0")
+    return check_choice(given, "noise_variance", WAYS, others=" or a finite number above 0")
 
 
 def checked_levels(given: Any, count: int) -> Any:
@@ -543,130 +539,3 @@ def advice_on_learning(solution: Solution[Any]) -> str:
         "likelihood may grow without bound as it tends to zero, and raising max_iter does not help "
         "then: use noise_variance='cv' or give a number."
     )
-
-
-SMALLEST_ROW = 1e-6
-"""Smallest noise variance of a row that is learned, relative to the mean square response."""
-
-ROW_UPDATES = 5
-"""Number of updates of the noise variances of the rows between two fits of the relevances."""
-
-
-def row_figures(
-    dictionary: Any, responses: Any, relevance: Any, variances: Any, intercept: bool
-) -> tuple[Any, Any]:
-    """Return the diagonal d of P, and the mean square q of each row of PX."""
-    # With S = Λ^(−½)ΦW^½ on the active columns and SᵀS + I = LLᵀ, Σ⁻¹ = Λ^(−½)(I − KᵀK)Λ^(−½)
-    # for K = L⁻¹Sᵀ (Woodbury). An intercept takes the direction Bt from B = I − KᵀK, t = Λ^(−½)1.
-    root = np.sqrt(variances)
-    used = np.flatnonzero(relevance)
-    scaled = dictionary[:, used] * np.sqrt(relevance[used]) / root[:, None]
-    lower = np.linalg.cholesky(scaled.conj().T @ scaled + np.eye(used.size))
-    K = np.linalg.solve(lower, scaled.conj().T)
-    white = responses / root[:, None]
-    white = white - K.conj().T @ (K @ white)
-    diagonal = 1.0 - np.sum(np.abs(K) ** 2, axis=0)
-    if intercept:
-        ones = 1.0 / root
-        axis = ones - K.conj().T @ (K @ ones)
-        share = float((ones @ axis).real)
-        diagonal = diagonal - np.abs(axis) ** 2 / share
-        white = white - np.outer(axis, ones @ white) / share
-    power = np.mean(np.abs(white) ** 2, axis=1)
-    return np.maximum(diagonal, 0.0) / variances, power / variances
-
-
-def updated_variances(variances: Any, precision: Any, power: Any, floor: float) -> Any:
-    """Return rᵢ/(Λᵢdᵢ), at least `floor`, with the mean squared residual rᵢ = Λᵢ²qᵢ.
-
-    It is a step twice as long in log Λ as the MM step √(rᵢ/dᵢ), and does not raise the energy.
-    """
-    # The log-determinant is concave in Λ with gradient d, and the data term is the minimum over
-    # the coefficients of Σᵢ rᵢ/Λᵢ + …, so dᵢΛᵢ + rᵢ/Λᵢ majorises the energy in Λᵢ. This bound has
-    # the same value at Λᵢ and at rᵢ/(Λᵢdᵢ).
-    ratio = power / np.where(precision > 0, precision, 1.0)
-    return np.maximum(variances * ratio, floor)
-
-
-class RowLearning(NamedTuple):
-    """Noise variances of the rows, and the relevances fitted at them."""
-
-    variances: Any
-    rows: Rows  # whitened by them
-    units: Units
-    solution: Solution[State]
-    relevance: Any  # in the units of the data
-    violation: float  # distance to stationarity, in the relevances and in the noise variances
-    energy: float  # per response
-
-
-def check_learnable_rows(objective: Energy, n_outputs: int, weighted: bool, given: bool) -> None:
-    """Raise an error if one noise variance for each row cannot be learned."""
-    if not isinstance(objective, FullCovariance) or objective.marginal is None:
-        raise ValueError(
-            "noise_variance='learn_diagonal' needs the full posterior covariance, and groups that "
-            "share one relevance (prior variance): use posterior='full' and "
-            "group_covariance='spherical', or give the noise variances of the rows as noise_cov."
-        )
-    if weighted:
-        raise ValueError(
-            "noise_variance='learn_diagonal' and sample_weight were given; weights are frequencies "
-            "of rows, and repeated rows have noise variances of their own. Repeat the rows instead."
-        )
-    if given:
-        raise ValueError(
-            "noise_variance='learn_diagonal' and noise_cov were given: give noise_variance='learn' "
-            "or a number with noise_cov, or leave noise_cov out."
-        )
-    if n_outputs < 2:
-        raise ValueError(
-            "noise_variance='learn_diagonal' needs at least 2 outputs, since one response cannot "
-            "tell the noise of its rows apart. Use noise_variance='learn' or 'cv'."
-        )
-
-
-def learn_row_noise(
-    rows: Rows, objective: Energy, settings: SolverSettings, start: Any = None
-) -> RowLearning:
-    """Minimise the energy over the relevances and one noise variance Λᵢ for each row."""
-    data, scale = rows.centred(), rows.mean_square() or 1.0
-    floor = SMALLEST_ROW * scale
-
-    def fitted(variances: Any, relevance: Any) -> RowLearning:
-        mean = float(np.mean(variances))
-        white = whitened_rows(rows, variances / mean)
-        at, units = white.normalised(objective.groups)
-        at = at.with_noise(scalar(units.normalised_noise(mean)))
-        begin = None if relevance is None else units.normalised_relevance(relevance)
-        found = solve(at, objective, replace(settings, callbacks=()), begin)
-        relevance = units.relevance(found.value.relevance)
-        # The distance is Λᵢ|dᵢ − qᵢ|. At `floor` a noise variance also counts as stationary if a
-        # smaller one would lower the energy.
-        precision, power = row_figures(*data, relevance, variances, rows.intercept)
-        slope = variances * (precision - power)
-        slope[(variances <= 1.01 * floor) & (slope > 0)] = 0.0
-        distance = max(found.distance, float(np.abs(slope).max()))
-        total = scalar(objective.in_units(objective.value(found.value), units))
-        energy = total / units.n_responses + white.log_volume
-        return RowLearning(variances, white, units, found, relevance, distance, energy)
-
-    def step(last: RowLearning) -> RowLearning:
-        variances = last.variances
-        for _ in range(ROW_UPDATES):
-            figures = row_figures(*data, last.relevance, variances, rows.intercept)
-            variances = updated_variances(variances, *figures, floor)
-        return fitted(variances, last.relevance)
-
-    problem, _ = rows.normalised(objective.groups)
-    begin = np.full(rows.count, scalar(first_noise(problem)) * scale)
-    learned = iterated(step, fitted(begin, start), settings, rows.count)
-    last: RowLearning = learned.value
-    low = int(np.sum(last.variances <= 1.01 * floor))
-    if low:
-        warn_user(
-            f"The noise variances of {low} rows fell to the smallest value allowed, because "
-            "the likelihood of these data grows as they tend to zero (too few responses or too "
-            "many columns). Use noise_variance='cv', or give noise_cov.",
-            ConvergenceWarning,
-        )
-    return last._replace(solution=replace(learned, value=last.solution.value))
