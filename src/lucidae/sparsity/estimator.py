@@ -40,7 +40,6 @@ from lucidae.sparsity.claims import AGAIN
 from lucidae.sparsity.covariances import (
     checked_spectrum,
     correlated_attributes,
-    given_covariance,
     solve_correlated,
 )
 from lucidae.sparsity.fitted import (
@@ -408,8 +407,8 @@ class SparseVAE(CertifiedMixin, MultiOutputMixin, RegressorMixin, BaseEstimator)
             state.parameters |= {
                 "groups": None if self.groups is None else Groups.of(self.groups, n_columns).labels,
                 "response_covariance": wanted
-                if isinstance(wanted, str)
-                else given_covariance(wanted),
+                if spectrum is None or isinstance(wanted, str)
+                else spectrum.covariance,
                 "noise_cov": noise_cov is not None,
             }
             state.refer(data, type(self).__name__)

@@ -24,7 +24,7 @@ from lucidae.certificates.claims import Certificate, undecided
 from lucidae.iteration import limited_blas
 from lucidae.rows.operator import TrainingRows
 from lucidae.sparsity.claims import certificate_of, plain
-from lucidae.sparsity.covariances import checked_noise_cov, given_covariance, whitened_rows
+from lucidae.sparsity.covariances import checked_noise_cov, whitened_rows
 from lucidae.sparsity.objectives import (
     Energy,
     State,
@@ -234,6 +234,7 @@ class SparseState(FittedState):
             rule, asked = "given", [float(settings["noise_variance"])]
         elif rule in HELD_OUT:
             asked = [self.results["noise_variance_"]]
+        responses = settings["response_covariance"]
         posterior, groups = settings["posterior"], settings["groups"]
         full_groups = groups is not None and settings["group_covariance"] == "full"
         with limited_blas(X.shape[0]), np.errstate(all="ignore"):
@@ -252,7 +253,7 @@ class SparseState(FittedState):
                 if full_groups
                 else None,
                 plain(fitted.get("response_covariance_")),
-                plain(given_covariance(settings["response_covariance"])),
+                None if isinstance(responses, str) else plain(responses),
                 plain(fitted.get("noise_variances_")),
                 max(machine_epsilon(coef), machine_epsilon(relevance)),
                 self.stability,
