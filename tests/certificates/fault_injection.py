@@ -63,9 +63,7 @@ READING = {
     "rows_of",
     "to_numpy",
     "check_columns",
-    "validated_data",
     "validated_rows",
-    "validated_weights",
 }
 """Functions of other modules, and methods, that return the data as they were given."""
 

@@ -81,7 +81,8 @@ PROBLEMS = {
 
 METHODS = {
     problem.Units: ("relevance", "normalised_relevance", "noise", "normalised_noise", "energy"),
-    problem.Rows: ("centred", "_offset", "normalised", "total_weight"),
+    problem.Rows: ("_offset", "normalised"),
+    problem.Mean: ("removed_from",),
     posterior.ActiveFactor: ("of", "mean", "posterior"),
     posterior.Posterior: ("variance",),
     estimator.SparseState: ("_moved", "predicted", "variances"),
@@ -104,7 +105,7 @@ FUNCTIONS = {
     ),
     problem: (
         "normalise", "compressed", "covariance", "distinct_rows", "_sortable",
-        "column_squares", "reduced_to_span",
+        "column_squares",
     ),
     posterior: (
         "level_at_center", "evidence_ratios", "significance_threshold", "significant_columns",

@@ -28,7 +28,7 @@ READ = ("verify", "claims", "theory", "snapshot")
 
 CHECKS = (
     "checked_noise_cov", "check_covariance",
-    "validated_data", "validated_weights", "_column_peaks", "dense_if_small", "checked_attributes",
+    "_column_peaks", "dense_if_small", "checked_attributes",
     "_as_number", "_as_indices",
 )  # fmt: skip
 """Functions that check the data or assigned attributes, and return them."""

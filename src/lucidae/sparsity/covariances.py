@@ -209,18 +209,18 @@ def whitened_rows(rows: Rows, noise_cov: Any) -> Rows:
 
     They are centred before, so that no digits are lost if means are far from zero.
     """
-    values = [*rows.centred(), np.ones((rows.count, 1))]
-    weights, unidentified = rows.frequencies, UNIDENTIFIED
+    pairs = zip((rows.dictionary, rows.responses), rows.offsets, strict=True)
+    values = [mean.removed_from(part, rows.ones) for part, mean in pairs]
+    values, unidentified = [*values, np.ones((rows.count, 1))], UNIDENTIFIED
     if noise_cov.ndim == 1:
         kept = noise_cov > 0
         variances = noise_cov[kept]
-        weights = None if weights is None else weights[kept]
         values = [value[kept] / np.sqrt(variances)[:, None] for value in values]
-        counts = np.ones(len(variances)) if weights is None else weights
-        log_volume, peak = float(counts @ np.log(variances)), float(variances.min()) ** -0.5
+        weights = rows.weights[kept]
+        log_volume, peak = float(weights @ np.log(variances)), float(variances.min()) ** -0.5
     else:
         matrix, rounding = whitener(noise_cov)
-        values, counts = [matrix @ value for value in values], np.ones(len(matrix))
+        values, weights = [matrix @ value for value in values], np.ones(len(matrix))
         sizes = np.linalg.svd(matrix, compute_uv=False)
         log_volume, peak = float(-2.0 * np.log(sizes).sum()), float(sizes[0])
         unidentified = max(unidentified, rounding)
@@ -230,8 +230,8 @@ def whitened_rows(rows: Rows, noise_cov: Any) -> Rows:
     intercept = rows.intercept and bool(identified)
     if intercept:
         # The likelihood of what is orthogonal to the intercept: log|R| + log 1ᵀR⁻¹1 − log 1ᵀ1.
-        power = float(counts @ np.abs(ones[:, 0]) ** 2)
-        log_volume += float(np.log(power) - np.log(rows.total_weight))
+        power = float(weights @ np.abs(ones[:, 0]) ** 2)
+        log_volume += float(np.log(power) - np.log(rows.weights.sum()))
     for value, name in ((dictionary, "X"), (responses, "y")):
         refuse_extremes(value, f"{name} divided by the square root of noise_cov")
     ones = ones * intercept

@@ -84,12 +84,7 @@ from lucidae.sparsity.posterior import (
     significant_columns,
 )
 from lucidae.sparsity.prior import Groups
-from lucidae.sparsity.problem import (
-    Problem,
-    Units,
-    dense_if_small,
-    refuse_nothing_left,
-)
+from lucidae.sparsity.problem import Problem, Units, dense_if_small
 from lucidae.sparsity.solve import SolverSettings, advice_on, check_suited, solve
 from lucidae.sparsity.verify import HELD_OUT
 from lucidae.validation import (
@@ -670,9 +665,23 @@ class SparseVAE(CertifiedMixin, MultiOutputMixin, RegressorMixin, BaseEstimator)
                 )
         with limited_blas(len(data.y)):
             posed = PreparedProblem.of(data, objective, bool(self.fit_intercept), not correlated)
-        if not zeros:
-            refuse_nothing_left(posed.rows, posed.given)
-        return data, posed
+        if zeros or posed.rows.mean_square() > 0.0:
+            return data, posed
+        if self.fit_intercept and len(data.y) == 1:
+            raise ValueError(
+                "X and y have 1 sample, which fit_intercept=True removes with the mean, so that "
+                "there is nothing to explain: give more rows, or set fit_intercept=False."
+            )
+        if posed.given.mean_square() > 0.0:
+            raise ValueError(
+                "y is zero (or constant, with fit_intercept=True) on the range of noise_cov, so "
+                "that there is nothing to explain: give a noise_cov of higher rank, or responses "
+                "that vary on its range."
+            )
+        raise ValueError(
+            "y is zero (or constant, with fit_intercept=True), so that there is nothing to explain "
+            "and no noise to learn. Give responses that vary."
+        )
 
     def _last_fit(self, posed: PreparedProblem) -> Array | None:
         """Return the relevances (or group covariances) of the last fit, normalised, to start at.

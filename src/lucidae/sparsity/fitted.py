@@ -11,6 +11,7 @@ import scipy.sparse
 
 from lucidae.arrays import (
     Array,
+    as_double,
     device,
     is_array,
     like,
@@ -19,7 +20,7 @@ from lucidae.arrays import (
     scalar,
     to_numpy,
 )
-from lucidae.base import FittedState, changed_attributes
+from lucidae.base import FittedState, changed_attributes, validated_rows
 from lucidae.certificates.claims import Certificate, undecided
 from lucidae.iteration import limited_blas
 from lucidae.rows.operator import TrainingRows
@@ -35,9 +36,27 @@ from lucidae.sparsity.objectives import (
 )
 from lucidae.sparsity.posterior import Posterior, level_at_center
 from lucidae.sparsity.prior import Groups
-from lucidae.sparsity.problem import Problem, Rows, Units, distinct_rows, rows_of, validated_data
+from lucidae.sparsity.problem import (
+    Problem,
+    Rows,
+    Units,
+    dense_if_small,
+    distinct_rows,
+    refuse_extremes,
+    rows_of,
+)
 from lucidae.sparsity.verify import HELD_OUT, EnergyKind, Fit, Sample, measure
-from lucidae.validation import real_array
+from lucidae.validation import (
+    check_kind,
+    check_row_count,
+    check_rows,
+    check_weights,
+    explained_refusals,
+    has_complex,
+    is_dask,
+    real_array,
+    unframed,
+)
 
 CERTIFIED_PARAMETERS = (
     "posterior",
@@ -55,6 +74,9 @@ CERTIFIED_PARAMETERS = (
 VERIFIED = ("full", "diagonal", "point")
 """Posteriors whose distance to stationarity the verifier computes; others report their own."""
 
+
+LARGEST_WEIGHT = 1e150
+"""Largest sum of weights, of which the energy is a multiple that must be finite."""
 
 CHANGED_DATA = (
     "X or y were changed in place after fit, before certificate_ was read: call "
@@ -76,7 +98,47 @@ class SparseData(NamedTuple):
         cls, estimator: Any, X: Any, y: Any, sample_weight: Any, noise_cov: Any, reset: bool = True
     ) -> SparseData:
         """Return checked data as NumPy arrays; `reset` says that they are those of a fit."""
-        X, y, weights = validated_data(estimator, X, y, sample_weight, reset)
+        # 1) The kinds of X and y. A large sparse X becomes a CSR array, a small one is dense.
+        if y is None:
+            raise ValueError("SparseVAE requires y to be passed, but the target y is None.")
+        for values, name in ((X, "X"), (y, "y")):
+            if is_dask(values):
+                raise ValueError(
+                    f"{name} is a Dask collection, but SparseVAE needs the whole dictionary in "
+                    f"memory: give {name}.compute(). LinearAutoencoder reads Dask arrays block by "
+                    "block."
+                )
+        if scipy.sparse.issparse(y):
+            raise ValueError("y is a sparse matrix, expected a dense array: give y.toarray().")
+        given, y = y, check_kind(unframed(y, "y", accept_complex=True), "y")
+        if scipy.sparse.issparse(X) and (X.dtype.kind == "c" or has_complex(y)):
+            raise ValueError(
+                "a sparse X was given with complex numbers in X or y, expected real numbers: give "
+                "X.toarray() if it fits into memory."
+            )
+        X = dense_if_small(validated_rows(estimator, X, reset=reset, accept_complex=True))
+        y = y if is_array(y) else np.asarray(y)
+        with explained_refusals(y=given):
+            y = check_rows(y[:, None] if y.ndim == 1 else y, name="y", accept_complex=True)
+        check_row_count(X, y)
+        # 2) The weights. Sums and squares must not leave the float64 range.
+        weights = check_weights(sample_weight, X)
+        for values, name in ((X, "X"), (y, "y")):
+            refuse_extremes(values, name)
+            if weights is not None:
+                roots = namespace(weights).sqrt(weights)[:, None]
+                sparse = scipy.sparse.issparse(values)
+                weighted = values.multiply(roots) if sparse else as_double(values) * roots
+                refuse_extremes(weighted, f"{name} times the square roots of sample_weight")
+        total = 0.0 if weights is None else float(to_numpy(weights).sum())
+        if total > LARGEST_WEIGHT:
+            raise ValueError(
+                f"sample_weight sums to {total:.3g}; the energy, which grows with this sum, may "
+                "leave the range of float64. Rescale the weights so that they sum to at most "
+                f"{LARGEST_WEIGHT:g}."
+            )
+        X, y = to_numpy(X) if is_array(X) else X, as_double(to_numpy(y))
+        weights = None if weights is None else to_numpy(weights)
         return cls(X, y, weights, checked_noise_cov(noise_cov, X, y, weights))
 
 

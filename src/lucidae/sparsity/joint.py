@@ -323,7 +323,7 @@ def _checked_parts(X: Any, y: Any) -> list[Rows]:
         arrays += given
     arrays = list(of_one_kind(*arrays))
     pairs = zip(arrays[::2], arrays[1::2], strict=True)
-    parts = [Rows(dictionary, responses, None, False) for dictionary, responses in pairs]
+    parts = [Rows(Phi, X, np.ones(len(X)), False) for Phi, X in pairs]
     widths = {int(part.dictionary.shape[1]) for part in parts}
     if len(widths) > 1:
         raise ValueError(
@@ -348,7 +348,9 @@ def _normalised(parts: Sequence[Rows]) -> tuple[list[Problem], list[Units]]:
     problems, units = [], []
     for part, n in pairs:
         unit, scaled = part.dictionary / norms[None, :], part.responses / scale / n**0.5
-        problems.append(compressed(unit, scaled, float(part.count)))
+        unit, scaled, outside = compressed(unit, scaled)
+        one = np.ones_like(outside)
+        problems.append(Problem(unit, scaled, one, outside, one * (part.count - len(unit))))
         units.append(Units(norms, scale, float(part.count), n))
     return problems, units
 

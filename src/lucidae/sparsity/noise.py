@@ -180,8 +180,8 @@ def row_pairs(cv: Any, random_state: Any, distinct: Rows, given: Rows) -> list[t
         raise ValueError(
             "cv contains no folds, expected at least one pair of training and test rows."
         )
-    if not all(train.total_weight > 0.0 for train, _ in pairs) or not any(
-        test.total_weight > 0.0 for _, test in pairs
+    if not all(train.weights.any() for train, _ in pairs) or not any(
+        test.weights.any() for _, test in pairs
     ):
         raise ValueError(
             "In a fold of cv, the training rows or the test rows all have weight zero. Give other "
@@ -323,7 +323,7 @@ def held_out_errors(
     """
     objective, scale = posed.objective, posed.rows.mean_square()
     pairs = row_pairs(model.cv, model.random_state, posed.rows, posed.split)
-    weights = np.array([test.total_weight for _, test in pairs])
+    weights = np.array([test.weights.sum() for _, test in pairs])
     shares = weights / weights.sum()
     if scale == 0.0:
         return HeldOut(np.zeros(1), np.zeros((1, len(pairs))), shares, 0.0)
