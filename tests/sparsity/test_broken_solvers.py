@@ -113,7 +113,7 @@ FUNCTIONS = {
     ),
     noise: ("first_noise", "learn_noise"),
     solve: (
-        "descend", "sweep", "continuation", "from_basin", "repeat_update", "lifted",
+        "descend", "continuation", "repeat_update", "lifted",
     ),
 }  # fmt: skip
 

@@ -42,7 +42,6 @@ from lucidae.sparsity.objectives import (
     GroupCovariance,
     Marginal,
     State,
-    as_penalty,
     axes_of,
     evaluate,
     flat_start,
@@ -51,7 +50,6 @@ from lucidae.sparsity.objectives import (
     prior_in_units,
 )
 from lucidae.sparsity.posterior import ActiveFactor, check_kept, narrowed
-from lucidae.sparsity.prior import Groups
 from lucidae.sparsity.problem import (
     Problem,
     covariance,
@@ -228,8 +226,8 @@ def solve_batch(
     check_choice(solver, "solver", ("auto", *UPDATES))
     check_number(tol, "tol", low=0.0)
     check_integer(max_iter, "max_iter", low=1)
-    partition = None if groups is None else Groups.of(groups, X.shape[-1])
-    objective = make_objective(posterior, as_penalty(penalty), partition, group_covariance)
+    named = {"posterior": posterior, "penalty": penalty, "groups": groups}
+    objective = make_objective(named | {"group_covariance": group_covariance}, X.shape[-1])
     if isinstance(objective, GroupCovariance):
         check_suited(solver, objective)
     noise = checked_levels(noise_variance, y.shape[0])

@@ -48,13 +48,11 @@ from lucidae.sparsity.fitted import (
     SparseData,
     SparseState,
     is_covariance,
-    objective_of,
 )
 from lucidae.sparsity.noise import (
     FALLBACK,
     PathTrace,
     advice_on_learning,
-    checked_noise,
     coarse_trace,
     column_powers,
     explained_share,
@@ -65,7 +63,6 @@ from lucidae.sparsity.noise import (
     warn_if_collapsed,
 )
 from lucidae.sparsity.objectives import (
-    Energy,
     EnergySlice,
     GroupCovariance,
     State,
@@ -74,6 +71,7 @@ from lucidae.sparsity.objectives import (
     energy_slice,
     evaluate,
     flat_start,
+    make_objective,
     prior_in_units,
 )
 from lucidae.sparsity.posterior import (
@@ -603,7 +601,7 @@ class SparseVAE(CertifiedMixin, MultiOutputMixin, RegressorMixin, BaseEstimator)
             )
         else:
             data = self._state.data
-        objective = objective_of(settings, data.X.shape[1])
+        objective = make_objective(settings, data.X.shape[1])
         posed = PreparedProblem.of(data, objective, bool(settings["fit_intercept"]))
         return posed, posed.at(self.noise_variance_)
 
@@ -624,20 +622,6 @@ class SparseVAE(CertifiedMixin, MultiOutputMixin, RegressorMixin, BaseEstimator)
         changed = self._state.changed_attributes(replaced_attributes(self))
         return with_changes(found, changed, AGAIN)
 
-    def _checked_objective(self, n_columns: int) -> Energy:
-        """Check the parameters that do not depend on data; return the energy to minimise."""
-        check_flag(self.fit_intercept, "fit_intercept")
-        check_flag(self.warm_start, "warm_start")
-        check_verbose(self.verbose)
-        check_jobs(self.n_jobs)
-        check_seed(self.random_state)
-        check_number(self.significance, "significance", low=0.0, high=1.0, open_low=True)
-        check_number(self.tol, "tol", low=0.0)
-        check_integer(self.max_iter, "max_iter", low=1)
-        objective = objective_of(vars(self), n_columns)
-        check_suited(self.solver, objective)
-        return objective
-
     def _posed(
         self, X: Any, y: Any, sample_weight: Any, noise_cov: Any, zeros: bool = False
     ) -> tuple[SparseData, PreparedProblem]:
@@ -646,8 +630,16 @@ class SparseVAE(CertifiedMixin, MultiOutputMixin, RegressorMixin, BaseEstimator)
         Responses that are all zero are refused, unless `zeros`.
         """
         data = SparseData.of(self, X, y, sample_weight, noise_cov)
-        objective = self._checked_objective(data.X.shape[1])
-        checked_noise(self.noise_variance)
+        check_flag(self.fit_intercept, "fit_intercept")
+        check_flag(self.warm_start, "warm_start")
+        check_verbose(self.verbose)
+        check_jobs(self.n_jobs)
+        check_seed(self.random_state)
+        check_number(self.significance, "significance", low=0.0, high=1.0, open_low=True)
+        check_number(self.tol, "tol", low=0.0)
+        check_integer(self.max_iter, "max_iter", low=1)
+        objective = make_objective(vars(self), data.X.shape[1])
+        check_suited(self.solver, objective)
         correlated = self.response_covariance is not None
         for name, used in (
             ("noise_cov", data.noise_cov is not None),

@@ -336,19 +336,11 @@ class SparseState(FittedState):
             return certificate_of(measure([sample], fit, kind), f"{title}, {posterior} posterior")
 
 
-def objective_of(settings: Mapping[str, Any], n_columns: int) -> Energy:
-    """Return the energy of the parameters of a fit."""
-    groups = settings["groups"]
-    groups = None if groups is None else Groups.of(groups, n_columns)
-    penalty = as_penalty(settings["penalty"])
-    return make_objective(settings["posterior"], penalty, groups, settings["group_covariance"])
-
-
 def _violation(
     data: SparseData, settings: Mapping[str, Any], relevance: Array, noise: float
 ) -> float:
     """Return the distance to stationarity that an energy added by `register_posterior` reports."""
-    objective = objective_of(settings, data.X.shape[1])
+    objective = make_objective(settings, data.X.shape[1])
     posed = PreparedProblem.of(data, objective, bool(settings["fit_intercept"]))
     weights = posed.units.normalised_relevance(like(relevance, posed.problem.noise))
     return scalar(objective.violation(evaluate(posed.at(noise), weights)))

@@ -42,7 +42,13 @@ from lucidae.sparsity.problem import (
     refuse_extremes,
     refuse_zero_problem,
 )
-from lucidae.sparsity.solve import BASIN_LIMIT, FEW_RESPONSES, SolverSettings, descend, from_basin
+from lucidae.sparsity.solve import (
+    BASIN_LIMIT,
+    FEW_RESPONSES,
+    SolverSettings,
+    descend,
+    repeat_update,
+)
 from lucidae.sparsity.verify import EnergyKind, Fit, Sample, measure
 from lucidae.sparsity.working_set import ColumnPoint
 from lucidae.validation import (
@@ -216,7 +222,7 @@ def solve_joint(
             # A column that is zero in one part may be active in another.
             flat = np.mean([flat_start(problem) for problem in at], axis=0)
             begin = ColumnPoint(at, flat, FULL, shares)
-            return from_basin(begin, rule, settings, BASIN_LIMIT[rule])
+            return repeat_update(begin, rule, settings, BASIN_LIMIT[rule])
 
         if noise is None:
             first = [scalar(first_noise(problem)) for problem in problems]

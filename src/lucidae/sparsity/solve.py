@@ -149,27 +149,20 @@ def descend(first: Any, settings: SolverSettings) -> Solution[Any]:
         waited, idle = 0 if nearer else waited + 1, 0 if nearer or lower else idle + 1
         return idle >= IDLE
 
+    def step(point: Any) -> Any:
+        # 1) One factorisation of Σ, and the gains of moves of all blocks. 2) to 4) `swept`.
+        # If the distance has stopped falling, every second sweep makes exact moves alone.
+        alone = waited >= SLOW and waited % 2 == 1
+        trial = point.swept(reachable, alone, NEWTON_STEPS)
+        # Moves and steps that raise the energy by rounding errors are not taken.
+        allowed = point.energy + point.rounding * max(abs(point.energy), 1.0)
+        return trial if not trial.energy > allowed else point
+
     # 5) Check: the distance to optimality of all blocks.
-    found = iterated(
-        lambda point: sweep(point, reachable, alone=waited >= SLOW and waited % 2 == 1),
-        first,
-        replace(settings, tolerance=reachable, callbacks=[noticed, *settings.callbacks]),
-        max(problem.rows for problem in first.problems),
-    )
+    callbacks, size = [noticed, *settings.callbacks], max(p.rows for p in first.problems)
+    found = iterated(step, first, replace(settings, tolerance=reachable, callbacks=callbacks), size)
     stalled = found.status is Status.STOPPED and idle >= IDLE
     return replace(found, status=Status.STALLED) if stalled else found
-
-
-def sweep(
-    point: Any, tolerance: float, alone: bool = False, newton_steps: int = NEWTON_STEPS
-) -> Any:
-    """Return the point after one sweep: moves and Newton steps on a working set of blocks."""
-    # 1) One factorisation of Σ, and the gains of the best moves of all blocks; 2) to 4) `swept`. If
-    # the distance has stopped falling, every second sweep consists of exact moves `alone`.
-    trial = point.swept(tolerance, alone, newton_steps)
-    # Moves and steps that raise the energy by rounding errors are not taken.
-    allowed = point.energy + point.rounding * max(abs(point.energy), 1.0)
-    return trial if not trial.energy > allowed else point
 
 
 def continuation(first: Any, settings: SolverSettings) -> Any:
@@ -187,16 +180,25 @@ def continuation(first: Any, settings: SolverSettings) -> Any:
     return point.moved(point.parameters, target)
 
 
-def from_basin(
-    first: Any, rule: str, settings: SolverSettings, updates: int, check_every: int = 1
-) -> Solution[Any]:
-    """Return the minimum near the point where updates by `rule` end, by sweeps from there."""
-    tolerance, limit = max(BASIN, settings.tolerance), min(settings.limit, updates)
+def repeat_update(
+    first: Any, rule: str, settings: SolverSettings, updates: int | None = None,
+    check_every: int = 1,
+) -> Solution[Any]:  # fmt: skip
+    """Repeat one update of the parameters, from the point `first`, until they are stationary.
+
+    If `updates` is given, that many at most choose a basin, and sweeps find its minimum.
+    """
+    tolerance, limit = max(settings.tolerance, first.rounding), settings.limit
+    if updates is not None:
+        tolerance, limit = max(BASIN, tolerance), min(limit, updates)
     rough = replace(settings, tolerance=tolerance, limit=limit)
-    basin = repeat_update(first, rule, rough, check_every)
-    left = settings.limit - basin.n_iter
-    if basin.status is Status.DIVERGED or basin.distance <= settings.tolerance:
+    basin = iterated(
+        lambda point: point.updated(rule), first, rough, first.problem.rows, check_every
+    )
+    diverged = basin.status is Status.DIVERGED
+    if updates is None or diverged or basin.distance <= settings.tolerance:
         return basin
+    left = settings.limit - basin.n_iter
     if left <= 0:  # the basin was reached, its minimum was not
         return replace(basin, status=Status.ITERATION_LIMIT, tolerance=settings.tolerance)
     return joined(basin, descend(basin.value.without_vanishing(), replace(settings, limit=left)))
@@ -243,15 +245,6 @@ def basin_limit(objective: Energy, rule: str) -> int:
     return BASIN_LIMIT[rule] if objective.exact_coordinates else max(BASIN_LIMIT.values())
 
 
-def repeat_update(
-    first: Any, rule: str, settings: SolverSettings, check_every: int = 1
-) -> Solution[Any]:
-    """Repeat one update of the parameters, from the point `first`, until they are stationary."""
-    limits = replace(settings, tolerance=max(settings.tolerance, first.rounding))
-    size = first.problem.rows
-    return iterated(lambda point: point.updated(rule), first, limits, size, check_every)
-
-
 def lifted(problem: Problem, objective: Energy, start: Array | None = None) -> Any:
     """Return the point from which updates begin; they cannot change relevances of zero."""
     flat = flat_start(problem, objective.groups)
@@ -272,7 +265,7 @@ def minimised(
     if not full and objective.marginal is None:  # no energy for sweeps
         return repeat_update(begin, method, settings)
     allowed = basin_limit(objective, method) if updates is None else updates
-    return from_basin(begin, method, settings, allowed, CHECK_UPDATES if full else 1)
+    return repeat_update(begin, method, settings, allowed, CHECK_UPDATES if full else 1)
 
 
 def solve(
