@@ -159,7 +159,7 @@ FIT = [
     *(({"sample_weight": np.full(30, size)}, "X times the square roots of sample_weight has a col")
       for size in (1e300, 1e-300)),
     ({"noise_cov": np.eye(29)}, "has shape"), ({"noise_cov": np.ones((30, 2))}, "has shape"),
-    ({"noise_cov": [[1.0, 0.0], [1.0]]}, "rows have different lengths"),
+    ({"noise_cov": [[1.0, 0.0], [1.0]]}, "expected real numbers"),
     ({"noise_cov": np.full(30, np.nan)}, "NaN"),
     ({"noise_cov": a_covariance(lambda c: c.__setitem__((0, 1), np.inf))}, "NaN or infinity"),
     ({"noise_cov": a_covariance(lambda c: c.__setitem__((0, 1), 5.0))}, "not symmetric"),
@@ -168,7 +168,7 @@ FIT = [
     ({"noise_cov": -np.eye(30)}, "not positive semi-definite"),
     ({"noise_cov": -np.ones(30)}, "negative variance"),
     ({"noise_cov": np.zeros((30, 30))}, "is zero"), ({"noise_cov": np.zeros(30)}, "is zero"),
-    ({"noise_cov": np.array(["a"] * 30)}, "expected numbers"),
+    ({"noise_cov": np.array(["a"] * 30)}, "expected real numbers"),
     ({"noise_cov": SKEW}, r"^noise_cov is complex, but X and y are real"),
     ({"noise_cov": np.eye(30), "sample_weight": np.full(30, 2.0)}, "repeated rows is not known"),
 ]  # fmt: skip

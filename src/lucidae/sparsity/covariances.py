@@ -25,7 +25,7 @@ import scipy.linalg
 import scipy.optimize
 import scipy.sparse
 
-from lucidae.arrays import Array, apparent_epsilon, as_double, is_array, put, scalar, to_numpy
+from lucidae.arrays import Array, apparent_epsilon, as_double, put, scalar, to_numpy
 from lucidae.iteration import Solution
 from lucidae.sparsity.objectives import (
     SMALLEST_LEARNED,
@@ -71,33 +71,19 @@ def checked_noise_cov(noise_cov: Any, X: Any, y: Any, weights: Any) -> Any:
         return None
     if scipy.sparse.issparse(noise_cov):
         noise_cov = noise_cov.toarray()
-    try:
-        given = np.asarray(to_numpy(noise_cov) if is_array(noise_cov) else noise_cov)
-    except ValueError as error:
-        raise ValueError(
-            "noise_cov is not an array of numbers: its rows have different lengths. Give the "
-            "covariance matrix of the noise, or one variance for each row."
-        ) from error
-    if given.dtype.kind not in "biufc":
-        raise ValueError(
-            f"noise_cov has dtype {given.dtype}, expected numbers: the covariance matrix of "
-            "the noise, or one variance for each row."
-        )
+    given = to_numpy(real_array(noise_cov, "noise_cov", accept_complex=True))
     count = X.shape[0]
     if given.shape not in ((count,), (count, count)):
-        message = (
+        split = given.ndim == 2 and given.shape[0] == count < given.shape[1]
+        raise ValueError(
             f"noise_cov has shape {given.shape}, expected ({count}, {count}), the covariance of "
             f"the noise of the {count} rows of X, or ({count},), their variances."
+            + split
+            * " A covariance matrix cannot be split with the rows by GridSearchCV, "
+            "cross_val_score or another function: whiten X and y before and give no noise_cov, "
+            "give one variance for each row, or choose the noise variance with "
+            "noise_variance='cv', which divides the whitened rows."
         )
-        if given.ndim == 2 and given.shape[0] == count < given.shape[1]:
-            message += (
-                " It looks as if rows had been selected by GridSearchCV, cross_val_score or "
-                "another function that splits rows; a covariance matrix cannot be split with "
-                "them. Whiten X and y before and give no noise_cov, give one variance for each "
-                "row, or choose the noise variance with noise_variance='cv', which divides the "
-                "whitened rows."
-            )
-        raise ValueError(message)
     given = given.astype(np.complex128 if given.dtype.kind == "c" else np.float64)
     is_real = not np.iscomplexobj(given) or not given.imag.any()
     given = given.real.copy() if is_real else given

@@ -589,15 +589,10 @@ class SparseVAE(CertifiedMixin, MultiOutputMixin, RegressorMixin, BaseEstimator)
             )
         if X is not None or y is not None:
             data = SparseData.of(self, X, y, sample_weight, noise_cov, reset=False)
-        elif self._state.rows is None:
-            raise ValueError(
-                "the data of the fit are not stored (they are large, or the estimator was loaded): "
-                "give X and y."
-            )
         elif self._state.data is None:
             raise ValueError(
-                "X or y have been changed in place since the fit: give the data of the fit as "
-                "X and y."
+                "the data of the fit are not stored (they are large, or the estimator was loaded), "
+                "or X or y have been changed in place since: give the data of the fit as X and y."
             )
         else:
             data = self._state.data

@@ -231,9 +231,20 @@ def solve_joint(
                 settings, max(problem.rows for problem in problems),
             )  # fmt: skip
         else:
-            pairs = zip(units, noise, strict=True)
-            solution = solved([scalar(unit.normalised_noise(g)) for unit, g in pairs], None)
-        found = _in_units(solution.value, parts, units, significance)
+            given = zip(units, noise, strict=True)
+            solution = solved([scalar(unit.normalised_noise(g)) for unit, g in given], None)
+        joint = solution.value
+        relevance = units[0].relevance(joint.parameters)
+        pairs = list(zip(units, joint.states, strict=True))
+        levels = [scalar(unit.noise(state.noise)) for unit, state in pairs]
+        coef = [
+            ActiveFactor.of(part.dictionary, relevance, level).mean(part.responses).mT
+            for part, level in zip(parts, levels, strict=True)
+        ]
+        energy = sum(scalar(unit.energy(FULL.value(state))) for unit, state in pairs)
+        real = [part.real_responses for part in parts]
+        support = np.flatnonzero(shared_support(joint.states, real, significance, None))
+        found = SparseJoint(coef, relevance, np.asarray(levels), energy, support)
         certificate = _certified(found, parts, noise, tolerance=tol, significance=significance)
         found = found._replace(certificate=certificate)
         if is_array(X[0]) and not is_numpy(X[0]):  # NumPy has solved the problem
@@ -376,22 +387,3 @@ def _certified(
         support=to_numpy(found.support),
     )
     return joint_certificate(measure(samples, fit, EnergyKind(**settings)))
-
-
-def _in_units(
-    joint: Any, parts: Sequence[Rows], units: Sequence[Units], significance: float
-) -> SparseJoint:
-    """Return coefficients, relevances, noise variances, energy and support in units of the data."""
-    relevance = units[0].relevance(joint.parameters)
-    noise = [
-        scalar(unit.noise(state.noise)) for unit, state in zip(units, joint.states, strict=True)
-    ]
-    coef = [
-        ActiveFactor.of(part.dictionary, relevance, level).mean(part.responses).mT
-        for part, level in zip(parts, noise, strict=True)
-    ]
-    pairs = zip(joint.states, units, strict=True)
-    energy = sum(scalar(unit.energy(FULL.value(state))) for state, unit in pairs)
-    counts = [part.real_responses for part in parts]
-    support = np.flatnonzero(shared_support(joint.states, counts, significance, None))
-    return SparseJoint(coef, relevance, np.asarray(noise), energy, support)

@@ -87,9 +87,6 @@ EQUAL = 1e-9
 NOISE_FREE = 1e-6
 """Noise variance, relative to the mean square response, below which data count as noise-free."""
 
-CHECK_UPDATES = 10
-"""MM updates of covariances between two checks of the stopping rule, as long as an update each."""
-
 LIFT = 1e-2
 """Smallest relevance from which updates start, relative to that of `flat_start`."""
 
@@ -118,16 +115,14 @@ class SolverSettings:
 
 
 def iterated(
-    step: Callable[[Any], Any], first: Any, settings: SolverSettings, size: int,
-    check_every: int = 1,
-) -> Solution[Any]:  # fmt: skip
+    step: Callable[[Any], Any], first: Any, settings: SolverSettings, size: int
+) -> Solution[Any]:
     """Repeat a step, from a point with an `energy` and a `violation`, until it is stationary."""
     return iterate(
         step,
         first,
         stop=Below(lambda point: point.violation, settings.tolerance),
         limit=settings.limit,
-        check_every=check_every,
         record={"energy": lambda point: point.energy},
         callbacks=settings.callbacks,
         size=size,
@@ -181,9 +176,8 @@ def continuation(first: Any, settings: SolverSettings) -> Any:
 
 
 def repeat_update(
-    first: Any, rule: str, settings: SolverSettings, updates: int | None = None,
-    check_every: int = 1,
-) -> Solution[Any]:  # fmt: skip
+    first: Any, rule: str, settings: SolverSettings, updates: int | None = None
+) -> Solution[Any]:
     """Repeat one update of the parameters, from the point `first`, until they are stationary.
 
     If `updates` is given, that many at most choose a basin, and sweeps find its minimum.
@@ -192,9 +186,7 @@ def repeat_update(
     if updates is not None:
         tolerance, limit = max(BASIN, tolerance), min(limit, updates)
     rough = replace(settings, tolerance=tolerance, limit=limit)
-    basin = iterated(
-        lambda point: point.updated(rule), first, rough, first.problem.rows, check_every
-    )
+    basin = iterated(lambda point: point.updated(rule), first, rough, first.problem.rows)
     diverged = basin.status is Status.DIVERGED
     if updates is None or diverged or basin.distance <= settings.tolerance:
         return basin
@@ -261,11 +253,11 @@ def minimised(
     if method == "coordinate":
         first = first_point(problem, objective, start)
         return descend(continuation(first, settings) if start is None else first, settings)
-    full, begin = isinstance(objective, GroupCovariance), lifted(problem, objective, start)
-    if not full and objective.marginal is None:  # no energy for sweeps
+    begin = lifted(problem, objective, start)
+    if objective.marginal is None and not isinstance(objective, GroupCovariance):  # no sweeps
         return repeat_update(begin, method, settings)
     allowed = basin_limit(objective, method) if updates is None else updates
-    return repeat_update(begin, method, settings, allowed, CHECK_UPDATES if full else 1)
+    return repeat_update(begin, method, settings, allowed)
 
 
 def solve(

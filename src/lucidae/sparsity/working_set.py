@@ -123,9 +123,6 @@ ROUNDS = 100
 NO_GAIN = 1e-14
 """Decrease of the energy per response in a round of exact moves that counts as rounding."""
 
-IN_CACHE = 200_000
-"""Largest number of entries of the dictionary that are whitened at a time, to stay in the cache."""
-
 
 def first_point(problem: Problem, energy: Energy, given: Any = None) -> Point:
     """Return the point at zero, or at given relevances or covariances of groups."""
@@ -374,17 +371,14 @@ class BlockPoint(Point):
     @cached_property
     def blocks(self) -> list[tuple[Matrices, ...]]:
         """Numbers (k,), members (k, m), metrics S and moments Q of the groups of each size."""
-        found = []
+        found: list[tuple[Matrices, ...]] = []
         for numbers, members in self.groups.by_size:
-            step, parts = max(1, IN_CACHE // (self.problem.rows * members.shape[1])), []
-            for first in range(0, len(members), step):
-                index = members[first : first + step]
-                columns = columns_in_order(self.problem.dictionary, index.ravel())
-                whitened = multiply_lower(self.factor.inverse, columns)
-                loading = adjoint(self.factor.responses) @ whitened
-                places = np.arange(index.size).reshape(index.shape)
-                parts.append((group_grams(whitened, places), group_grams(loading, places)))
-            found.append((numbers, members, *map(np.concatenate, zip(*parts, strict=True))))
+            columns = columns_in_order(self.problem.dictionary, members.ravel())
+            whitened = multiply_lower(self.factor.inverse, columns)
+            loading = adjoint(self.factor.responses) @ whitened
+            places = np.arange(members.size).reshape(members.shape)
+            grams = group_grams(whitened, places), group_grams(loading, places)
+            found.append((numbers, members, *grams))
         return found
 
     @cached_property
