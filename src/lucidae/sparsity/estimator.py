@@ -65,7 +65,6 @@ from lucidae.sparsity.noise import (
 from lucidae.sparsity.objectives import (
     EnergySlice,
     GroupCovariance,
-    State,
     as_penalty,
     axes_of,
     energy_slice,
@@ -82,7 +81,7 @@ from lucidae.sparsity.posterior import (
     significant_columns,
 )
 from lucidae.sparsity.prior import Groups
-from lucidae.sparsity.problem import Problem, Units, dense_if_small
+from lucidae.sparsity.problem import Problem, dense_if_small
 from lucidae.sparsity.solve import SolverSettings, advice_on, check_suited, solve
 from lucidae.sparsity.verify import HELD_OUT
 from lucidae.validation import (
@@ -716,8 +715,16 @@ class SparseVAE(CertifiedMixin, MultiOutputMixin, RegressorMixin, BaseEstimator)
                 solution.value, units, rows, ref, self.significance
             )
         else:
-            # Everything is computed from the relevances as they are stored.
-            relevance, state = _stored_relevance(solution.value, units, ref)
+            # Everything is computed from the relevances as they are stored. Variances along
+            # principal axes are not rounded: it would change small eigenvalues.
+            state = solution.value
+            relevance = units.relevance(state.relevance)
+            if axes_of(state) is None:
+                exact, relevance = relevance, narrowed(relevance, ref, "relevance_")
+                kept = as_double(relevance)
+                if kept.dtype != relevance.dtype:
+                    check_kept(exact, kept, state.relevance, "relevance_")
+                    state = evaluate(state.problem, units.normalised_relevance(kept))
             noise, axes = scalar(units.noise(state.noise)), axes_of(state)
             dictionary, responses = rows.weighted
             factor = ActiveFactor.of(dictionary, as_double(relevance), noise, axes)
@@ -785,22 +792,6 @@ class SparseVAE(CertifiedMixin, MultiOutputMixin, RegressorMixin, BaseEstimator)
         shown = {name: attributes.pop(name) for name in ("noise_variances_",) if name in attributes}
         found = self._state.judged(attributes, data, type(self).__name__, settings)
         return with_changes(found, changed_attributes(shown, self._state.results), AGAIN)
-
-
-def _stored_relevance(state: State, units: Units, X: Array) -> tuple[Array, State]:
-    """Return the relevances in the dtype of X, and the state at these rounded values.
-
-    Variances along principal axes are not rounded: it would change small eigenvalues.
-    """
-    relevance = units.relevance(state.relevance)
-    if axes_of(state) is not None:
-        return relevance, state
-    stored = narrowed(relevance, X, "relevance_")
-    if stored.dtype == relevance.dtype:
-        return stored, state
-    kept = as_double(stored)
-    check_kept(relevance, kept, state.relevance, "relevance_")
-    return stored, evaluate(state.problem, units.normalised_relevance(kept))
 
 
 def _constant_in(groups: Groups, relevance: Any) -> bool:

@@ -300,6 +300,12 @@ class SparseState(FittedState):
         posterior, groups = settings["posterior"], settings["groups"]
         full_groups = groups is not None and settings["group_covariance"] == "full"
         with limited_blas(X.shape[0]), np.errstate(all="ignore"):
+            violation = None
+            if posterior not in VERIFIED:  # an energy added by `register_posterior` reports its own
+                energy = make_objective(settings, X.shape[1])
+                posed = PreparedProblem.of(data, energy, bool(settings["fit_intercept"]))
+                w = posed.units.normalised_relevance(like(relevance, posed.problem.noise))
+                violation = scalar(energy.violation(evaluate(posed.at(noise), w)))
             fit = Fit(
                 [plain(coef.mT)],
                 plain(relevance),
@@ -327,23 +333,13 @@ class SparseState(FittedState):
                 full_groups,
                 settings["tol"],
                 settings["significance"],
-                None if posterior in VERIFIED else _violation(data, settings, relevance, noise),
+                violation,
             )
             sample = Sample(
                 plain(X), plain(y), plain(weights), bool(settings["fit_intercept"]),
                 plain(cov),
             )  # fmt: skip
             return certificate_of(measure([sample], fit, kind), f"{title}, {posterior} posterior")
-
-
-def _violation(
-    data: SparseData, settings: Mapping[str, Any], relevance: Array, noise: float
-) -> float:
-    """Return the distance to stationarity that an energy added by `register_posterior` reports."""
-    objective = make_objective(settings, data.X.shape[1])
-    posed = PreparedProblem.of(data, objective, bool(settings["fit_intercept"]))
-    weights = posed.units.normalised_relevance(like(relevance, posed.problem.noise))
-    return scalar(objective.violation(evaluate(posed.at(noise), weights)))
 
 
 def checked_attributes(fitted: Mapping[str, Any], n_columns: int, n_outputs: int) -> dict[str, Any]:

@@ -202,14 +202,6 @@ class RowFold:
     # relevances (or group covariances) of the last fit; None before the first one
     start: Any = None
 
-    @classmethod
-    def of(cls, train: Rows, test: Rows, objective: Energy) -> RowFold:
-        """Return a fold with its training rows in normalised units."""
-        problem, units = train.normalised(objective.groups)
-        sweeps = isinstance(objective, GroupCovariance) or not is_small(problem)
-        exact = objective.exact_coordinates and sweeps
-        return cls(first_point(problem, objective) if exact else None, problem, units, train, test)
-
     def fitted(self, noise: float, objective: Energy, quick: bool) -> tuple[float, Any, float]:
         """Return the error on the test rows, the start of the next fit, and columns per row."""
         with limited_blas(self.train.count):
@@ -327,7 +319,13 @@ def held_out_errors(
     shares = weights / weights.sum()
     if scale == 0.0:
         return HeldOut(np.zeros(1), np.zeros((1, len(pairs))), shares, 0.0)
-    parts = [RowFold.of(train, test, objective) for train, test in pairs]
+    parts = []
+    for train, test in pairs:
+        problem, units = train.normalised(objective.groups)
+        sweeps = isinstance(objective, GroupCovariance) or not is_small(problem)
+        exact = objective.exact_coordinates and sweeps
+        point = first_point(problem, objective) if exact else None
+        parts.append(RowFold(point, problem, units, train, test))
     path = scale * PATH if noise is None else np.asarray(noise)
     counts = np.where(weights > 0, weights, 1.0) * pairs[0][0].responses.shape[1]
     large = parts[0].point is not None
