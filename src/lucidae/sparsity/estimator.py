@@ -63,6 +63,7 @@ from lucidae.sparsity.noise import (
     warn_if_collapsed,
 )
 from lucidae.sparsity.objectives import (
+    Energy,
     EnergySlice,
     GroupCovariance,
     as_penalty,
@@ -591,7 +592,7 @@ class SparseVAE(CertifiedMixin, MultiOutputMixin, RegressorMixin, BaseEstimator)
         elif self._state.data is None:
             raise ValueError(
                 "the data of the fit are not stored (they are large, or the estimator was loaded), "
-                "or X or y have been changed in place since: give the data of the fit as X and y."
+                "or X or y have been changed in place since: give X and y."
             )
         else:
             data = self._state.data
@@ -616,14 +617,8 @@ class SparseVAE(CertifiedMixin, MultiOutputMixin, RegressorMixin, BaseEstimator)
         changed = self._state.changed_attributes(replaced_attributes(self))
         return with_changes(found, changed, AGAIN)
 
-    def _posed(
-        self, X: Any, y: Any, sample_weight: Any, noise_cov: Any, zeros: bool = False
-    ) -> tuple[SparseData, PreparedProblem]:
-        """Check data and parameters; return the data and their canonical problem.
-
-        Responses that are all zero are refused, unless `zeros`.
-        """
-        data = SparseData.of(self, X, y, sample_weight, noise_cov)
+    def _checked_objective(self, n_columns: int) -> Energy:
+        """Check the parameters that do not depend on data; return the energy to minimise."""
         check_flag(self.fit_intercept, "fit_intercept")
         check_flag(self.warm_start, "warm_start")
         check_verbose(self.verbose)
@@ -632,8 +627,19 @@ class SparseVAE(CertifiedMixin, MultiOutputMixin, RegressorMixin, BaseEstimator)
         check_number(self.significance, "significance", low=0.0, high=1.0, open_low=True)
         check_number(self.tol, "tol", low=0.0)
         check_integer(self.max_iter, "max_iter", low=1)
-        objective = make_objective(vars(self), data.X.shape[1])
+        objective = make_objective(vars(self), n_columns)
         check_suited(self.solver, objective)
+        return objective
+
+    def _posed(
+        self, X: Any, y: Any, sample_weight: Any, noise_cov: Any, zeros: bool = False
+    ) -> tuple[SparseData, PreparedProblem]:
+        """Check data and parameters; return the data and their canonical problem.
+
+        Responses that are all zero are refused, unless `zeros`.
+        """
+        data = SparseData.of(self, X, y, sample_weight, noise_cov)
+        objective = self._checked_objective(data.X.shape[1])
         correlated = self.response_covariance is not None
         for name, used in (
             ("noise_cov", data.noise_cov is not None),
