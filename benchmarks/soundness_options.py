@@ -2,7 +2,7 @@
 
 Run with ``python benchmarks/soundness_options.py [--count 1000]``. Every problem is random: its
 shape, columns (Gaussian, of different lengths, nearly dependent), groups with a shared relevance or
-a covariance of their own, a noise covariance (full, of low rank, diagonal, or learned), real or
+a covariance of their own, a noise covariance (full, of low rank, or diagonal), real or
 complex data, independent or correlated responses, weights and intercept. Half of the fits are left
 as they are; in the others one fitted attribute is changed. `soundness_sparsity.py` does the same
 for fits without these options.
@@ -97,8 +97,6 @@ def problem(rng: Any) -> tuple[Any, Any, dict[str, Any], dict[str, Any]]:
         options["fit_intercept"] = options["fit_intercept"] and not low_rank
     elif rng.random() < 0.3:
         given["sample_weight"] = rng.integers(1, 4, d)
-    elif rng.random() < 0.2 and options["group_covariance"] == "spherical" and n > 3:
-        options |= {"noise_variance": "learn_diagonal", "fit_intercept": False}
     return X, y, options, given
 
 
@@ -107,8 +105,6 @@ def tampered(rng: Any, model: Any) -> str:
     if rng.random() < 0.5:
         return ""
     names = [name for name in CHANGED if hasattr(model, name)]
-    if hasattr(model, "noise_variances_") and "learn_diagonal" in str(model.noise_variance):
-        names.remove("noise_variance_")  # it would have to be changed together with the others
     name = str(rng.choice(names))
     size = 10.0 ** rng.uniform(-8, 1)
     value = np.asarray(getattr(model, name))
@@ -126,8 +122,6 @@ def described(model: Any, X: Any, y: Any, given: dict[str, Any]) -> Model:
             inside = np.flatnonzero(model.groups == number)
             prior[np.ix_(inside, inside)] = block[: inside.size, : inside.size]
     R = given.get("noise_cov", np.ones(len(X)))
-    if model.noise_variance == "learn_diagonal":
-        R = model.noise_variances_ / model.noise_variance_
     index = np.repeat(np.arange(len(X)), given.get("sample_weight", np.ones(len(X), int)))
     R = np.diag(R[index]) if R.ndim == 1 else R
     B = getattr(model, "response_covariance_", np.eye(y.shape[1]))

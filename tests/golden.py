@@ -407,7 +407,6 @@ for _posterior in ("full", "diagonal", "point"):
 for _solver in ("mm", "em", "mackay", "coordinate"):
     _sparse(f"solver-{_solver}", solver=_solver, noise_variance=0.02, max_iter=3000, tol=1e-5)
 _sparse("one-se", noise_variance="cv_1se")
-_sparse("rows", noise_variance="learn_diagonal", data=lambda: problem(kappa=25, n=40))
 _sparse("responses", noise_variance=0.02, response_covariance="learn")
 _sparse("groups", groups=np.arange(120) // 3, noise_variance=0.02)
 _sparse("groups-full", groups=3, group_covariance="full", noise_variance=0.02)

@@ -244,7 +244,7 @@ def test_one_seed_gives_the_same_numbers_everywhere(xp, dtype):
 
 def test_numbers_leave_the_device_as_python_floats(xp):
     x = make(xp, [[-3.0, 2.0]])
-    assert [type(value) for value in (arrays.scalar(x[0, 1]), arrays.largest(x))] == [float, float]
+    assert type(arrays.largest(x)) is float
     assert arrays.largest(x) == 3.0
     assert arrays.largest(x[:, :0]) == 0.0
 

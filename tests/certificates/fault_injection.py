@@ -62,8 +62,6 @@ READING = {
     "reference_array",
     "rows_of",
     "to_numpy",
-    "validated_data",
-    "validated_weights",
 }
 """Functions of other modules, and methods, that return the data as they were given."""
 

@@ -112,7 +112,6 @@ MODELS = {
         groups=GROUPS, group_covariance="full", noise_variance=0.1
     ).fit(X, Y),
     "sparse, complex": lambda: SparseVAE(noise_variance=0.1).fit(X * 1j + 1, Y[:, 0]),
-    "sparse, rows": lambda: SparseVAE(noise_variance="learn_diagonal").fit(X, Y),
     "sparse, noise": lambda: SparseVAE(noise_variance="learn").fit(X, Y, noise_cov=np.eye(40) + 1),
     "sparse, correlated": lambda: SparseVAE(
         noise_variance=0.1, response_covariance="learn"

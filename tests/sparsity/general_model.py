@@ -184,16 +184,6 @@ class Model:
                 worst = max(worst, slack, grow)
             return float(energy), float(worst), np.array(means).T @ axes.conj().T
 
-    def noise_slopes(self):
-        """Return the derivative of the energy in log γ, and in the logarithm of each variance."""
-        Phi, noise, y, _, _ = self.rotated()
-        inverse = np.linalg.inv(Phi @ self.prior @ Phi.conj().T + noise)
-        residual = inverse @ y
-        powers = (np.abs(residual) ** 2).mean(axis=1)
-        if self.intercept or len(noise) < len(self.X):
-            return None
-        return np.diagonal(noise).real * (np.diagonal(inverse).real - powers)
-
     def evidence(self, inside):
         """Return twice the log-likelihood that is lost without some columns, for real data."""
         prior = self.prior.copy()
@@ -234,8 +224,6 @@ def described(fit, X, y, sample_weight=None, noise_cov=None):
         size = np.count_nonzero(inside)
         prior[np.ix_(inside, inside)] = fit.group_covariances_[number][:size, :size]
     R = np.ones(len(X)) if noise_cov is None else np.asarray(noise_cov)
-    if fit.noise_variance == "learn_diagonal":
-        R = fit.noise_variances_ / fit.noise_variance_
     index = np.repeat(np.arange(len(X)), 1 if sample_weight is None else sample_weight)
     R = np.diag(R[index]) if R.ndim == 1 else R
     B = getattr(fit, "response_covariance_", np.eye(y.shape[1]))

@@ -23,7 +23,7 @@ import numpy as np
 import pytest
 
 from lucidae import SparseVAE
-from lucidae.sparsity import covariances, noise, prior, working_set
+from lucidae.sparsity import covariances, prior, working_set
 from mutants import mutants
 from sparsity.broken_fits import lines_of, outcome, sampled, surveyed
 from sparsity.general_model import Model
@@ -84,9 +84,6 @@ PROBLEMS = {
     "variances": (
         drawn(8, 10, 4, 7), GIVEN, {"noise_cov": np.linspace(0.5, 2.0, 8)},
     ),
-    "learned rows": (
-        drawn(6, 3, 60, 8), {"noise_variance": "learn_diagonal", "fit_intercept": False}, {},
-    ),
     "complex": (drawn(8, 12, 4, 9, kind=complex), GIVEN, {}),
     "complex, full": (
         drawn(9, 12, 5, 10, kind=complex),
@@ -104,7 +101,6 @@ SERVED = {
     working_set: ("full", "full, intercept", "full, mm", "spherical", "complex, full"),
     prior: ("full", "spherical", "low rank", "complex, full"),
     covariances: (*COLOURED, "given responses", "learned responses"),
-    noise: ("learned rows",),
 }
 """The modules whose functions are broken, with the problems that use them."""
 
@@ -142,8 +138,6 @@ def numbers(model):
             [model.noise_variance_, model.energy_],
             np.isin(np.arange(model.n_features_in_), model.support_),
             np.ravel(getattr(model, "group_covariances_", 0.0)),
-            # A fit without the variances that were asked for has crashed: reading them raises.
-            np.ravel(model.noise_variances_ if model.noise_variance == "learn_diagonal" else 0.0),
             np.ravel(getattr(model, "response_covariance_", 0.0)),
             np.ravel(mean),
             np.ravel(spread),
@@ -163,8 +157,6 @@ def described(name, model):
             inside = slice(number * size, (number + 1) * size)
             prior[inside, inside] = block
     R = given.get("noise_cov", np.ones(len(X)))
-    if options["noise_variance"] == "learn_diagonal":
-        R = model.noise_variances_ / model.noise_variance_
     B = getattr(model, "response_covariance_", np.eye(y.shape[1]))
     index = np.repeat(np.arange(len(X)), given.get("sample_weight", np.ones(len(X), int)))
     R = np.diag(R[index]) if R.ndim == 1 else R
@@ -191,15 +183,11 @@ def is_right(name, model):
     ]
     if not full:
         checks.append(all(np.ptp(np.diagonal(b).real) <= 1e-9 * b[0, 0].real for b in blocks))
-    if options["noise_variance"] == "learn_diagonal":
-        slopes = truth.noise_slopes()  # None for a fit with one noise variance
-        checks.append(slopes is not None and np.abs(slopes).max() < 1e-5)
-    else:
-        checks.append(np.isclose(model.noise_variance_, options["noise_variance"], rtol=1e-8))
+    checks.append(np.isclose(model.noise_variance_, options["noise_variance"], rtol=1e-8))
     # Complex groups with full covariances have another distribution; the certificate tests them.
     if "groups" in options and not (full and np.iscomplexobj(truth.X)):
         checks.append(np.array_equal(model.support_, truth.support(labels, full)))
-    if "noise_cov" not in given and options["noise_variance"] != "learn_diagonal":
+    if "noise_cov" not in given:
         checks.append(_predicts(model, truth, options))
     if isinstance(options.get("response_covariance"), str):
         checks.append(_best_correlation(truth, model.response_covariance_[0, 1]))
@@ -273,7 +261,7 @@ OWN = {
     "coef_": list(PROBLEMS),
     "relevance_": list(PROBLEMS),
     "group_covariances_": [name for name in PROBLEMS if "full" in name],
-    "noise_variances_": [*COLOURED, *SERVED[noise]],
+    "noise_variances_": list(COLOURED),
     "response_covariance_": [name for name in PROBLEMS if "responses" in name],
 }
 

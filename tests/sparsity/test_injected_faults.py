@@ -28,7 +28,7 @@ READ = ("verify", "claims", "theory", "snapshot")
 
 CHECKS = (
     "checked_noise_cov", "check_covariance",
-    "validated_data", "validated_weights", "_column_peaks", "dense_if_small", "checked_attributes",
+    "_column_peaks", "dense_if_small", "checked_attributes",
     "_as_number", "_as_indices",
 )  # fmt: skip
 """Functions that check the data or assigned attributes, and return them."""
@@ -58,7 +58,6 @@ PROBLEMS = {
     "groups": (drawn(12, 15, 4, 3), GIVEN | {"groups": np.arange(15) // 3}, {}),
     "covariances": (drawn(12, 9, 6, 4), GIVEN | {"groups": 3, "group_covariance": "full"}, {}),
     "noise": (drawn(10, 12, 4, 5), GIVEN, {"noise_cov": covariance(10, 5)}),
-    "noise of rows": (drawn(8, 3, 60, 6), {"noise_variance": "learn_diagonal"}, {}),
     "diagonal": (drawn(12, 10, 4, 7), GIVEN | {"posterior": "diagonal", "max_iter": 1000}, {}),
     "point": (drawn(12, 10, 4, 8), GIVEN | {"posterior": "point", "penalty": "power"}, {}),
     "complex": (drawn(10, 14, 4, 9, complex), GIVEN, {}),

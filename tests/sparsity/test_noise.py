@@ -1,13 +1,12 @@
-"""The noise variance: given, learned, read off held-out rows, or one for each row."""
+"""The noise variance: given, learned, or read off held-out rows."""
 
 import numpy as np
 import pytest
-import scipy.optimize
 from numpy.testing import assert_allclose
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.model_selection import KFold
 
-from lucidae import SparseVAE, certify
+from lucidae import SparseVAE
 from lucidae.datasets import make_sparse_regression
 
 PLAIN = {"fit_intercept": False}
@@ -201,81 +200,3 @@ def test_the_support_of_complex_noise_has_the_stated_error_rate():
         model = SparseVAE(noise_variance=2.0, significance=0.2, **PLAIN)
         found += model.fit(X, y).support_.size > 0
     assert 0.01 * 120 < found < 0.2 * 120
-
-
-# --- one noise variance for each row -------------------------------------------------------------
-
-
-def with_row_noise(seed, d=14, kappa=5, n=60, level=0.0):
-    rng = np.random.default_rng(seed)
-    X, variances = rng.standard_normal((d, kappa)), rng.uniform(0.1, 2.0, d)
-    y = X[:, :2] @ rng.standard_normal((2, n)) * 2.0 + level
-    return X, y + np.sqrt(variances)[:, None] * rng.standard_normal((d, n)), variances
-
-
-def energy(X, y, relevance, variances, intercept):
-    """Return minus twice the log-likelihood, of what is orthogonal to ones with an intercept."""
-    d = len(X)
-    basis = np.linalg.svd(np.ones((1, d)))[2][1:] if intercept else np.eye(d)
-    sigma = basis @ ((X * relevance) @ X.T + np.diag(variances)) @ basis.T
-    y = basis @ y
-    return np.trace(y.T @ np.linalg.solve(sigma, y)) + y.shape[1] * np.linalg.slogdet(sigma)[1]
-
-
-@pytest.mark.parametrize("intercept", [False, True])
-def test_noise_variances_of_rows_are_stationary_and_nothing_lower_is_found(intercept):
-    X, y, _ = with_row_noise(0, level=2.0 * intercept)
-    model = SparseVAE(noise_variance="learn_diagonal", fit_intercept=intercept).fit(X, y)
-    found = energy(X, y, model.relevance_, model.noise_variances_, intercept)
-    assert_allclose(model.energy_, found, rtol=1e-9)
-    assert (np.diff(model.history_["energy"]) <= 1e-9 * abs(found)).all()
-    for row in range(14):
-        sides = [
-            energy(X, y, model.relevance_, model.noise_variances_ * factor, intercept)
-            for factor in (1 + 1e-4 * (np.arange(14) == row), 1 - 1e-4 * (np.arange(14) == row))
-        ]
-        assert abs(sides[0] - sides[1]) / 2e-4 < 1e-4 * y.shape[1]
-    rng = np.random.default_rng(0)
-    for _ in range(2):
-        result = scipy.optimize.minimize(
-            lambda p: energy(X, y, np.exp(p[:5]), np.exp(p[5:]), intercept),
-            rng.normal(0.0, 1.0, 19), method="L-BFGS-B", bounds=[(-12, 6)] * 19,
-        )  # fmt: skip
-        assert found <= result.fun + 1e-3
-
-
-def test_many_responses_give_the_true_variances_and_the_certificate_holds():
-    X, y, variances = with_row_noise(3, d=20, kappa=6, n=3000)
-    model = SparseVAE(noise_variance="learn_diagonal").fit(X, y)
-    assert_allclose(model.noise_variances_, variances, rtol=0.2)
-    assert_allclose(model.noise_variance_, model.noise_variances_.mean())
-    assert model.support_.tolist() == [0, 1]
-    claim = model.certificate_["noise_variance"]
-    assert claim.holds
-    assert "every row" in claim.statement
-    assert (np.diff(model.history_["energy"]) <= 1e-6).all()
-    assert certify(model, X, y)["noise_variance"].holds
-    with pytest.raises(ValueError, match="rows were learned"):
-        certify(model, X[:10], y[:10])
-
-
-def test_a_changed_noise_variance_is_noticed():
-    X, y, _ = with_row_noise(4)
-    model = SparseVAE(noise_variance="learn_diagonal").fit(X, y)
-    model.noise_variance_ *= 1.5
-    assert certify(model, X, y)["noise_variance"].holds is False
-
-
-def test_it_equals_a_fit_with_the_learned_covariance():
-    X, y, _ = with_row_noise(5)
-    model = SparseVAE(noise_variance="learn_diagonal", tol=1e-8).fit(X, y)
-    other = SparseVAE(noise_variance=1.0, tol=1e-8).fit(X, y, noise_cov=model.noise_variances_)
-    assert_allclose(other.coef_, model.coef_, atol=1e-6)
-    assert_allclose(other.energy_, model.energy_, rtol=1e-9)
-
-
-def test_rows_that_are_interpolated_warn():
-    rng = np.random.default_rng(6)
-    X, y = rng.standard_normal((10, 40)), rng.standard_normal((10, 2))
-    with pytest.warns(ConvergenceWarning, match=r"smallest value|limit"):
-        SparseVAE(noise_variance="learn_diagonal", max_iter=50).fit(X, y)

@@ -33,7 +33,6 @@ _OUTER_PRODUCTS = {
 
 is_array = compat.is_array_api_obj  # whether an object is an array of a library of the standard
 device = compat.device
-scalar = float  # of an array on a GPU, this waits for its computation
 
 
 def namespace(*arrays: Any) -> Namespace:

@@ -9,7 +9,7 @@ from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, Transfo
 from sklearn.utils.metaestimators import available_if
 from sklearn.utils.validation import check_is_fitted
 
-from lucidae.arrays import Array, beside, like, namespace, scalar
+from lucidae.arrays import Array, beside, like, namespace
 from lucidae.base import Fitted, checked_codes, fitting_method, reference_array
 from lucidae.dropout.network import (
     NetworkMixin,
@@ -313,9 +313,9 @@ class DropoutAutoencoder(
         )
         xp, shift = namespace(left), source.mean - mean
         inward = source.apply(right.mT).mT + shift[:, None] * (shift @ right)
-        total = source.trace + scalar(xp.sum(shift * shift))
-        fitted = scalar(xp.sum((left.mT @ left) * (right.mT @ inward)))
-        explained = 2 * scalar(xp.sum(left * inward)) - fitted
+        total = source.trace + float(xp.sum(shift * shift))
+        fitted = float(xp.sum((left.mT @ left) * (right.mT @ inward)))
+        explained = 2 * float(xp.sum(left * inward)) - fitted
         return explained / total if total > 0 else 1.0
 
     @property

@@ -21,7 +21,6 @@ from lucidae.arrays import (
     as_double,
     like,
     namespace,
-    scalar,
     squared_norm,
     to_numpy,
     zeros_like_shape,
@@ -115,17 +114,17 @@ def classify(
             "equal numbers, one row per feature."
         )
     optimum = solve_tied(objective.problem.cross, objective.strength, factor.shape[1])
-    gap = scalar(objective.tied_value(factor)) - optimum.value
-    stationarity = scalar(objective.tied_stationarity(factor))
+    gap = float(objective.tied_value(factor)) - optimum.value
+    stationarity = float(objective.tied_stationarity(factor))
     if gap <= tolerance * objective.problem.energy:
         no_direction = zeros_like_shape(factor.shape, factor)
         reason = "The loss equals the global minimum (Mianjy et al. 2018, Theorem 2.4)."
         return Classification(Kind.GLOBAL_MINIMUM, gap, stationarity, 0.0, no_direction, reason)
     if stationarity > (tolerance if critical is None else critical):
         slope = objective.tied_gradient(factor)
-        downhill = -slope / scalar(squared_norm(slope)) ** 0.5
+        downhill = -slope / float(squared_norm(slope)) ** 0.5
         curved = objective.tied_hessian_product(factor, downhill)
-        curvature = scalar(namespace(curved).linalg.trace(downhill.mT @ curved))
+        curvature = float(namespace(curved).linalg.trace(downhill.mT @ curved))
         reason = "The gradient is not zero: its negative is a direction of descent."
         return Classification(Kind.NOT_CRITICAL, gap, stationarity, curvature, downhill, reason)
     curvature, weights = smallest_curvature(objective, Weights(factor, factor), tied=True)
@@ -139,7 +138,7 @@ def is_equalized(factor: Array) -> bool:
     """Tell whether the squared norms of all columns are equal, up to 1e-6 of the largest."""
     xp = namespace(factor)
     lengths = xp.sum(factor * factor, axis=0)
-    return scalar(xp.max(lengths) - xp.min(lengths)) <= 1e-6 * scalar(xp.max(lengths))
+    return float(xp.max(lengths) - xp.min(lengths)) <= 1e-6 * float(xp.max(lengths))
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -26,7 +26,6 @@ from lucidae.arrays import (
     like,
     machine_epsilon,
     namespace,
-    scalar,
     squared_norm,
     to_numpy,
 )
@@ -198,7 +197,7 @@ def train(
         hint = " Use learning_rate='auto', or a smaller learning rate." if given_rate else ""
         warn_user(solution.advice + hint, ConvergenceWarning)
     left, right = solution.value.left[0, :, :], solution.value.right[0, :, :]
-    problem = LinearProblem(M, None, white.floor + scalar(squared_norm(M)))
+    problem = LinearProblem(M, None, white.floor + float(squared_norm(M)))
     value = float(DropoutObjective(problem, strength).value(Weights(left, right)))
     weights = Weights(left, right if white.lift is None else white.lift @ right)
     optimum = assemble(white, strength, width)

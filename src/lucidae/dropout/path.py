@@ -17,7 +17,7 @@ import scipy.sparse
 from scipy.stats import rankdata
 from sklearn.model_selection import check_cv
 
-from lucidae.arrays import Array, arange_like, like, namespace, scalar, squared_norm, to_numpy
+from lucidae.arrays import Array, arange_like, like, namespace, squared_norm, to_numpy
 from lucidae.cards import card, table
 from lucidae.dropout.problem import (
     LinearProblem,
@@ -153,13 +153,13 @@ def regularization_path(
     strengths = GRID if dropouts is None else np.array([strength_of(p) for p in dropouts])
     white = whiten(problem)
     values = leading_svd(white.matrix, width)[1]
-    total = scalar(squared_norm(white.matrix))
+    total = float(squared_norm(white.matrix))
     shrunk = [shrink(values, float(strength), width) for strength in strengths]
     minima = [optimal_value(values, float(strength), width, total) for strength in strengths]
     # ‖M − P diag(ŝ) Qᵀ‖² = ‖M‖² − Σ s² + Σ (s − ŝ)², with the singular vectors P and Q of M.
-    remainder = max(total - scalar(values @ values), 0.0)
+    remainder = max(total - float(values @ values), 0.0)
     lost = [values - found.values for found in shrunk]
-    errors = [remainder + scalar(part @ part) for part in lost]
+    errors = [remainder + float(part @ part) for part in lost]
     limits = to_numpy(breakpoints(values, width))
     return RegularizationPath(
         np.array([dropout_of(float(strength)) for strength in strengths]),
@@ -610,10 +610,10 @@ def _fold_errors(
             codes = (like(X, values) - center[:m]) @ directions
         xp = namespace(values)
         share = xp.ones_like(targets[:, 0]) if weights is None else like(weights, values)
-        total = scalar(xp.sum(share))
+        total = float(xp.sum(share))
         share = share / total
         agreement, spread = share @ (codes * (targets @ P)), share @ (codes * codes)
-        energy = scalar(xp.sum(share @ (targets * targets)))
+        energy = float(xp.sum(share @ (targets * targets)))
         if shrinks:
             found = xp.stack([shrink(values, float(s), width).values for s in GRID])
         else:

@@ -40,7 +40,6 @@ from lucidae.arrays import (
     like,
     machine_epsilon,
     namespace,
-    scalar,
     squared_norm,
     svd_thin,
     to_numpy,
@@ -154,7 +153,7 @@ class LinearProblem:
         """
         checked = as_double(check_rows(matrix, accept_sparse=False, name="matrix"))
         with np.errstate(over="ignore", under="ignore"):
-            energy, size = scalar(squared_norm(checked)), largest(checked)
+            energy, size = float(squared_norm(checked)), largest(checked)
         if not math.isfinite(energy) or (energy < SMALLEST_ENERGY and size > 0):
             leaves, change = ("over", "Divide") if size > 1.0 else ("under", "Multiply")
             raise ValueError(
@@ -199,12 +198,12 @@ class LinearProblem:
             # by rounding alone; four times this is the resolution.
             squares = diagonal(inputs)
             ratios = 1.0 + mean[own] ** 2 / where_set(squares, squares <= 0, 1.0)
-            total = scalar(namespace(ratios).sum(where_set(ratios, squares <= 0, 0.0)))
+            total = float(namespace(ratios).sum(where_set(ratios, squares <= 0, 0.0)))
             resolution = 2.0 * precision * math.sqrt(total)
         return cls(
             second[targets, own],
             inputs,
-            scalar(namespace(outputs).linalg.trace(outputs)),
+            float(namespace(outputs).linalg.trace(outputs)),
             root,
             outputs,
             moment.weight - centered,
@@ -360,7 +359,7 @@ class DropoutObjective:
         The gradient is divided first: its square would overflow for outputs beyond 1e100.
         """
         top = largest(self.problem.cross)
-        size = top * scalar(squared_norm(self.problem.cross / top)) ** 0.5 if top > 0 else 1.0
+        size = top * float(squared_norm(self.problem.cross / top)) ** 0.5 if top > 0 else 1.0
         steepness = sum(squared_norm(part / size) for part in slope)
         length = sum(squared_norm(part) for part in point)
         xp = namespace(length)
@@ -488,11 +487,11 @@ def whiten(problem: LinearProblem | WideRows, ridge: float = 0.0) -> Whitened:
     # 4) M = E[yxᵀ]B = F_yᵀP; outside of the range E[yxᵀ] is zero, so that nothing is lost
     if root is None:
         matrix = problem.cross @ lift
-        floor = max(problem.energy - scalar(squared_norm(matrix)), 0.0)
+        floor = max(problem.energy - float(squared_norm(matrix)), 0.0)
     else:
         P = P[:, :count] * xp.astype(scales > 0, scales.dtype)
         matrix = root[:, size:].mT @ P
-        floor = scalar(squared_norm(root[:, size:] - P @ matrix.mT))
+        floor = float(squared_norm(root[:, size:] - P @ matrix.mT))
     return Whitened(matrix, lift, floor)
 
 
@@ -533,7 +532,7 @@ def rows_problem(
 def is_ill_conditioned(problem: LinearProblem) -> bool:
     """Tell whether the condition number of E[xxᵀ] exceeds `CONDITION`."""
     variances = namespace(problem.inputs).linalg.eigvalsh(problem.inputs)
-    return not scalar(variances[0]) * CONDITION >= scalar(variances[-1])
+    return not float(variances[0]) * CONDITION >= float(variances[-1])
 
 
 def joint_moment(X: Any, Y: Array | None, weights: Array | None = None) -> SecondMoment:
@@ -736,7 +735,7 @@ class WideRows:
         matrix = codes * xp.sqrt(self.squares / loaded)
         floor = squared_norm(outside) + xp.sum(codes * codes * (ridge / loaded))
         lift = RowLift(self, self.left / xp.sqrt(self.squares) / xp.sqrt(loaded))
-        return Whitened(matrix, lift, scalar(floor))
+        return Whitened(matrix, lift, float(floor))
 
 
 @dataclass(frozen=True, eq=False)

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 import scipy.sparse
 
-from lucidae.arrays import Array, largest, like, namespace, normal, scalar, squared_norm
+from lucidae.arrays import Array, largest, like, namespace, normal, squared_norm
 from lucidae.dropout.problem import (
     DropoutObjective,
     LinearProblem,
@@ -180,7 +180,7 @@ def spectral_bound(matrix: Array) -> float:
     scaled = matrix / top
     gram = scaled @ scaled.mT if scaled.shape[0] <= scaled.shape[1] else scaled.mT @ scaled
     square = gram @ gram
-    return float(top * scalar(squared_norm(square)) ** 0.125)
+    return float(top * float(squared_norm(square)) ** 0.125)
 
 
 def stable_rates(
@@ -344,7 +344,7 @@ def descend(
         if rate is None
         else 0.0 * runs.keep + rate
     )
-    problem = LinearProblem(matrix, None, scalar(squared_norm(matrix)) + noise * noise)
+    problem = LinearProblem(matrix, None, float(squared_norm(matrix)) + noise * noise)
     step = DropoutStep(
         source,
         rates,

@@ -32,7 +32,6 @@ from lucidae.arrays import (
     like,
     machine_epsilon,
     namespace,
-    scalar,
     squared_norm,
     svd_thin,
     to_numpy,
@@ -118,7 +117,7 @@ class ExactSolution:
         width = self.weights.left.shape[1]
         if self.rank < width:
             return True
-        smallest = scalar(self.singular_values[width - 1])
+        smallest = float(self.singular_values[width - 1])
         return self.next_singular_value < smallest * (1.0 - TIE)
 
 
@@ -179,11 +178,11 @@ def assemble(
     if shrinks:
         factors = equalized_factors(left, shrunk[:rank], right, width)
         if total is None and values.shape[0] < min(white.matrix.shape):
-            total = scalar(squared_norm(white.matrix))
+            total = float(squared_norm(white.matrix))
         value = optimal_value(values, strength, width, total)
     else:
         # M − PPᵀM is formed, because the difference of squared norms would cancel digits.
-        value = scalar(squared_norm(white.matrix - left @ (left.mT @ white.matrix)))
+        value = float(squared_norm(white.matrix - left @ (left.mT @ white.matrix)))
         factors = tuple(
             xp.concat([part, zeros_like_shape((part.shape[0], width - rank), part)], axis=1)
             for part in (left, right * values[:rank])
@@ -195,7 +194,7 @@ def assemble(
         threshold,
         values[:width],
         white.floor + value,
-        scalar(values[width]) if values.shape[0] > width else 0.0,
+        float(values[width]) if values.shape[0] > width else 0.0,
     )
 
 
@@ -238,7 +237,7 @@ def solve_tied(matrix: Array, strength: float, width: int) -> ExactSolution:
     symmetric = (matrix + matrix.mT) / 2
     eigenvalues, vectors = eigh_descending(symmetric)
     positive = where_set(eigenvalues, eigenvalues < 0, 0.0)
-    unreachable = scalar(squared_norm(matrix)) - scalar(positive @ positive)
+    unreachable = float(squared_norm(matrix)) - float(positive @ positive)
     white = Whitened(symmetric, None, max(unreachable, 0.0))
     return assemble(white, strength, width, (vectors, positive, vectors.mT))
 
@@ -272,7 +271,7 @@ def leading_svd(matrix: Array, width: int, strength: float = 0.0) -> Triple:
     # A ≈ P diag(s) (WQ)ᵀ (one Rayleigh–Ritz step), whose singular values were never squared.
     P, values, Qt = svd_thin(matrix @ directions)
     rank = optimal_rank(values, strength, width)
-    faint = rank > 0 and scalar(values[rank - 1]) < FAINTEST * scalar(values[0])
+    faint = rank > 0 and float(values[rank - 1]) < FAINTEST * float(values[0])
     return svd_thin(matrix) if faint else (P, values, Qt @ directions.mT)
 
 
@@ -311,7 +310,7 @@ def solve_autoencoder(rows: RowOperator, strength: float, width: int) -> ExactSo
         axes = axes * like(varies, axes)[:, None]
         level = level**0.5 if found is spectrum else level  # eigenvalues are squares
     level *= largest(scales[:1])
-    if not rows.trace > scalar(xp.sum((CONSTANT * rows.mean) ** 2)):
+    if not rows.trace > float(xp.sum((CONSTANT * rows.mean) ** 2)):
         level = largest(scales[:1])  # equal rows, up to the rounding errors of their mean
     kept = max(int(xp.sum(xp.astype(scales > level, xp.int64))), 1)
     scales, axes = where_set(scales, scales <= level, 0.0)[:kept], axes[:, :kept]

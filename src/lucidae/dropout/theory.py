@@ -43,7 +43,6 @@ from lucidae.arrays import (
     largest,
     machine_epsilon,
     namespace,
-    scalar,
     svd_thin,
     where_set,
 )
@@ -109,11 +108,11 @@ def shrink(singular_values: Array, strength: float, width: int) -> Shrinkage:
     # ŝᵢ = sᵢ − α cancels for large λ, where α → s. Instead ŝᵢ = (sᵢ − sᵨ) + ŝᵨ with
     # ŝᵨ = sᵨ − λΣs/(r + λρ) = (r sᵨ − λΣ(sᵢ − sᵨ))/(r + λρ), a sum of terms of the size of ŝ.
     kept = singular_values[:rank]
-    smallest = scalar(kept[-1])
-    excess = scalar(xp.sum(kept - smallest))
+    smallest = float(kept[-1])
+    excess = float(xp.sum(kept - smallest))
     loaded = width + strength * rank
     last = max((width * smallest - strength * excess) / loaded, 0.0)
-    threshold = strength * scalar(xp.sum(kept)) / loaded
+    threshold = strength * float(xp.sum(kept)) / loaded
     shrunk = singular_values - smallest + last
     removed = arange_like(singular_values) >= rank
     return Shrinkage(rank, threshold, where_set(shrunk, removed, 0.0))
@@ -181,10 +180,10 @@ def optimal_value(
     xp = namespace(singular_values)
     rank, threshold, _ = shrink(singular_values, strength, width)
     kept, left = singular_values[:rank], singular_values[rank:]
-    tail = scalar(xp.sum(left * left))
+    tail = float(xp.sum(left * left))
     if total is not None:
-        tail = max(total - scalar(xp.sum(kept * kept)), tail)
-    return threshold * scalar(xp.sum(kept)) + tail
+        tail = max(total - float(xp.sum(kept * kept)), tail)
+    return threshold * float(xp.sum(kept)) + tail
 
 
 def small_dropout_bound(eigenvalues: Array, width: int) -> float:
@@ -197,7 +196,7 @@ def small_dropout_bound(eigenvalues: Array, width: int) -> float:
     if eigenvalues.shape[0] < width:
         return 0.0
     positive = where_set(eigenvalues, eigenvalues < 0, 0.0)
-    return scalar(breakpoints(positive, width)[-1])
+    return float(breakpoints(positive, width)[-1])
 
 
 def code_map(right: Array, strength: float) -> Array:

@@ -12,7 +12,7 @@ import scipy.sparse
 from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, TransformerMixin
 from sklearn.utils.validation import check_is_fitted
 
-from lucidae.arrays import Array, as_double, like, namespace, scalar
+from lucidae.arrays import Array, as_double, like, namespace
 from lucidae.base import (
     CertifiedMixin,
     Fitted,
@@ -490,7 +490,7 @@ class LinearAutoencoder(
 
         `given` are all rows and weights, by whose numbers the certificate names rows.
         """
-        state = LinearState(options, reference_array(X), scalar(namespace(X).sum(weights)))
+        state = LinearState(options, reference_array(X), float(namespace(X).sum(weights)))
         previous = None
         if self.warm_start and hasattr(self, "_state"):
             previous = self._state.parameters

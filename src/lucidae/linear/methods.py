@@ -14,7 +14,7 @@ from typing import Annotated, Any
 import numpy as np
 from sklearn.utils import check_random_state
 
-from lucidae.arrays import Array, eigh_descending, machine_epsilon, namespace, scalar, where_set
+from lucidae.arrays import Array, eigh_descending, machine_epsilon, namespace, where_set
 from lucidae.counting import CRITERIA, ComponentCount, check_criterion
 from lucidae.iteration import History, Status
 from lucidae.linear.objectives import (
@@ -627,7 +627,7 @@ class Model:
         xp, (axes, variances, noise) = namespace(centred), self._eigenpairs()
         codes, outside = centred @ axes, centred.shape[1] - axes.shape[1]
         misfit = xp.sum(codes * codes / variances, axis=1)
-        log_determinant = scalar(xp.sum(xp.log(variances)))
+        log_determinant = float(xp.sum(xp.log(variances)))
         if outside:
             rest = centred - codes @ axes.mT
             misfit = misfit + xp.sum(rest * rest, axis=1) / noise
@@ -642,7 +642,7 @@ class Model:
         """
         values, vectors = eigh_descending(self.inside)
         noise = self.noise_variance if self.basis.shape[1] < self.basis.shape[0] else 0.0
-        floor = machine_epsilon(values) * max(scalar(values[0]), noise, TINY)
+        floor = machine_epsilon(values) * max(float(values[0]), noise, TINY)
         variances = where_set(values, values < floor, floor)
         return self.basis @ vectors, variances, max(noise, floor)
 

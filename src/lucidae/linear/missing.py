@@ -39,7 +39,6 @@ from lucidae.arrays import (
     like,
     machine_epsilon,
     namespace,
-    scalar,
     svd_thin,
     to_numpy,
     where_set,
@@ -156,7 +155,7 @@ class ObservedGaussian:
     @property
     def trace(self) -> float:
         """Total variance: the trace of the covariance."""
-        squares = scalar(namespace(self.loadings).sum(self.loadings * self.loadings))
+        squares = float(namespace(self.loadings).sum(self.loadings * self.loadings))
         return squares + int(self.loadings.shape[0]) * self.noise
 
     def apply(self, rows: Array) -> Array:
@@ -202,7 +201,7 @@ def gaussian_of(model: Model, *, maximum_likelihood: bool = False) -> ObservedGa
     """
     axes, values, noise = model._eigenpairs()
     xp, full = namespace(axes), axes.shape[0] == axes.shape[1]
-    noise = max(scalar(values[-1]) if full else noise, TINY)
+    noise = max(float(values[-1]) if full else noise, TINY)
     lengths = values - noise
     loadings = axes * xp.sqrt(where_set(lengths, lengths < 0.0, 0.0))
     share = model.degrees / model.weight if maximum_likelihood else 1.0
@@ -258,8 +257,8 @@ class ObservedRows:
             weights = xp.ones(X.shape[0], dtype=xp.float64, device=X.device)
         mask = xp.astype(~xp.isnan(X), xp.float64)
         center, filled = _centred(X, weights)
-        scatter = scalar(xp.sum(weights @ (filled * filled)))
-        unit = math.sqrt(scatter / scalar(xp.sum(weights @ mask)))
+        scatter = float(xp.sum(weights @ (filled * filled)))
+        unit = math.sqrt(scatter / float(xp.sum(weights @ mask)))
         filled = filled / (unit or 1.0)
         # Sorted by pattern.
         patterns, mass = to_numpy(mask) > 0.0, to_numpy(weights)
@@ -298,7 +297,7 @@ class ObservedRows:
     @property
     def entries(self) -> float:
         """Number of observed entries, each counted with the weight of its row."""
-        return scalar(self.counts @ namespace(self.mask).sum(self.mask, axis=1))
+        return float(self.counts @ namespace(self.mask).sum(self.mask, axis=1))
 
     def statistics(self, beta: Array, noise: float) -> Statistics:
         """Return the expected sufficient statistics of the rows, and their log-likelihood.
@@ -314,10 +313,10 @@ class ObservedRows:
             beta, noise, (k + 1) ** 2
         ):
             mask, counts = self.mask[patterns, :], self.counts[patterns]
-            misfit = scalar(xp.sum(error * error)) + noise * scalar(xp.sum(z * z))
-            value -= (misfit / noise + scalar(counts @ log_det)) / 2
+            misfit = float(xp.sum(error * error)) + noise * float(xp.sum(z * z))
+            value -= (misfit / noise + float(counts @ log_det)) / 2
             shrunk = noise * xp.linalg.trace(inverse)
-            rest += scalar(xp.sum(error * error)) + noise * scalar(counts @ (k - shrunk))
+            rest += float(xp.sum(error * error)) + noise * float(counts @ (k - shrunk))
             latents = xp.concat([z, self.intercepts[part][:, None]], axis=1)
             outer = xp.reshape(latents[:, :, None] * latents[:, None, :], (-1, (k + 1) ** 2))
             # The posterior covariance γG⁻¹ of every row is added to the moments of its mean.
@@ -327,7 +326,7 @@ class ObservedRows:
             information = information + mask.mT @ xp.reshape(spread, (-1, (k + 1) ** 2))
             cross = cross + self.rows[part, :].mT @ latents
         information = xp.reshape(information, (m, k + 1, k + 1))
-        total = scalar(xp.sum(self.rows * self.rows))
+        total = float(xp.sum(self.rows * self.rows))
         return Statistics(information, cross, total, self.entries, rest, value)
 
     def scored_covariance(self, beta: Array, noise: float) -> Array:
@@ -369,7 +368,7 @@ class ObservedRows:
         """
         xp, m = namespace(self.mask), self.mask.shape[1]
         seen = xp.sum(self.mask, axis=1)
-        together = scalar(self.counts @ (seen * (seen - 1.0))) / max(1, m * (m - 1))
+        together = float(self.counts @ (seen * (seen - 1.0))) / max(1, m * (m - 1))
         return float(max(2.0, together))
 
     def _posteriors(self, beta: Array, noise: float, entries: int) -> Iterator[_PatternPosterior]:
@@ -434,7 +433,7 @@ class Statistics(NamedTuple):
         """
         xp = namespace(self.cross)
         beta = self.divided(self.cross)
-        noise = (self.squares - scalar(xp.sum(beta * self.cross))) / self.entries
+        noise = (self.squares - float(xp.sum(beta * self.cross))) / self.entries
         return beta, max(noise, SMALLEST_NOISE)
 
     def divided(self, slope: Array) -> Array:
@@ -487,10 +486,10 @@ def observed_part(X: Array, weights: Array | None, names: Any = None) -> tuple[A
     with np.errstate(over="ignore", invalid="ignore"):
         center, apart = _centred(as_double(X), weights)
         filled = xp.where(xp.isnan(X), like(center, X), X)
-        scatter = scalar(xp.sum(apart * apart))
-    check_squares(filled, center, scatter, scalar(xp.sum(weights)))
-    rounding = 8 * np.finfo(float).eps * scalar(xp.max(xp.abs(center)))
-    return (filled if scalar(xp.max(xp.abs(apart))) <= rounding else X), weights
+        scatter = float(xp.sum(apart * apart))
+    check_squares(filled, center, scatter, float(xp.sum(weights)))
+    rounding = 8 * np.finfo(float).eps * float(xp.max(xp.abs(center)))
+    return (filled if float(xp.max(xp.abs(apart))) <= rounding else X), weights
 
 
 def _centred(X: Array, weights: Array) -> tuple[Array, Array]:
@@ -530,7 +529,7 @@ def _unpacked(theta: Array, k: int) -> tuple[Array, float]:
     column of the array.
     """
     beta = namespace(theta).reshape(theta[:-1], (-1, k + 1))
-    return beta, max(math.exp(min(scalar(theta[-1]), 700.0)), SMALLEST_NOISE)
+    return beta, max(math.exp(min(float(theta[-1]), 700.0)), SMALLEST_NOISE)
 
 
 def _packed(beta: Array, noise: float) -> Array:
@@ -558,7 +557,7 @@ class _ObservedLikelihood:
         slope = found.cross - (found.information @ beta[:, :, None])[:, :, 0]
         on_noise = (found.entries - found.rest / noise) / (2 * n)
         on_beta = -slope / (noise * n)
-        size = noise * scalar(xp.sum(on_beta * on_beta)) + 2 / beta.shape[0] * on_noise**2
+        size = noise * float(xp.sum(on_beta * on_beta)) + 2 / beta.shape[0] * on_noise**2
         if noise <= SMALLEST_NOISE and on_noise > 0.0:
             size = 0.0  # the likelihood has no maximum: the noise variance tends to zero
         last = zeros_like_shape((1,), beta) + on_noise
@@ -572,10 +571,10 @@ class _ObservedLikelihood:
         the given state itself is returned.
         """
         direction = self._direction(point)
-        slope = scalar(namespace(direction).sum(direction * point.gradient))
+        slope = float(namespace(direction).sum(direction * point.gradient))
         rounding = 8 * np.finfo(float).eps * (abs(point.loss) + self.rows.mask.shape[1])
         # A large change of the noise could end at loadings of zero, which is a saddle point.
-        length = 1.0 / max(1.0, abs(scalar(direction[-1])))
+        length = 1.0 / max(1.0, abs(float(direction[-1])))
         for _ in range(HALVINGS if slope < 0.0 else 0):
             trial = self.at(point.theta + length * direction)
             enough = trial.loss <= point.loss + DECREASE * length * slope
@@ -591,13 +590,13 @@ class _ObservedLikelihood:
         xp = namespace(point.theta)
         g, used = point.gradient, []
         for change, turn in reversed(point.pairs):
-            scale = 1.0 / scalar(xp.sum(change * turn))
-            alpha = scale * scalar(xp.sum(change * g))
+            scale = 1.0 / float(xp.sum(change * turn))
+            alpha = scale * float(xp.sum(change * g))
             g = g - alpha * turn
             used.append((change, turn, scale, alpha))
         g = self._em_step(point, g)
         for change, turn, scale, alpha in reversed(used):
-            g = g + (alpha - scale * scalar(xp.sum(turn * g))) * change
+            g = g + (alpha - scale * float(xp.sum(turn * g))) * change
         return -g
 
     def _em_step(self, point: _Point, gradient: Array) -> Array:
@@ -628,7 +627,7 @@ class _ObservedLikelihood:
         """
         xp = namespace(point.theta)
         change, turn = trial.theta - point.theta, trial.gradient - point.gradient
-        sizes = (scalar(xp.sum(a * b)) for a, b in ((change, turn), (change, change), (turn, turn)))
+        sizes = (float(xp.sum(a * b)) for a, b in ((change, turn), (change, change), (turn, turn)))
         inner, first, second = sizes
         if not inner > 1e-12 * math.sqrt(first * second):
             return trial._replace(pairs=point.pairs)
@@ -776,7 +775,7 @@ def first_parameters(
     xp = namespace(rows.rows)
     values, vectors, trace = _start_eigenpairs(rows, k)
     m = vectors.shape[0]
-    noise = max((trace - scalar(xp.sum(values))) / (m - k), 0.01 * trace / m)
+    noise = max((trace - float(xp.sum(values))) / (m - k), 0.01 * trace / m)
     lengths = values - noise
     W = vectors * xp.sqrt(where_set(lengths, lengths < noise / 4, noise / 4))
     mean = 0.0 * rows.center
@@ -785,7 +784,7 @@ def first_parameters(
         every = like(previous.loadings, W) / rows.unit
         kept = min(k, every.shape[1])
         known, dropped = every[:, :kept], every[:, kept:]
-        lost = scalar(xp.sum(dropped * dropped)) / (m - k)
+        lost = float(xp.sum(dropped * dropped)) / (m - k)
         noise = max(previous.noise / rows.unit**2 + lost, 100 * SMALLEST_NOISE)
         basis, _ = xp.linalg.qr(known)
         left, _, _ = svd_thin(W - basis @ (basis.mT @ W))
@@ -803,7 +802,7 @@ def _start_eigenpairs(rows: ObservedRows, k: int) -> tuple[Array, Array, float]:
     together = (rows.counts[:, None] * rows.mask).mT
     own = xp.sum(together, axis=1)
     variances = xp.sum(rows.rows * rows.rows, axis=0) / own
-    trace = scalar(xp.sum(variances))
+    trace = float(xp.sum(variances))
     if m <= PAIRWISE_FEATURES:
         number = together @ rows.mask
         products = rows.rows.mT @ rows.rows

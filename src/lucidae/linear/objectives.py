@@ -26,7 +26,6 @@ from lucidae.arrays import (
     largest,
     like,
     namespace,
-    scalar,
     solve_positive,
     to_numpy,
     where_set,
@@ -197,7 +196,7 @@ class Rule(ABC):
         spectrum : Spectrum
             The k leading eigenpairs of the second moment, for k latents.
         """
-        return 4 * scalar(spectrum.values[0])
+        return 4 * float(spectrum.values[0])
 
     def preconditioned_direction(self, weights: Any, covariance: Any) -> Any:
         """Return the direction that full-batch descent with an automatic step size uses.
@@ -253,7 +252,7 @@ class Rule(ABC):
             The initial weights.
         """
         norm = namespace(start.encoder).linalg.matrix_norm
-        size = max(scalar(norm(start.encoder, ord=2)), scalar(norm(start.atoms, ord=2)))
+        size = max(float(norm(start.encoder, ord=2)), float(norm(start.atoms, ord=2)))
         return max(1.0, 4.0 * size * size - 3.0)  # infinite for huge weights, where ** would raise
 
     def alignment_rate(self, values: Vector, k: int) -> float | None:  # noqa: ARG002
@@ -559,7 +558,7 @@ class NonUniformL2(Reconstruction):
 
         σ₁² is the largest eigenvalue of the second moment, and λ the largest penalty.
         """
-        return 4 * scalar(spectrum.values[0]) + 4 * largest(self.penalties)
+        return 4 * float(spectrum.values[0]) + 4 * largest(self.penalties)
 
 
 @dataclass(frozen=True, slots=True)
@@ -712,7 +711,7 @@ class LinearVAE(Objective):
         It is 2 max(σ₁⁴, 1)/s² + m/2 for m features, the largest eigenvalue σ₁² and the noise
         variance s². If s² is learned, it is computed from the k leading eigenvalues in `spectrum`.
         """
-        top = scalar(spectrum.values[0])
+        top = float(spectrum.values[0])
         noise = self.noise or spectrum.noise(spectrum.values.shape[0])
         floor = max(noise, NOISE_FLOOR)
         return 2 * max(top * (top / floor), 1.0 / floor) + spectrum.n_features / 2
@@ -901,7 +900,7 @@ class GeneralizedHebbianRule(Rule):
 
         It is the convergence rate along the first component.
         """
-        return 2 * scalar(spectrum.values[0])
+        return 2 * float(spectrum.values[0])
 
     def alignment_rate(self, values: Vector, k: int) -> float:
         """Return the rate at which the latents align with the principal axes.
@@ -962,7 +961,7 @@ class BrockettRule(Rule):
         It is four times the largest eigenvalue of the second moment times the largest entry of
         `ranks`, the weights of the latents in this cost.
         """
-        return 4 * scalar(spectrum.values[0]) * float(np.max(to_numpy(self.ranks)))
+        return 4 * float(spectrum.values[0]) * float(np.max(to_numpy(self.ranks)))
 
     def alignment_rate(self, values: Vector, k: int) -> float:
         """Return the rate at which the latents align with the principal axes.

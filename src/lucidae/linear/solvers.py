@@ -25,7 +25,6 @@ from lucidae.arrays import (
     machine_epsilon,
     namespace,
     normal,
-    scalar,
     to_numpy,
     where_set,
 )
@@ -156,7 +155,7 @@ def build_model(outcome: TrainedWeights, data: Any, spectrum: Spectrum | None = 
         inside, left = eye_like(r, basis) * exact.values[:r], exact.noise(r) * (m - r)
     else:
         inside = data.apply(basis) @ basis.mT
-        left = max(0.0, trace - scalar(xp.linalg.trace(inside)))
+        left = max(0.0, trace - float(xp.linalg.trace(inside)))
     inside = (inside + inside.mT) / 2
     # Variances along the components, and of the codes, whose encoder may leave the span.
     turns = (components @ basis.mT, encoder @ basis.mT)
@@ -174,7 +173,7 @@ def build_model(outcome: TrainedWeights, data: Any, spectrum: Spectrum | None = 
     # none: such codes are not scaled.
     squares = xp.take(lengths * lengths, index)
     relative = codes / where_set(squares, squares <= 0.0, 1.0)
-    negligible = relative <= eps * k * max(scalar(xp.max(relative)), 0.0)
+    negligible = relative <= eps * k * max(float(xp.max(relative)), 0.0)
     ratio = data.weight / max(data.weight - 1.0, np.finfo(float).eps)
     outside = m - r
     return Model(
@@ -358,7 +357,7 @@ def known_excess(method: Method, weights: Any, covariance: Covariance) -> float:
     spectrum = ritz_spectrum(covariance, k, weights.encoder)
     with np.errstate(all="ignore"):  # weights that diverged, or noise that is zero
         losses = [
-            scalar(objective.value(candidate, covariance))
+            float(objective.value(candidate, covariance))
             for candidate in (weights, objective.minimizer(spectrum, k))
         ]
         excess = (losses[0] - losses[1]) / objective.size(spectrum)
@@ -409,7 +408,7 @@ def stiffness(
     spectrum = ritz_spectrum(covariance, start.encoder.shape[-2], start.encoder)
     preconditioned = options.preconditions and batch_size is None
     bound = rule.preconditioned_curvature if preconditioned else rule.curvature
-    top, curvature = scalar(spectrum.values[0]), bound(spectrum)
+    top, curvature = float(spectrum.values[0]), bound(spectrum)
     if top <= 0.0:
         return Stiffness(1.0, 1.0)  # no variance: any step is stable
     if batch_size is not None:
@@ -562,7 +561,7 @@ class LowRankCovariance:
     def apply(self, rows: Array) -> Array:
         """Return the product of `rows`, of shape (…, k, m), with the approximated second moment."""
         outside = self.basis.shape[0] - self.basis.shape[1]
-        captured = scalar(namespace(rows).linalg.trace(self.inside))
+        captured = float(namespace(rows).linalg.trace(self.inside))
         level = max(0.0, self.trace - captured) / outside if outside else 0.0
         codes = rows @ self.basis
         return codes @ self.inside @ self.basis.mT + level * (rows - codes @ self.basis.mT)
@@ -658,7 +657,7 @@ class StreamFit:
         mean = self.mean + shift * (source.weight / total)
         # Sums of squares about two means merge by one term in their difference (Chan et al. 1983).
         with np.errstate(over="ignore"):
-            between = scalar(xp.sum(shift * shift)) * self.weight * source.weight / total
+            between = float(xp.sum(shift * shift)) * self.weight * source.weight / total
         if not math.isfinite(between):
             raise ValueError(
                 "the squared distance of the mean of X from the mean of earlier batches overflows "

@@ -24,7 +24,7 @@ from lucidae.arrays.threads import one_thread
 from lucidae.certificates.claims import Certificate
 from lucidae.mne.certificate import SelectedSources, with_selection
 from lucidae.sparsity.estimator import SparseVAE
-from lucidae.sparsity.noise import WAYS, checked_noise
+from lucidae.sparsity.noise import checked_noise
 from lucidae.sparsity.objectives import FullCovariance, GroupCovariance
 from lucidae.sparsity.path import NoisePath, noise_path
 from lucidae.sparsity.posterior import (
@@ -169,12 +169,7 @@ class GroupEstimate:
 
         The method `significant` tests whether others can replace them.
         """
-        if isinstance(noise_variance, str) and noise_variance == "learn_diagonal":
-            raise ValueError(
-                "noise_variance='learn_diagonal' was given, but the rows are whitened sensors, "
-                "which have one noise variance: give a number, 'cv', 'cv_1se' or 'learn'."
-            )
-        checked_noise(noise_variance, tuple(way for way in WAYS if way != "learn_diagonal"))
+        checked_noise(noise_variance)
         kind = check_choice(group_covariance, "group_covariance", ("spherical", "full"))
         _check_folds(settings.get("cv"), len(gain))
         level = 0.05 if significance is None else significance

@@ -20,7 +20,7 @@ from lucidae.mne.model_errors import fit_with_errors, grid_spacing
 from lucidae.mne.problem import EvokedProblem, Floats, log_explained, logging_at
 from lucidae.mne.result import SourceResult
 from lucidae.sparsity.covariances import rotation_to_rows
-from lucidae.sparsity.noise import WAYS, checked_noise, noise_rule
+from lucidae.sparsity.noise import checked_noise, noise_rule
 from lucidae.sparsity.objectives import FullCovariance
 from lucidae.validation import (
     check_choice,
@@ -407,7 +407,7 @@ def checked_errors(
     problem: EvokedProblem, noise_variance: Any, position_error: Any, model_error: Any
 ) -> tuple[float, float]:
     """Return the errors of position (metres) and of the model (share of the power) as numbers."""
-    checked_noise(noise_variance, tuple(way for way in WAYS if way != "learn_diagonal"))
+    checked_noise(noise_variance)
     found = []
     spacing = grid_spacing(problem.forward["source_rr"])
     defaults = {"position_error": max(POSITION_ERROR, 0.5 * spacing), "model_error": MODEL_ERROR}

@@ -27,7 +27,6 @@ from lucidae.arrays import (
     namespace,
     on_host,
     real_part,
-    scalar,
     solve_lower,
     to_numpy,
 )
@@ -41,7 +40,6 @@ from lucidae.sparsity.objectives import (
     GroupCovariance,
     Marginal,
     State,
-    as_penalty,
     axes_of,
     evaluate,
     flat_start,
@@ -50,7 +48,6 @@ from lucidae.sparsity.objectives import (
     prior_in_units,
 )
 from lucidae.sparsity.posterior import ActiveFactor, check_kept, narrowed
-from lucidae.sparsity.prior import Groups
 from lucidae.sparsity.problem import (
     Problem,
     covariance,
@@ -226,8 +223,8 @@ def solve_batch(
     check_choice(solver, "solver", ("auto", *UPDATES))
     check_number(tol, "tol", low=0.0)
     check_integer(max_iter, "max_iter", low=1)
-    partition = None if groups is None else Groups.of(groups, X.shape[-1])
-    objective = make_objective(posterior, as_penalty(penalty), partition, group_covariance)
+    named = {"posterior": posterior, "penalty": penalty, "groups": groups}
+    objective = make_objective(named | {"group_covariance": group_covariance}, X.shape[-1])
     if isinstance(objective, GroupCovariance):
         check_suited(solver, objective)
     noise = checked_levels(noise_variance, y.shape[0])
@@ -316,11 +313,11 @@ def _solve_one_by_one(
         if noise is None:
             solution = learn_noise(problem, objective, settings)
         else:
-            level = scalar(units.normalised_noise(noise[index]))
+            level = float(units.normalised_noise(noise[index]))
             solution = solve(problem.with_noise(level), objective, settings)
         state = solution.value
         latent, level = units.relevance(state.relevance), units.noise(state.noise)
-        coef = ActiveFactor.of(X[index], latent, scalar(level), axes_of(state)).mean(y[index]).T
+        coef = ActiveFactor.of(X[index], latent, float(level), axes_of(state)).mean(y[index]).T
         relevance, covariances = prior_in_units(state, units)
         fields = [coef, relevance, level, objective.in_units(objective.value(state), units)]
         ended.append(solution)

@@ -25,16 +25,16 @@ import scipy.linalg
 import scipy.optimize
 import scipy.sparse
 
-from lucidae.arrays import Array, apparent_epsilon, as_double, is_array, scalar, to_numpy
+from lucidae.arrays import Array, apparent_epsilon, as_double, put, to_numpy
 from lucidae.iteration import Solution
 from lucidae.sparsity.objectives import (
     SMALLEST_LEARNED,
     Energy,
     FullCovariance,
-    State,
     complementarity,
     evaluate,
     flat_start,
+    positive,
 )
 from lucidae.sparsity.posterior import CorrelatedPosterior, narrowed, shared_support
 from lucidae.sparsity.prior import Groups
@@ -48,7 +48,7 @@ from lucidae.sparsity.problem import (
     refuse_extremes,
     rounding_distances,
 )
-from lucidae.sparsity.solve import SolverSettings, iterated
+from lucidae.sparsity.solve import BASIN, SolverSettings, iterated
 from lucidae.sparsity.working_set import POLISHED, polish_relevances
 from lucidae.validation import has_complex, real_array
 
@@ -71,33 +71,19 @@ def checked_noise_cov(noise_cov: Any, X: Any, y: Any, weights: Any) -> Any:
         return None
     if scipy.sparse.issparse(noise_cov):
         noise_cov = noise_cov.toarray()
-    try:
-        given = np.asarray(to_numpy(noise_cov) if is_array(noise_cov) else noise_cov)
-    except ValueError as error:
-        raise ValueError(
-            "noise_cov is not an array of numbers: its rows have different lengths. Give the "
-            "covariance matrix of the noise, or one variance for each row."
-        ) from error
-    if given.dtype.kind not in "biufc":
-        raise ValueError(
-            f"noise_cov has dtype {given.dtype}, expected numbers: the covariance matrix of "
-            "the noise, or one variance for each row."
-        )
+    given = to_numpy(real_array(noise_cov, "noise_cov", accept_complex=True))
     count = X.shape[0]
     if given.shape not in ((count,), (count, count)):
-        message = (
+        split = given.ndim == 2 and given.shape[0] == count < given.shape[1]
+        raise ValueError(
             f"noise_cov has shape {given.shape}, expected ({count}, {count}), the covariance of "
             f"the noise of the {count} rows of X, or ({count},), their variances."
+            + split
+            * " A covariance matrix cannot be split with the rows by GridSearchCV, "
+            "cross_val_score or another function: whiten X and y before and give no noise_cov, "
+            "give one variance for each row, or choose the noise variance with "
+            "noise_variance='cv', which divides the whitened rows."
         )
-        if given.ndim == 2 and given.shape[0] == count < given.shape[1]:
-            message += (
-                " It looks as if rows had been selected by GridSearchCV, cross_val_score or "
-                "another function that splits rows; a covariance matrix cannot be split with "
-                "them. Whiten X and y before and give no noise_cov, give one variance for each "
-                "row, or choose the noise variance with noise_variance='cv', which divides the "
-                "whitened rows."
-            )
-        raise ValueError(message)
     given = given.astype(np.complex128 if given.dtype.kind == "c" else np.float64)
     is_real = not np.iscomplexobj(given) or not given.imag.any()
     given = given.real.copy() if is_real else given
@@ -209,18 +195,18 @@ def whitened_rows(rows: Rows, noise_cov: Any) -> Rows:
 
     They are centred before, so that no digits are lost if means are far from zero.
     """
-    values = [*rows.centred(), np.ones((rows.count, 1))]
-    weights, unidentified = rows.frequencies, UNIDENTIFIED
+    pairs = zip((rows.dictionary, rows.responses), rows.offsets, strict=True)
+    values = [mean.removed_from(part, rows.ones) for part, mean in pairs]
+    values, unidentified = [*values, np.ones((rows.count, 1))], UNIDENTIFIED
     if noise_cov.ndim == 1:
         kept = noise_cov > 0
         variances = noise_cov[kept]
-        weights = None if weights is None else weights[kept]
         values = [value[kept] / np.sqrt(variances)[:, None] for value in values]
-        counts = np.ones(len(variances)) if weights is None else weights
-        log_volume, peak = float(counts @ np.log(variances)), float(variances.min()) ** -0.5
+        weights = rows.weights[kept]
+        log_volume, peak = float(weights @ np.log(variances)), float(variances.min()) ** -0.5
     else:
         matrix, rounding = whitener(noise_cov)
-        values, counts = [matrix @ value for value in values], np.ones(len(matrix))
+        values, weights = [matrix @ value for value in values], np.ones(len(matrix))
         sizes = np.linalg.svd(matrix, compute_uv=False)
         log_volume, peak = float(-2.0 * np.log(sizes).sum()), float(sizes[0])
         unidentified = max(unidentified, rounding)
@@ -230,8 +216,8 @@ def whitened_rows(rows: Rows, noise_cov: Any) -> Rows:
     intercept = rows.intercept and bool(identified)
     if intercept:
         # The likelihood of what is orthogonal to the intercept: log|R| + log 1ᵀR⁻¹1 − log 1ᵀ1.
-        power = float(counts @ np.abs(ones[:, 0]) ** 2)
-        log_volume += float(np.log(power) - np.log(rows.total_weight))
+        power = float(weights @ np.abs(ones[:, 0]) ** 2)
+        log_volume += float(np.log(power) - np.log(rows.weights.sum()))
     for value, name in ((dictionary, "X"), (responses, "y")):
         refuse_extremes(value, f"{name} divided by the square root of noise_cov")
     ones = ones * intercept
@@ -241,14 +227,8 @@ def whitened_rows(rows: Rows, noise_cov: Any) -> Rows:
 LARGEST_CORRELATION = 0.999
 """Largest absolute value of the correlation ρ of successive responses that is learned."""
 
-BASIN = 1e-2
-"""Distance to stationarity at which Newton steps take over from MacKay's updates."""
-
 BASIN_STEPS = 100
 """Largest number of MacKay's updates before Newton steps take over."""
-
-NEGLIGIBLE = 1e-8
-"""Relevances below this number times the noise variance are set to zero if they still shrink."""
 
 VANISHING = 1e-12
 """Eigenvalue of the covariance of the responses that counts as zero; their mean is one."""
@@ -258,43 +238,25 @@ NEWTON_WORK = 2e10
 
 
 class ResponseSpectrum(NamedTuple):
-    """Eigenvalues and eigenvectors of the covariance B of the responses."""
+    """The covariance B of n responses, with its eigenvalues and eigenvectors."""
 
-    # (n,): the eigenvalues λ of B, and the orthogonal matrix V of its eigenvectors, as columns
-    values: Any
-    vectors: Any
+    covariance: Any  # (n, n): B, with the mean diagonal entry 1
+    values: Any  # (n,): the eigenvalues λ
+    vectors: Any  # (n, n): the orthogonal matrix V of the eigenvectors, as columns
     # the correlation ρ of successive responses if B is that of an AR(1) model, else NaN
     correlation: float = np.nan
 
     @classmethod
-    def of(cls, covariance: Any) -> ResponseSpectrum:
-        """Return the spectrum of a covariance, after division by its mean diagonal entry."""
-        values, vectors = np.linalg.eigh(covariance / (np.trace(covariance) / len(covariance)))
-        return cls(np.maximum(values, 0.0), vectors)
+    def of(cls, covariance: Any, correlation: float = np.nan) -> ResponseSpectrum:
+        """Return a covariance, divided by its mean diagonal entry, with its spectrum."""
+        covariance = covariance / (np.trace(covariance) / len(covariance))
+        values, vectors = np.linalg.eigh(covariance)
+        return cls(covariance, np.maximum(values, 0.0), vectors, correlation)
 
     @classmethod
     def autoregressive(cls, correlation: float, count: int) -> ResponseSpectrum:
-        """Return the spectrum of the covariance ρ^|s−t| of `count` responses s and t.
-
-        Its inverse times 1 − ρ² is tridiagonal: (1, 1 + ρ², …, 1 + ρ², 1) with −ρ beside it.
-        """
-        middle = np.full(count, 1.0 + correlation**2)
-        middle[[0, -1]] = 1.0
-        inverses, vectors = scipy.linalg.eigh_tridiagonal(middle, np.full(count - 1, -correlation))
-        return cls((1.0 - correlation**2) / inverses, vectors, float(correlation))
-
-    @property
-    def covariance(self) -> Any:
-        """The covariance B of the n responses, of shape (n, n)."""
-        return (self.vectors * self.values) @ self.vectors.T
-
-
-def given_covariance(wanted: Any) -> Any:
-    """Return the given covariance divided by its mean diagonal entry; None for None and "learn"."""
-    if wanted is None or isinstance(wanted, str):
-        return None
-    matrix = np.asarray(to_numpy(wanted), dtype=float)
-    return matrix / (np.trace(matrix) / len(matrix))
+        """Return the covariance ρ^|s−t| of `count` responses s and t."""
+        return cls.of(scipy.linalg.toeplitz(correlation ** np.arange(count)), correlation)
 
 
 def checked_spectrum(
@@ -422,26 +384,28 @@ def mackay_step(state: CorrelatedState) -> CorrelatedState:
     w²Q/v + zv bounds the energy in the new relevance v, and has the same value at w and at wQ/z.
     """
     Q, z = state.totals
-    relevance = state.relevance * (Q / np.where(z > 0, z, 1.0))
-    vanishing = (relevance < NEGLIGIBLE * state.noise) & (z >= Q)
+    relevance = state.relevance * (Q / positive(z))
+    vanishing = (relevance < 1e-8 * state.noise) & (z >= Q)  # they would only tend to zero
     after = replace(state, relevance=np.where(vanishing, 0.0, relevance))
     return after if after.energy <= state.energy else replace(state, relevance=relevance)
 
 
-def _parts(state: CorrelatedState, index: Any) -> list[State]:
-    """Return the states of some columns for each response in the basis V, as problems of their own.
+def of_each_response(state: CorrelatedState, part: Problem) -> list[Problem]:
+    """Return a problem as one problem for each response in the basis V.
 
     Σₜ = λₜ(ΦWΦᵀ + (γ/λₜ)I), so that x̃ₜ/√λₜ has the noise variance γ/λₜ and the relevances w: these
     are problems that share their relevances. Responses with λₜ = 0 do not depend on them.
     """
-    part, count = state.problem.restricted(index), state.spectrum.values.size
-    rotated, zero = part.responses @ state.spectrum.vectors, np.asarray(0.0)
-    problems = [
-        Problem(part.dictionary, (count / value) ** 0.5 * rotated[:, t : t + 1],
-                np.asarray(state.noise / value), zero, zero)
-        for t, value in enumerate(state.spectrum.values) if value > VANISHING
-    ]  # fmt: skip
-    return [evaluate(problem, state.relevance[index], columns=True) for problem in problems]
+    values, zero = state.spectrum.values, np.asarray(0.0)
+    scaled = (
+        part.responses
+        @ state.spectrum.vectors
+        * np.sqrt(values.size / np.maximum(values, VANISHING))
+    )
+    return [
+        Problem(part.dictionary, scaled[:, [t]], np.asarray(state.noise / values[t]), zero, zero)
+        for t in np.flatnonzero(values > VANISHING)
+    ]
 
 
 def newton_sweep(state: CorrelatedState, tolerance: float) -> CorrelatedState:
@@ -452,13 +416,12 @@ def newton_sweep(state: CorrelatedState, tolerance: float) -> CorrelatedState:
     if not index.size or count * w.size + count * rows * index.size**2 > NEWTON_WORK:
         return mackay_step(state)
     marginal = FullCovariance(None if groups is None else groups.restricted(index))
-    parts, trial = _parts(state, index), w.copy()
-    shares = (1.0 / count,) * len(parts)
+    problems = of_each_response(state, state.problem.restricted(index))
+    parts = [evaluate(problem, w[index], columns=True) for problem in problems]
     distance = float(complementarity(w, state.alignment, state.curvature, groups))
     enough = max(tolerance / 4.0, POLISHED * distance)
-    ended = polish_relevances(parts, marginal, shares, tolerance=enough)
-    trial[index] = ended[0].relevance
-    after = replace(state, relevance=trial)
+    ended = polish_relevances(parts, marginal, (1.0 / count,) * len(parts), tolerance=enough)
+    after = replace(state, relevance=put(w, index, ended[0].relevance))
     return after if after.energy <= state.energy else mackay_step(state)
 
 
@@ -500,7 +463,7 @@ def solve_correlated(
     settings: SolverSettings, start: Any = None,
 ) -> Solution[CorrelatedState]:  # fmt: skip
     """Minimise the energy over the relevances, and over ρ and γ if they are learned."""
-    reachable, count = max(settings.tolerance, scalar(rounding_distances(problem.noise))), 0
+    reachable, count = max(settings.tolerance, float(rounding_distances(problem.noise))), 0
 
     def step(state: CorrelatedState) -> CorrelatedState:
         nonlocal count
@@ -519,23 +482,6 @@ def solve_correlated(
     return iterated(step, first, replace(settings, tolerance=reachable), problem.rows)
 
 
-def correlated_support(state: CorrelatedState, significance: float) -> Any:
-    """Return a Boolean mask of the statistically significant columns.
-
-    The responses in the basis V are problems that share their relevances.
-    """
-    found, index, groups = state.relevance > 0, np.flatnonzero(state.relevance), state.groups
-    if index.size:
-        # Every block has the same share of the level, those of relevance zero as well.
-        inside, share = None, index.size / found.size
-        if groups is not None:
-            inside = groups.restricted(index)
-            share = inside.count / groups.count
-        parts = _parts(state, index)
-        found[index] = shared_support(parts, [1] * len(parts), share * significance, inside)
-    return found
-
-
 def correlated_attributes(
     found: CorrelatedState, units: Units, rows: Rows, X: Array, significance: float
 ) -> tuple[dict[str, Any], CorrelatedPosterior, Any]:
@@ -543,15 +489,18 @@ def correlated_attributes(
     relevance = narrowed(units.relevance(found.relevance), X, "relevance_")
     kept = as_double(relevance)
     state = replace(found, relevance=units.normalised_relevance(kept))
-    noise, spectrum = scalar(units.noise(state.problem.noise)), state.spectrum
+    noise, spectrum = float(units.noise(state.problem.noise)), state.spectrum
     posterior, mean = CorrelatedPosterior.fitted(
         *rows.weighted, kept, noise, spectrum.values, spectrum.vectors
     )
+    problems = of_each_response(state, state.problem)
+    parts = [evaluate(problem, state.relevance) for problem in problems]
+    significant = shared_support(parts, [1] * len(parts), significance, state.groups)
     results = {
         "relevance_": relevance,
         "noise_variance_": noise,
-        "support_": np.flatnonzero(correlated_support(state, significance)),
-        "energy_": scalar(units.energy(np.asarray(state.energy))),
+        "support_": np.flatnonzero(significant),
+        "energy_": float(units.energy(np.asarray(state.energy))),
         "response_covariance_": spectrum.covariance,
     }
     return results, posterior, mean

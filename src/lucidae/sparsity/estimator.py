@@ -19,7 +19,6 @@ from lucidae.arrays import (
     namespace,
     number,
     of_one_kind,
-    scalar,
     to_numpy,
 )
 from lucidae.base import (
@@ -37,7 +36,6 @@ from lucidae.sparsity.claims import AGAIN
 from lucidae.sparsity.covariances import (
     checked_spectrum,
     correlated_attributes,
-    given_covariance,
     solve_correlated,
 )
 from lucidae.sparsity.fitted import (
@@ -46,21 +44,17 @@ from lucidae.sparsity.fitted import (
     SparseData,
     SparseState,
     is_covariance,
-    objective_of,
 )
 from lucidae.sparsity.noise import (
     FALLBACK,
     PathTrace,
     advice_on_learning,
-    check_learnable_rows,
-    checked_noise,
     coarse_trace,
     column_powers,
     explained_share,
     first_noise,
     held_out_errors,
     learn_noise,
-    learn_row_noise,
     noise_rule,
     warn_if_collapsed,
 )
@@ -68,12 +62,12 @@ from lucidae.sparsity.objectives import (
     Energy,
     EnergySlice,
     GroupCovariance,
-    State,
     as_penalty,
     axes_of,
     energy_slice,
     evaluate,
     flat_start,
+    make_objective,
     prior_in_units,
 )
 from lucidae.sparsity.posterior import (
@@ -84,12 +78,7 @@ from lucidae.sparsity.posterior import (
     significant_columns,
 )
 from lucidae.sparsity.prior import Groups
-from lucidae.sparsity.problem import (
-    Problem,
-    Units,
-    dense_if_small,
-    refuse_nothing_left,
-)
+from lucidae.sparsity.problem import Problem, dense_if_small
 from lucidae.sparsity.solve import SolverSettings, advice_on, check_suited, solve
 from lucidae.sparsity.verify import HELD_OUT
 from lucidae.validation import (
@@ -132,14 +121,12 @@ class SparseVAE(CertifiedMixin, MultiOutputMixin, RegressorMixin, BaseEstimator)
         Posterior covariance of the coefficients (the encoder's covariance): full, diagonal, or none
         ("point", the deterministic autoencoder). Names given to
         `lucidae.sparsity.register_posterior` are also accepted.
-    noise_variance : float, "auto", "learn", "learn_diagonal", "cv" or "cv_1se", default="auto"
+    noise_variance : float, "auto", "learn", "cv" or "cv_1se", default="auto"
         The noise variance, or how to find it. "learn" minimises the energy over the noise variance
         too. "cv" takes the mean squared error of predicting held-out rows. "cv_1se" takes the
         largest noise variance at which this error is within one standard error of its smallest
-        value, which gives fewer columns. "learn_diagonal" learns one noise variance for each row;
-        it needs the full posterior, at least two outputs, and many more outputs than columns in
-        use. ``noise_variance_`` is then their mean. "auto" means "learn" if there are at most half
-        as many columns as rows. Otherwise it multiplies the noise variance of "cv" by
+        value, which gives fewer columns. "auto" means "learn" if there are at most half as many
+        columns as rows. Otherwise it multiplies the noise variance of "cv" by
         ``4 - 1.5 * n_samples / n_features`` (but takes at most the mean square of `y`), because
         errors of the dictionary are predicted, too, by further columns. For a single row it takes
         0.1 times the mean square of `y`.
@@ -228,7 +215,7 @@ class SparseVAE(CertifiedMixin, MultiOutputMixin, RegressorMixin, BaseEstimator)
         held-out rows, and no estimate of the noise. Fit with "cv" for an estimate.
     noise_variances_ : ndarray of shape (n_samples,)
         Noise variance of each row: ``noise_variance_`` times the diagonal of `noise_cov`. Only
-        after a fit with `noise_cov` or with ``noise_variance="learn_diagonal"``.
+        after a fit with `noise_cov`.
     energy_ : float
         Energy at the fitted relevances and noise variance, summed over the outputs. With the full
         posterior covariance it is minus twice the log-likelihood of real outputs, and minus the
@@ -384,14 +371,7 @@ class SparseVAE(CertifiedMixin, MultiOutputMixin, RegressorMixin, BaseEstimator)
             bar = progress_bars("SparseVAE, minimising the energy", self.verbose)
             settings = SolverSettings(self.solver, self.tol, self.max_iter, bar)
             begin = self._last_fit(posed) if start is None else start
-            if rule == "learn_diagonal":
-                begin = None if begin is None else posed.units.relevance(begin)
-                learned = learn_row_noise(posed.given, objective, settings, begin)
-                solution = learned.solution
-                posed = posed._replace(rows=learned.rows, units=learned.units)
-                variances = learned.variances
-                data = data._replace(noise_cov=variances / np.mean(variances))
-            elif spectrum is not None:
+            if spectrum is not None:
                 learn = rule == "learn"
                 level = first_noise(posed.problem) if learn else posed.at(noise).noise
                 at = posed.problem.with_noise(level)
@@ -414,8 +394,8 @@ class SparseVAE(CertifiedMixin, MultiOutputMixin, RegressorMixin, BaseEstimator)
             state.parameters |= {
                 "groups": None if self.groups is None else Groups.of(self.groups, n_columns).labels,
                 "response_covariance": wanted
-                if isinstance(wanted, str)
-                else given_covariance(wanted),
+                if spectrum is None or isinstance(wanted, str)
+                else spectrum.covariance,
                 "noise_cov": noise_cov is not None,
             }
             state.refer(data, type(self).__name__)
@@ -602,29 +582,17 @@ class SparseVAE(CertifiedMixin, MultiOutputMixin, RegressorMixin, BaseEstimator)
                 "group_covariance='spherical'."
             )
         if X is not None or y is not None:
-            data = self._other_data(X, y, sample_weight, noise_cov)
-        elif self._state.rows is None:
-            raise ValueError(
-                "the data of the fit are not stored (they are large, or the estimator was loaded): "
-                "give X and y."
-            )
+            data = SparseData.of(self, X, y, sample_weight, noise_cov, reset=False)
         elif self._state.data is None:
             raise ValueError(
-                "X or y have been changed in place since the fit: give the data of the fit as "
-                "X and y."
+                "the data of the fit are not stored (they are large, or the estimator was loaded), "
+                "or X or y have been changed in place since: give X and y."
             )
         else:
             data = self._state.data
-        objective = objective_of(settings, data.X.shape[1])
+        objective = make_objective(settings, data.X.shape[1])
         posed = PreparedProblem.of(data, objective, bool(settings["fit_intercept"]))
         return posed, posed.at(self.noise_variance_)
-
-    def _other_data(self, X: Any, y: Any, sample_weight: Any, noise_cov: Any) -> SparseData:
-        """Return checked data that are not those of the fit, with the noise that it learned."""
-        data = SparseData.of(self, X, y, sample_weight, noise_cov, reset=False)
-        if data.noise_cov is not None:
-            return data
-        return data._replace(noise_cov=self._state.learned_noise(len(data.y)))
 
     def _settings(self) -> dict[str, Any]:
         """Return the parameters on which the certificate depends: those of the fit."""
@@ -652,7 +620,7 @@ class SparseVAE(CertifiedMixin, MultiOutputMixin, RegressorMixin, BaseEstimator)
         check_number(self.significance, "significance", low=0.0, high=1.0, open_low=True)
         check_number(self.tol, "tol", low=0.0)
         check_integer(self.max_iter, "max_iter", low=1)
-        objective = objective_of(vars(self), n_columns)
+        objective = make_objective(vars(self), n_columns)
         check_suited(self.solver, objective)
         return objective
 
@@ -665,13 +633,10 @@ class SparseVAE(CertifiedMixin, MultiOutputMixin, RegressorMixin, BaseEstimator)
         """
         data = SparseData.of(self, X, y, sample_weight, noise_cov)
         objective = self._checked_objective(data.X.shape[1])
-        rule = checked_noise(self.noise_variance)
-        has_cov, correlated = data.noise_cov is not None, self.response_covariance is not None
-        by_row, full = rule == "learn_diagonal", isinstance(objective, GroupCovariance)
+        correlated = self.response_covariance is not None
         for name, used in (
-            ("noise_cov", has_cov),
-            ("noise_variance='learn_diagonal'", by_row),
-            ("group_covariance='full'", full),
+            ("noise_cov", data.noise_cov is not None),
+            ("group_covariance='full'", isinstance(objective, GroupCovariance)),
         ):
             if used and scipy.sparse.issparse(data.X):
                 raise ValueError(
@@ -683,14 +648,25 @@ class SparseVAE(CertifiedMixin, MultiOutputMixin, RegressorMixin, BaseEstimator)
                     f"{name} and response_covariance were both given, but can be used only one at "
                     "a time: leave one of them out."
                 )
-        if by_row:
-            weighted = data.weights is not None
-            check_learnable_rows(objective, data.y.shape[1], weighted, has_cov)
         with limited_blas(len(data.y)):
             posed = PreparedProblem.of(data, objective, bool(self.fit_intercept), not correlated)
-        if not zeros:
-            refuse_nothing_left(posed.rows, posed.given)
-        return data, posed
+        if zeros or posed.rows.mean_square() > 0.0:
+            return data, posed
+        if self.fit_intercept and len(data.y) == 1:
+            raise ValueError(
+                "X and y have 1 sample, which fit_intercept=True removes with the mean, so that "
+                "there is nothing to explain: give more rows, or set fit_intercept=False."
+            )
+        if posed.given.mean_square() > 0.0:
+            raise ValueError(
+                "y is zero (or constant, with fit_intercept=True) on the range of noise_cov, so "
+                "that there is nothing to explain: give a noise_cov of higher rank, or responses "
+                "that vary on its range."
+            )
+        raise ValueError(
+            "y is zero (or constant, with fit_intercept=True), so that there is nothing to explain "
+            "and no noise to learn. Give responses that vary."
+        )
 
     def _last_fit(self, posed: PreparedProblem) -> Array | None:
         """Return the relevances (or group covariances) of the last fit, normalised, to start at.
@@ -738,9 +714,17 @@ class SparseVAE(CertifiedMixin, MultiOutputMixin, RegressorMixin, BaseEstimator)
                 solution.value, units, rows, ref, self.significance
             )
         else:
-            # Everything is computed from the relevances as they are stored.
-            relevance, state = _stored_relevance(solution.value, units, ref)
-            noise, axes = scalar(units.noise(state.noise)), axes_of(state)
+            # Everything is computed from the relevances as they are stored. Variances along
+            # principal axes are not rounded: it would change small eigenvalues.
+            state = solution.value
+            relevance = units.relevance(state.relevance)
+            if axes_of(state) is None:
+                exact, relevance = relevance, narrowed(relevance, ref, "relevance_")
+                kept = as_double(relevance)
+                if kept.dtype != relevance.dtype:
+                    check_kept(exact, kept, state.relevance, "relevance_")
+                    state = evaluate(state.problem, units.normalised_relevance(kept))
+            noise, axes = float(units.noise(state.noise)), axes_of(state)
             dictionary, responses = rows.weighted
             factor = ActiveFactor.of(dictionary, as_double(relevance), noise, axes)
             posterior, estimate = factor.posterior(), factor.mean(responses)
@@ -789,7 +773,7 @@ class SparseVAE(CertifiedMixin, MultiOutputMixin, RegressorMixin, BaseEstimator)
                 f"y is missing: to certify a {type(self).__name__} on other data, give X and y; "
                 "for the data of the fit, give neither."
             )
-        data = self._other_data(X, y, sample_weight, noise_cov)
+        data = SparseData.of(self, X, y, sample_weight, noise_cov, reset=False)
         outputs = np.shape(to_numpy(self.coef_))[0] if np.ndim(to_numpy(self.coef_)) == 2 else 1
         if data.y.shape[1] != outputs:
             raise ValueError(
@@ -797,7 +781,7 @@ class SparseVAE(CertifiedMixin, MultiOutputMixin, RegressorMixin, BaseEstimator)
                 "give y with as many outputs."
             )
         settings = self._settings()
-        if settings.get("noise_cov", False) and noise_cov is None:
+        if "noise_variances_" in self._state.results and noise_cov is None:
             raise ValueError(
                 "The estimator was fitted with noise_cov: give the noise_cov of these rows too."
             )
@@ -807,22 +791,6 @@ class SparseVAE(CertifiedMixin, MultiOutputMixin, RegressorMixin, BaseEstimator)
         shown = {name: attributes.pop(name) for name in ("noise_variances_",) if name in attributes}
         found = self._state.judged(attributes, data, type(self).__name__, settings)
         return with_changes(found, changed_attributes(shown, self._state.results), AGAIN)
-
-
-def _stored_relevance(state: State, units: Units, X: Array) -> tuple[Array, State]:
-    """Return the relevances in the dtype of X, and the state at these rounded values.
-
-    Variances along principal axes are not rounded: it would change small eigenvalues.
-    """
-    relevance = units.relevance(state.relevance)
-    if axes_of(state) is not None:
-        return relevance, state
-    stored = narrowed(relevance, X, "relevance_")
-    if stored.dtype == relevance.dtype:
-        return stored, state
-    kept = as_double(stored)
-    check_kept(relevance, kept, state.relevance, "relevance_")
-    return stored, evaluate(state.problem, units.normalised_relevance(kept))
 
 
 def _constant_in(groups: Groups, relevance: Any) -> bool:

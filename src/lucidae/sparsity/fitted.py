@@ -11,12 +11,12 @@ import scipy.sparse
 
 from lucidae.arrays import (
     Array,
+    as_double,
     device,
     is_array,
     like,
     machine_epsilon,
     namespace,
-    scalar,
     to_numpy,
 )
 from lucidae.base import FittedState, changed_attributes
@@ -24,7 +24,7 @@ from lucidae.certificates.claims import Certificate, undecided
 from lucidae.iteration import limited_blas
 from lucidae.rows.operator import TrainingRows
 from lucidae.sparsity.claims import certificate_of, plain
-from lucidae.sparsity.covariances import checked_noise_cov, given_covariance, whitened_rows
+from lucidae.sparsity.covariances import checked_noise_cov, whitened_rows
 from lucidae.sparsity.objectives import (
     Energy,
     State,
@@ -35,9 +35,24 @@ from lucidae.sparsity.objectives import (
 )
 from lucidae.sparsity.posterior import Posterior, level_at_center
 from lucidae.sparsity.prior import Groups
-from lucidae.sparsity.problem import Problem, Rows, Units, distinct_rows, rows_of, validated_data
+from lucidae.sparsity.problem import (
+    Problem,
+    Rows,
+    Units,
+    dense_if_small,
+    distinct_rows,
+    refuse_extremes,
+    rows_of,
+)
 from lucidae.sparsity.verify import HELD_OUT, EnergyKind, Fit, Sample, measure
-from lucidae.validation import real_array
+from lucidae.validation import (
+    check_row_count,
+    check_rows,
+    check_weights,
+    has_complex,
+    is_dask,
+    real_array,
+)
 
 CERTIFIED_PARAMETERS = (
     "posterior",
@@ -56,6 +71,9 @@ VERIFIED = ("full", "diagonal", "point")
 """Posteriors whose distance to stationarity the verifier computes; others report their own."""
 
 
+LARGEST_WEIGHT = 1e150
+"""Largest sum of weights, of which the energy is a multiple that must be finite."""
+
 CHANGED_DATA = (
     "X or y were changed in place after fit, before certificate_ was read: call "
     "lucidae.certify(estimator, X, y) with the data that were given to fit."
@@ -69,14 +87,49 @@ class SparseData(NamedTuple):
     X: Any  # (d, κ): the dictionary
     y: Any  # (d, n): the responses
     weights: Any  # (d,): weights of the rows; None for 1 each
-    noise_cov: Any  # covariance of their noise, or its diagonal, given or learned; or None
+    noise_cov: Any  # covariance of their noise, or its diagonal; None for 1 each
 
     @classmethod
     def of(
         cls, estimator: Any, X: Any, y: Any, sample_weight: Any, noise_cov: Any, reset: bool = True
     ) -> SparseData:
         """Return checked data as NumPy arrays; `reset` says that they are those of a fit."""
-        X, y, weights = validated_data(estimator, X, y, sample_weight, reset)
+        # 1) The kinds of X and y. A large sparse X becomes a CSR array, a small one is dense.
+        if y is None:
+            raise ValueError("SparseVAE requires y to be passed, but the target y is None.")
+        for values, name in ((X, "X"), (y, "y")):
+            if is_dask(values):
+                raise ValueError(
+                    f"{name} is a Dask collection, but SparseVAE needs the whole dictionary in "
+                    f"memory: give {name}.compute(). LinearAutoencoder reads Dask arrays block by "
+                    "block."
+                )
+        if scipy.sparse.issparse(X) and (X.dtype.kind == "c" or has_complex(y)):
+            raise ValueError(
+                "a sparse X was given with complex numbers in X or y, expected real numbers: give "
+                "X.toarray() if it fits into memory."
+            )
+        X = dense_if_small(check_rows(X, estimator=estimator, reset=reset, accept_complex=True))
+        y = check_rows(y, name="y", every_column=True, flat=True, accept_complex=True)
+        check_row_count(X, y)
+        # 2) The weights. Sums and squares must not leave the float64 range.
+        weights = check_weights(sample_weight, X)
+        for values, name in ((X, "X"), (y, "y")):
+            refuse_extremes(values, name)
+            if weights is not None:
+                roots = namespace(weights).sqrt(weights)[:, None]
+                sparse = scipy.sparse.issparse(values)
+                weighted = values.multiply(roots) if sparse else as_double(values) * roots
+                refuse_extremes(weighted, f"{name} times the square roots of sample_weight")
+        total = 0.0 if weights is None else float(to_numpy(weights).sum())
+        if total > LARGEST_WEIGHT:
+            raise ValueError(
+                f"sample_weight sums to {total:.3g}; the energy, which grows with this sum, may "
+                "leave the range of float64. Rescale the weights so that they sum to at most "
+                f"{LARGEST_WEIGHT:g}."
+            )
+        X, y = to_numpy(X) if is_array(X) else X, as_double(to_numpy(y))
+        weights = None if weights is None else to_numpy(weights)
         return cls(X, y, weights, checked_noise_cov(noise_cov, X, y, weights))
 
 
@@ -102,12 +155,12 @@ class PreparedProblem(NamedTuple):
 
     def at(self, noise: float) -> Problem:
         """Return the normalised problem with a noise variance in the units of the data."""
-        return self.problem.with_noise(scalar(self.units.normalised_noise(noise)))
+        return self.problem.with_noise(float(self.units.normalised_noise(noise)))
 
     def energy(self, state: State) -> float:
         """Return the energy of all responses, with the log-determinant of the noise covariance."""
         volume = self.rows.log_volume if self.objective.has_posterior else 0.0
-        whitened = scalar(self.objective.in_units(self.objective.value(state), self.units))
+        whitened = float(self.objective.in_units(self.objective.value(state), self.units))
         return whitened + self.units.n_responses * volume
 
 
@@ -133,7 +186,7 @@ class SparseState(FittedState):
     # the data of the fit, unless they are large; neither saved nor pickled
     rows: TrainingRows | None = None
     targets: TrainingRows | None = None
-    noise_cov: Any = None  # of the noise of these rows, given or learned
+    noise_cov: Any = None  # of the noise of these rows
 
     def move_beside(self, ref: Array) -> None:
         """Move the fitted attributes to the library and the device of the array `ref`."""
@@ -157,18 +210,6 @@ class SparseState(FittedState):
         if rows is None or targets is None or not (rows.unchanged and targets.unchanged):
             return None
         return SparseData(rows.rows, targets.rows, rows.weights, self.noise_cov)
-
-    def learned_noise(self, n_rows: int) -> Any:
-        """Return the learned covariance of the noise of `n_rows` rows; None if none was learned."""
-        if self.noise_rule != "learn_diagonal":
-            return None
-        variances = self.results["noise_variances_"]
-        if len(variances) != n_rows:
-            raise ValueError(
-                f"The noise variances of {len(variances)} rows were learned, but {n_rows} rows "
-                "were given: give as many rows as fit had, or their noise as noise_cov."
-            )
-        return variances / self.results["noise_variance_"]
 
     def predicted(self, rows: Any, coef: Any, intercept: Any) -> Any:
         """Return the predictions for `rows`, in double precision, of shape (n_rows, n_outputs)."""
@@ -246,9 +287,16 @@ class SparseState(FittedState):
             rule, asked = "given", [float(settings["noise_variance"])]
         elif rule in HELD_OUT:
             asked = [self.results["noise_variance_"]]
+        responses = settings["response_covariance"]
         posterior, groups = settings["posterior"], settings["groups"]
         full_groups = groups is not None and settings["group_covariance"] == "full"
         with limited_blas(X.shape[0]), np.errstate(all="ignore"):
+            violation = None
+            if posterior not in VERIFIED:  # an energy added by `register_posterior` reports its own
+                energy = make_objective(settings, X.shape[1])
+                posed = PreparedProblem.of(data, energy, bool(settings["fit_intercept"]))
+                w = posed.units.normalised_relevance(like(relevance, posed.problem.noise))
+                violation = float(energy.violation(evaluate(posed.at(noise), w)))
             fit = Fit(
                 [plain(coef.mT)],
                 plain(relevance),
@@ -264,7 +312,7 @@ class SparseState(FittedState):
                 if full_groups
                 else None,
                 plain(fitted.get("response_covariance_")),
-                plain(given_covariance(settings["response_covariance"])),
+                None if isinstance(responses, str) else plain(responses),
                 plain(fitted.get("noise_variances_")),
                 max(machine_epsilon(coef), machine_epsilon(relevance)),
                 self.stability,
@@ -276,31 +324,13 @@ class SparseState(FittedState):
                 full_groups,
                 settings["tol"],
                 settings["significance"],
-                None if posterior in VERIFIED else _violation(data, settings, relevance, noise),
+                violation,
             )
             sample = Sample(
                 plain(X), plain(y), plain(weights), bool(settings["fit_intercept"]),
                 plain(cov),
             )  # fmt: skip
             return certificate_of(measure([sample], fit, kind), f"{title}, {posterior} posterior")
-
-
-def objective_of(settings: Mapping[str, Any], n_columns: int) -> Energy:
-    """Return the energy of the parameters of a fit."""
-    groups = settings["groups"]
-    groups = None if groups is None else Groups.of(groups, n_columns)
-    penalty = as_penalty(settings["penalty"])
-    return make_objective(settings["posterior"], penalty, groups, settings["group_covariance"])
-
-
-def _violation(
-    data: SparseData, settings: Mapping[str, Any], relevance: Array, noise: float
-) -> float:
-    """Return the distance to stationarity that an energy added by `register_posterior` reports."""
-    objective = objective_of(settings, data.X.shape[1])
-    posed = PreparedProblem.of(data, objective, bool(settings["fit_intercept"]))
-    weights = posed.units.normalised_relevance(like(relevance, posed.problem.noise))
-    return scalar(objective.violation(evaluate(posed.at(noise), weights)))
 
 
 def checked_attributes(fitted: Mapping[str, Any], n_columns: int, n_outputs: int) -> dict[str, Any]:

@@ -20,7 +20,6 @@ from lucidae.arrays import (
     is_array,
     namespace,
     of_one_kind,
-    scalar,
     squared_norm,
     squared_norms,
     to_numpy,
@@ -41,7 +40,13 @@ from lucidae.sparsity.problem import (
     refuse_extremes,
     refuse_zero_problem,
 )
-from lucidae.sparsity.solve import BASIN_LIMIT, FEW_RESPONSES, SolverSettings, descend, from_basin
+from lucidae.sparsity.solve import (
+    BASIN_LIMIT,
+    FEW_RESPONSES,
+    SolverSettings,
+    descend,
+    repeat_update,
+)
 from lucidae.sparsity.verify import EnergyKind, Fit, Sample, measure
 from lucidae.sparsity.working_set import ColumnPoint
 from lucidae.validation import (
@@ -217,18 +222,29 @@ def solve_joint(
             # A column that is zero in one part may be active in another.
             flat = np.mean([flat_start(problem) for problem in at], axis=0)
             begin = ColumnPoint(at, flat, FULL, shares)
-            return from_basin(begin, rule, settings, BASIN_LIMIT[rule])
+            return repeat_update(begin, rule, settings, BASIN_LIMIT[rule])
 
         if noise is None:
-            first = [scalar(first_noise(problem)) for problem in problems]
+            first = [float(first_noise(problem)) for problem in problems]
             solution = learn_levels(
                 solved, lambda point: point.states, FULL, first, lambda point: point.energy,
                 settings, max(problem.rows for problem in problems),
             )  # fmt: skip
         else:
-            pairs = zip(units, noise, strict=True)
-            solution = solved([scalar(unit.normalised_noise(g)) for unit, g in pairs], None)
-        found = _in_units(solution.value, parts, units, significance)
+            given = zip(units, noise, strict=True)
+            solution = solved([float(unit.normalised_noise(g)) for unit, g in given], None)
+        joint = solution.value
+        relevance = units[0].relevance(joint.parameters)
+        pairs = list(zip(units, joint.states, strict=True))
+        levels = [float(unit.noise(state.noise)) for unit, state in pairs]
+        coef = [
+            ActiveFactor.of(part.dictionary, relevance, level).mean(part.responses).mT
+            for part, level in zip(parts, levels, strict=True)
+        ]
+        energy = sum(float(unit.energy(FULL.value(state))) for unit, state in pairs)
+        real = [part.real_responses for part in parts]
+        support = np.flatnonzero(shared_support(joint.states, real, significance, None))
+        found = SparseJoint(coef, relevance, np.asarray(levels), energy, support)
         certificate = _certified(found, parts, noise, tolerance=tol, significance=significance)
         found = found._replace(certificate=certificate)
         if is_array(X[0]) and not isinstance(X[0], np.ndarray):  # NumPy has solved the problem
@@ -324,7 +340,7 @@ def _checked_parts(X: Any, y: Any) -> list[Rows]:
         arrays += given
     arrays = list(of_one_kind(*arrays))
     pairs = zip(arrays[::2], arrays[1::2], strict=True)
-    parts = [Rows(dictionary, responses, None, False) for dictionary, responses in pairs]
+    parts = [Rows(Phi, X, np.ones(len(X)), False) for Phi, X in pairs]
     widths = {int(part.dictionary.shape[1]) for part in parts}
     if len(widths) > 1:
         raise ValueError(
@@ -349,7 +365,9 @@ def _normalised(parts: Sequence[Rows]) -> tuple[list[Problem], list[Units]]:
     problems, units = [], []
     for part, n in pairs:
         unit, scaled = part.dictionary / norms[None, :], part.responses / scale / n**0.5
-        problems.append(compressed(unit, scaled, float(part.count)))
+        unit, scaled, outside = compressed(unit, scaled)
+        one = np.ones_like(outside)
+        problems.append(Problem(unit, scaled, one, outside, one * (part.count - len(unit))))
         units.append(Units(norms, scale, float(part.count), n))
     return problems, units
 
@@ -370,22 +388,3 @@ def _certified(
     )
     figures = measure(samples, fit, EnergyKind(**settings))
     return certificate_of(figures, "solve_joint, full posterior")
-
-
-def _in_units(
-    joint: Any, parts: Sequence[Rows], units: Sequence[Units], significance: float
-) -> SparseJoint:
-    """Return coefficients, relevances, noise variances, energy and support in units of the data."""
-    relevance = units[0].relevance(joint.parameters)
-    noise = [
-        scalar(unit.noise(state.noise)) for unit, state in zip(units, joint.states, strict=True)
-    ]
-    coef = [
-        ActiveFactor.of(part.dictionary, relevance, level).mean(part.responses).mT
-        for part, level in zip(parts, noise, strict=True)
-    ]
-    pairs = zip(joint.states, units, strict=True)
-    energy = sum(scalar(unit.energy(FULL.value(state))) for state, unit in pairs)
-    counts = [part.real_responses for part in parts]
-    support = np.flatnonzero(shared_support(joint.states, counts, significance, None))
-    return SparseJoint(coef, relevance, np.asarray(noise), energy, support)

@@ -7,9 +7,7 @@ do not start in a bad minimum. Fits of this accuracy also show how stable the co
 
 **Learned.** γ is learned with the relevances by minimising the energy over both. That is safe if
 there are enough rows to determine the coefficients; otherwise the energy falls without limit as
-γ → 0. With one noise variance for each row, Σ = ΦWΦᵀ + Λ with a diagonal Λ. With an intercept, Σ⁻¹
-is replaced by P = Σ⁻¹ − Σ⁻¹1(1ᵀΣ⁻¹1)⁻¹1ᵀΣ⁻¹ (restricted likelihood). Minimisations over the
-relevances alternate with updates of Λ.
+γ → 0.
 """
 
 from __future__ import annotations
@@ -23,14 +21,12 @@ import numpy as np
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.model_selection import KFold
 
-from lucidae.arrays import Array, namespace, scalar, squared_norm, squared_norms
+from lucidae.arrays import Array, namespace, squared_norm, squared_norms
 from lucidae.iteration import Below, Solution, Status, iterate, limited_blas, of_each
 from lucidae.iteration.progress import progress_bars
-from lucidae.sparsity.covariances import whitened_rows
 from lucidae.sparsity.objectives import (
     SMALLEST_LEARNED,
     Energy,
-    FullCovariance,
     GroupCovariance,
     State,
     axes_of,
@@ -60,19 +56,19 @@ from lucidae.validation import (
     warn_user,
 )
 
-WAYS = ("auto", "learn", "learn_diagonal", "cv", "cv_1se")
+WAYS = ("auto", "learn", "cv", "cv_1se")
 """Names of the ways to find the noise variance."""
 
 FALLBACK = 0.1
 """Noise variance for data with a single row, relative to the mean square response."""
 
 
-def checked_noise(given: Any, ways: tuple[str, ...] = WAYS) -> str | float:
-    """Return `noise_variance` if it is a positive number or one of the names `ways`."""
+def checked_noise(given: Any) -> str | float:
+    """Return `noise_variance` if it is a positive number or one of the names `WAYS`."""
     if isinstance(given, Real):
-        words = f" or one of {', '.join(map(repr, ways))}"
+        words = f" or one of {', '.join(map(repr, WAYS))}"
         return check_number(given, "noise_variance", low=0.0, open_low=True, others=words)
-    return check_choice(given, "noise_variance", ways, others=" or a finite number above 0")
+    return check_choice(given, "noise_variance", WAYS, others=" or a finite number above 0")
 
 
 def checked_levels(given: Any, count: int) -> Any:
@@ -184,8 +180,8 @@ def row_pairs(cv: Any, random_state: Any, distinct: Rows, given: Rows) -> list[t
         raise ValueError(
             "cv contains no folds, expected at least one pair of training and test rows."
         )
-    if not all(train.total_weight > 0.0 for train, _ in pairs) or not any(
-        test.total_weight > 0.0 for _, test in pairs
+    if not all(train.weights.any() for train, _ in pairs) or not any(
+        test.weights.any() for _, test in pairs
     ):
         raise ValueError(
             "In a fold of cv, the training rows or the test rows all have weight zero. Give other "
@@ -206,18 +202,10 @@ class RowFold:
     # relevances (or group covariances) of the last fit; None before the first one
     start: Any = None
 
-    @classmethod
-    def of(cls, train: Rows, test: Rows, objective: Energy) -> RowFold:
-        """Return a fold with its training rows in normalised units."""
-        problem, units = train.normalised(objective.groups)
-        sweeps = isinstance(objective, GroupCovariance) or not is_small(problem)
-        exact = objective.exact_coordinates and sweeps
-        return cls(first_point(problem, objective) if exact else None, problem, units, train, test)
-
     def fitted(self, noise: float, objective: Energy, quick: bool) -> tuple[float, Any, float]:
         """Return the error on the test rows, the start of the next fit, and columns per row."""
         with limited_blas(self.train.count):
-            at = self.problem.with_noise(scalar(self.units.normalised_noise(noise)))
+            at = self.problem.with_noise(float(self.units.normalised_noise(noise)))
             point = _coarse(self.point, at, objective, self.start, quick)
             dictionary, responses = self.train.weighted
             relevance, axes = point.parameters, None
@@ -238,7 +226,7 @@ def _coarse(
         # After one sweep from nothing, the errors of held-out rows of groups with covariances were
         # up to 2.5 times those of an accurate fit, so that there are three. From the fit before,
         # one sweep ended at the same smallest error, up to 0.1 %.
-        point = first.moved(first.parameters if start is None else start, scalar(problem.noise))
+        point = first.moved(first.parameters if start is None else start, float(problem.noise))
         several = isinstance(objective, GroupCovariance) and not point.parameters.any()
         for _ in range(3 if several else 1):
             if point.violation <= COARSE:
@@ -327,11 +315,17 @@ def held_out_errors(
     """
     objective, scale = posed.objective, posed.rows.mean_square()
     pairs = row_pairs(model.cv, model.random_state, posed.rows, posed.split)
-    weights = np.array([test.total_weight for _, test in pairs])
+    weights = np.array([test.weights.sum() for _, test in pairs])
     shares = weights / weights.sum()
     if scale == 0.0:
         return HeldOut(np.zeros(1), np.zeros((1, len(pairs))), shares, 0.0)
-    parts = [RowFold.of(train, test, objective) for train, test in pairs]
+    parts = []
+    for train, test in pairs:
+        problem, units = train.normalised(objective.groups)
+        sweeps = isinstance(objective, GroupCovariance) or not is_small(problem)
+        exact = objective.exact_coordinates and sweeps
+        point = first_point(problem, objective) if exact else None
+        parts.append(RowFold(point, problem, units, train, test))
     path = scale * PATH if noise is None else np.asarray(noise)
     counts = np.where(weights > 0, weights, 1.0) * pairs[0][0].responses.shape[1]
     large = parts[0].point is not None
@@ -408,12 +402,12 @@ def entry_noise(problem: Problem, objective: Energy) -> float:
     squares = column_squares(problem.dictionary)
     if objective.groups is not None:
         powers, squares = objective.groups.total(powers), objective.groups.total(squares)
-    return scalar(xp.max(powers / positive(squares)))
+    return float(xp.max(powers / positive(squares)))
 
 
 def coarse_trace(problem: Problem, objective: Energy, noise: float) -> PathTrace:
     """Return what each column contributes at noise variances above a given one."""
-    target, highest = scalar(problem.noise), entry_noise(problem, objective)
+    target, highest = float(problem.noise), entry_noise(problem, objective)
     if not highest > target:
         return PathTrace(np.zeros(0), np.zeros((0, problem.columns)), np.zeros(0))
     count = max(1, int(np.ceil(np.log(highest / target) / -np.log(PATH_STEP))))
@@ -436,8 +430,8 @@ def column_powers(state: State, objective: Energy) -> Any:
 
 def explained_share(state: State) -> float:
     """Return the share of the sum of squares of the responses that the fitted values explain."""
-    total = scalar(squared_norm(state.responses) + state.outside)
-    return 1.0 - scalar(state.residual) / total if total > 0 else 0.0
+    total = float(squared_norm(state.responses) + state.outside)
+    return 1.0 - float(state.residual) / total if total > 0 else 0.0
 
 
 def in_use(powers: Any) -> Any:
@@ -472,8 +466,8 @@ def learn_levels(
 
     def after(solution: Solution[Any]) -> Learning:
         at = states(solution.value)
-        levels = [scalar(learned_noise(s, objective.degrees_of_freedom(s))) for s in at]
-        changes = [abs(new / scalar(s.noise) - 1.0) for new, s in zip(levels, at, strict=True)]
+        levels = [float(learned_noise(s, objective.degrees_of_freedom(s))) for s in at]
+        changes = [abs(new / float(s.noise) - 1.0) for new, s in zip(levels, at, strict=True)]
         distance = max(solution.distance, *changes)
         return Learning(solution, levels, distance, energy(solution.value))
 
@@ -506,7 +500,7 @@ def learn_noise(
         found = minimised(at, objective, again, objective.parameters(last), method)
         return replace(found, value=found.value.state)
 
-    first = [scalar(first_noise(problem))]
+    first = [float(first_noise(problem))]
     return learn_levels(
         solved, lambda state: [state], objective, first, objective.value, settings, problem.rows
     )
@@ -514,7 +508,7 @@ def learn_noise(
 
 def warn_if_collapsed(solution: Solution[Any]) -> None:
     """Warn if learning ended at the smallest noise variance that is allowed."""
-    if scalar(solution.value.noise) <= 1.01 * SMALLEST_LEARNED:
+    if float(solution.value.noise) <= 1.01 * SMALLEST_LEARNED:
         warn_user(
             "The learned noise variance fell to the smallest value that is allowed, because the "
             "likelihood of these data grows as the noise variance tends to zero (too few rows for "
@@ -534,8 +528,8 @@ def advice_on_learning(solution: Solution[Any]) -> str:
     With as many columns as rows the likelihood may grow without bound as γ → 0.
     """
     state, limited = solution.value, solution.status is Status.ITERATION_LIMIT
-    noise = scalar(state.noise)
-    if not limited or noise >= FALLEN or scalar(state.problem.spare) >= 1.0:
+    noise = float(state.noise)
+    if not limited or noise >= FALLEN or float(state.problem.spare) >= 1.0:
         return advice_on(solution)
     return (
         f"The learned noise variance has fallen to {noise:.1g} times the mean square response in "
@@ -543,130 +537,3 @@ def advice_on_learning(solution: Solution[Any]) -> str:
         "likelihood may grow without bound as it tends to zero, and raising max_iter does not help "
         "then: use noise_variance='cv' or give a number."
     )
-
-
-SMALLEST_ROW = 1e-6
-"""Smallest noise variance of a row that is learned, relative to the mean square response."""
-
-ROW_UPDATES = 5
-"""Number of updates of the noise variances of the rows between two fits of the relevances."""
-
-
-def row_figures(
-    dictionary: Any, responses: Any, relevance: Any, variances: Any, intercept: bool
-) -> tuple[Any, Any]:
-    """Return the diagonal d of P, and the mean square q of each row of PX."""
-    # With S = Λ^(−½)ΦW^½ on the active columns and SᵀS + I = LLᵀ, Σ⁻¹ = Λ^(−½)(I − KᵀK)Λ^(−½)
-    # for K = L⁻¹Sᵀ (Woodbury). An intercept takes the direction Bt from B = I − KᵀK, t = Λ^(−½)1.
-    root = np.sqrt(variances)
-    used = np.flatnonzero(relevance)
-    scaled = dictionary[:, used] * np.sqrt(relevance[used]) / root[:, None]
-    lower = np.linalg.cholesky(scaled.conj().T @ scaled + np.eye(used.size))
-    K = np.linalg.solve(lower, scaled.conj().T)
-    white = responses / root[:, None]
-    white = white - K.conj().T @ (K @ white)
-    diagonal = 1.0 - np.sum(np.abs(K) ** 2, axis=0)
-    if intercept:
-        ones = 1.0 / root
-        axis = ones - K.conj().T @ (K @ ones)
-        share = float((ones @ axis).real)
-        diagonal = diagonal - np.abs(axis) ** 2 / share
-        white = white - np.outer(axis, ones @ white) / share
-    power = np.mean(np.abs(white) ** 2, axis=1)
-    return np.maximum(diagonal, 0.0) / variances, power / variances
-
-
-def updated_variances(variances: Any, precision: Any, power: Any, floor: float) -> Any:
-    """Return rᵢ/(Λᵢdᵢ), at least `floor`, with the mean squared residual rᵢ = Λᵢ²qᵢ.
-
-    It is a step twice as long in log Λ as the MM step √(rᵢ/dᵢ), and does not raise the energy.
-    """
-    # The log-determinant is concave in Λ with gradient d, and the data term is the minimum over
-    # the coefficients of Σᵢ rᵢ/Λᵢ + …, so dᵢΛᵢ + rᵢ/Λᵢ majorises the energy in Λᵢ. This bound has
-    # the same value at Λᵢ and at rᵢ/(Λᵢdᵢ).
-    ratio = power / np.where(precision > 0, precision, 1.0)
-    return np.maximum(variances * ratio, floor)
-
-
-class RowLearning(NamedTuple):
-    """Noise variances of the rows, and the relevances fitted at them."""
-
-    variances: Any
-    rows: Rows  # whitened by them
-    units: Units
-    solution: Solution[State]
-    relevance: Any  # in the units of the data
-    violation: float  # distance to stationarity, in the relevances and in the noise variances
-    energy: float  # per response
-
-
-def check_learnable_rows(objective: Energy, n_outputs: int, weighted: bool, given: bool) -> None:
-    """Raise an error if one noise variance for each row cannot be learned."""
-    if not isinstance(objective, FullCovariance) or objective.marginal is None:
-        raise ValueError(
-            "noise_variance='learn_diagonal' needs the full posterior covariance, and groups that "
-            "share one relevance (prior variance): use posterior='full' and "
-            "group_covariance='spherical', or give the noise variances of the rows as noise_cov."
-        )
-    if weighted:
-        raise ValueError(
-            "noise_variance='learn_diagonal' and sample_weight were given; weights are frequencies "
-            "of rows, and repeated rows have noise variances of their own. Repeat the rows instead."
-        )
-    if given:
-        raise ValueError(
-            "noise_variance='learn_diagonal' and noise_cov were given: give noise_variance='learn' "
-            "or a number with noise_cov, or leave noise_cov out."
-        )
-    if n_outputs < 2:
-        raise ValueError(
-            "noise_variance='learn_diagonal' needs at least 2 outputs, since one response cannot "
-            "tell the noise of its rows apart. Use noise_variance='learn' or 'cv'."
-        )
-
-
-def learn_row_noise(
-    rows: Rows, objective: Energy, settings: SolverSettings, start: Any = None
-) -> RowLearning:
-    """Minimise the energy over the relevances and one noise variance Λᵢ for each row."""
-    data, scale = rows.centred(), rows.mean_square() or 1.0
-    floor = SMALLEST_ROW * scale
-
-    def fitted(variances: Any, relevance: Any) -> RowLearning:
-        mean = float(np.mean(variances))
-        white = whitened_rows(rows, variances / mean)
-        at, units = white.normalised(objective.groups)
-        at = at.with_noise(scalar(units.normalised_noise(mean)))
-        begin = None if relevance is None else units.normalised_relevance(relevance)
-        found = solve(at, objective, replace(settings, callbacks=()), begin)
-        relevance = units.relevance(found.value.relevance)
-        # The distance is Λᵢ|dᵢ − qᵢ|. At `floor` a noise variance also counts as stationary if a
-        # smaller one would lower the energy.
-        precision, power = row_figures(*data, relevance, variances, rows.intercept)
-        slope = variances * (precision - power)
-        slope[(variances <= 1.01 * floor) & (slope > 0)] = 0.0
-        distance = max(found.distance, float(np.abs(slope).max()))
-        total = scalar(objective.in_units(objective.value(found.value), units))
-        energy = total / units.n_responses + white.log_volume
-        return RowLearning(variances, white, units, found, relevance, distance, energy)
-
-    def step(last: RowLearning) -> RowLearning:
-        variances = last.variances
-        for _ in range(ROW_UPDATES):
-            figures = row_figures(*data, last.relevance, variances, rows.intercept)
-            variances = updated_variances(variances, *figures, floor)
-        return fitted(variances, last.relevance)
-
-    problem, _ = rows.normalised(objective.groups)
-    begin = np.full(rows.count, scalar(first_noise(problem)) * scale)
-    learned = iterated(step, fitted(begin, start), settings, rows.count)
-    last: RowLearning = learned.value
-    low = int(np.sum(last.variances <= 1.01 * floor))
-    if low:
-        warn_user(
-            f"The noise variances of {low} rows fell to the smallest value allowed, because "
-            "the likelihood of these data grows as they tend to zero (too few responses or too "
-            "many columns). Use noise_variance='cv', or give noise_cov.",
-            ConvergenceWarning,
-        )
-    return last._replace(solution=replace(learned, value=last.solution.value))

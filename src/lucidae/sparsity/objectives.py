@@ -16,7 +16,7 @@ and the *loading* is ΦᵀΣ⁻¹Y. Only `factorise` factorises Σ.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any, ClassVar, NamedTuple, Protocol, TypeAlias, runtime_checkable
 
@@ -34,7 +34,6 @@ from lucidae.arrays import (
     multiply_lower,
     namespace,
     real_part,
-    scalar,
     squared_moduli,
     squared_norm,
     squared_norms,
@@ -728,8 +727,8 @@ def register_posterior(name: str, factory: EnergyFactory) -> None:
     Examples
     --------
     >>> register_posterior("marginal", lambda penalty, groups: FullCovariance(groups))
-    >>> type(make_objective("marginal", LogPenalty(), None)).__name__
-    'FullCovariance'
+    >>> POSTERIORS["marginal"](LogPenalty(), None).groups is None
+    True
     >>> del POSTERIORS["marginal"]
     """
     if not isinstance(name, str) or not name or name in POSTERIORS:  # type: ignore[redundant-expr]
@@ -741,11 +740,12 @@ def register_posterior(name: str, factory: EnergyFactory) -> None:
     POSTERIORS[name] = factory
 
 
-def make_objective(
-    posterior: Any, penalty: Penalty, groups: Groups | None, group_covariance: Any = "spherical"
-) -> Energy:
+def make_objective(settings: Mapping[str, Any], n_columns: int) -> Energy:
     """Return the energy that belongs to arguments of `SparseVAE` with these names."""
-    kind = check_choice(group_covariance, "group_covariance", ("spherical", "full"))
+    posterior, labels = settings["posterior"], settings["groups"]
+    groups = None if labels is None else Groups.of(labels, n_columns)
+    penalty = as_penalty(settings["penalty"])
+    kind = check_choice(settings["group_covariance"], "group_covariance", ("spherical", "full"))
     factory = POSTERIORS[check_choice(posterior, "posterior", POSTERIORS)]
     if kind == "spherical":
         return factory(penalty, groups)
@@ -874,7 +874,7 @@ def energy_slice(
         at = evaluate(part, like(np.where(chosen, value, weights), problem.noise))
         for name, energy in energies.items():
             extra = units.n_responses * volume if energy.has_posterior else 0.0
-            found[name].append(scalar(energy.in_units(energy.value(at), units)) + extra)
+            found[name].append(float(energy.in_units(energy.value(at), units)) + extra)
     arrays = {name: np.array(values) for name, values in found.items()}
     arrays["point"][0] = np.nan
     given = to_numpy(units.relevance(like(np.ones(problem.columns), problem.noise)))[column]

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from sklearn.base import clone
 
-from lucidae.arrays import Array, scalar, squared_norm, to_numpy
+from lucidae.arrays import Array, squared_norm, to_numpy
 from lucidae.cards import card, table
 from lucidae.iteration import limited_blas
 from lucidae.iteration.progress import elapsed
@@ -29,7 +29,7 @@ from lucidae.sparsity.noise import (
 from lucidae.sparsity.objectives import GroupCovariance, State, prior_in_units
 from lucidae.sparsity.posterior import significant_columns
 from lucidae.sparsity.solve import SolverSettings, is_small, solve
-from lucidae.validation import check_choice, check_integer, check_number
+from lucidae.validation import check_choice, check_integer, check_number, check_vector
 
 __all__ = ["NoisePath", "noise_path"]
 
@@ -77,12 +77,12 @@ class PathInput:
             return found
         other = solve(at, objective, settings).value
         value = objective.value
-        return found if scalar(value(found)) <= scalar(value(other)) + 1e-9 else other
+        return found if float(value(found)) <= float(value(other)) + 1e-9 else other
 
     def point(self, noise: float, state: State) -> dict[str, Any]:
         """Return the values of one solution by name, such as its energy and its support."""
         posed = self.posed
-        total = scalar(squared_norm(posed.problem.responses) + posed.problem.outside)
+        total = float(squared_norm(posed.problem.responses) + posed.problem.outside)
         level = self.template.significance
         significant = significant_columns(state, posed.rows, level, posed.objective)
         return {
@@ -292,8 +292,27 @@ class NoisePath:
             )
         if n_columns is not None:
             return self._with_columns(check_integer(n_columns, "n_columns", low=0))
-        index = self._by_rule(rule) if rule is not None else self._by_share(explained)
-        return self._fitted(float(self.noise_variances[index]), self._starts[index])
+        if explained is not None:
+            share = check_number(explained, "explained", low=0.0, high=1.0, open_low=True)
+            enough = np.flatnonzero(self.explained >= share)
+            if not enough.size:
+                raise ValueError(
+                    f"explained={share} was given, but the path explains at most "
+                    f"{self.explained.max():.10g} of the power of the responses. Give a smaller "
+                    "share, or smaller noise_variances to noise_path."
+                )
+        else:
+            name = check_choice(rule, "rule", RULES)
+            if np.isnan(self.held_out_error).any():
+                raise ValueError(
+                    f"rule={name!r} was given, but the path was computed without folds (cv=False). "
+                    "Call noise_path with cv=None, or select by explained or n_columns."
+                )
+            best = int(np.argmin(self.held_out_error))
+            error = np.nan_to_num(self.held_out_standard_error[best]) * (name == "one_se")
+            level = self.held_out_error[best] + error
+            enough = np.flatnonzero(self.held_out_error <= level)
+        return self._fitted(float(self.noise_variances[enough[0]]), self._starts[enough[0]])
 
     def _fitted(self, noise: float, start: Array) -> SparseVAE:
         """Return the estimator fitted at a noise variance, starting from the solution `start`."""
@@ -301,32 +320,6 @@ class NoisePath:
         model: SparseVAE = clone(data.template).set_params(noise_variance=noise)
         trace = PathTrace(self.noise_variances, self.contributions, self.explained)
         return model._fit_on(data.X, data.y, data.sample_weight, data.noise_cov, start, trace)
-
-    def _by_share(self, explained: Any) -> int:
-        """Return the index of the largest noise variance that explains a share of the power."""
-        share = check_number(explained, "explained", low=0.0, high=1.0, open_low=True)
-        enough = np.flatnonzero(self.explained >= share)
-        if not enough.size:
-            raise ValueError(
-                f"explained={share} was given, but the path explains at most "
-                f"{self.explained.max():.10g} of the power of the responses. Give a smaller share, "
-                "or smaller noise_variances to noise_path."
-            )
-        return int(enough[0])
-
-    def _by_rule(self, rule: Any) -> int:
-        """Return the index that `rule` selects: "min" or "one_se"."""
-        name = check_choice(rule, "rule", RULES)
-        if np.isnan(self.held_out_error).any():
-            raise ValueError(
-                f"rule={name!r} was given, but the path was computed without folds (cv=False). "
-                "Call noise_path with cv=None, or select by explained or n_columns."
-            )
-        best = int(np.argmin(self.held_out_error))
-        if name == "min":
-            return best
-        level = self.held_out_error[best] + np.nan_to_num(self.held_out_standard_error[best])
-        return int(np.flatnonzero(self.held_out_error <= level)[0])
 
     def _with_columns(self, count: int) -> SparseVAE:
         """Return the estimator with `count` significant columns, or raise an error."""
@@ -434,8 +427,19 @@ def noise_path(
     rows, problem = posed.rows, posed.problem
     with elapsed("noise_path", model.verbose), limited_blas(len(data.y)):
         scale = rows.mean_square()
-        highest = scalar(posed.units.noise(problem.noise)) * entry_noise(problem, posed.objective)
-        grid = _grid(noise_variances, max(highest, scale), LAST * scale)
+        highest = float(posed.units.noise(problem.noise)) * entry_noise(problem, posed.objective)
+        if noise_variances is None:
+            highest = max(highest, scale)
+            count = int(np.ceil(np.log(LAST * scale / highest) / np.log(STEP)))
+            grid = highest * STEP ** np.arange(count + 1.0)
+        else:
+            wanted = "a list of finite numbers above 0"
+            grid = check_vector(noise_variances, "noise_variances", expected=wanted)
+            if grid.ndim != 1 or not (grid > 0).all():
+                raise ValueError(
+                    f"noise_variances={noise_variances!r} was given, expected {wanted}."
+                )
+            grid = np.unique(grid)[::-1]
         held_out = None
         if cv is not False:
             if rows.count < 2:
@@ -466,19 +470,3 @@ def noise_path(
         unknown if held_out is None else held_out.standard_error,
         given, lists["start"],
     )  # fmt: skip
-
-
-def _grid(noise_variances: Any, highest: float, lowest: float) -> Floats:
-    """Return the noise variances of a path in descending order."""
-    if noise_variances is None:
-        count = int(np.ceil(np.log(lowest / highest) / np.log(STEP)))
-        return highest * STEP ** np.arange(count + 1.0)
-    given = np.asarray(to_numpy(noise_variances) if hasattr(noise_variances, "shape")
-                       else noise_variances)  # fmt: skip
-    real = given.ndim == 1 and given.size > 0 and given.dtype.kind in "iuf"
-    if not real or not np.isfinite(given).all() or not (given > 0).all():
-        raise ValueError(
-            f"noise_variances={noise_variances!r} was given, expected a list of finite numbers "
-            "above 0."
-        )
-    return np.unique(given.astype(float))[::-1]

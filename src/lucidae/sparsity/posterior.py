@@ -28,7 +28,6 @@ from lucidae.arrays import (
     machine_epsilon,
     matched,
     namespace,
-    scalar,
     squared_moduli,
     to_numpy,
 )
@@ -211,10 +210,14 @@ class CorrelatedPosterior:
         return cls(active, roots, directions, powers, values, vectors, noise, relevance.size), mean
 
     @property
-    def _explained(self) -> Any:
-        """Return λₜ²D/(λₜD + γ) along directions, rotated back to the responses, (r, n)."""
-        ratios = self.values**2 * self.powers[:, None]
-        return (ratios / (np.outer(self.powers, self.values) + self.noise)) @ (self.vectors**2).T
+    def of_each(self) -> list[Posterior]:
+        """The posteriors of the coefficients of each response in the basis V."""
+        shrunk = [value * self.powers / (value * self.powers + self.noise) for value in self.values]
+        return [
+            Posterior(self.active, self.roots * value**0.5, share[:, None] ** 0.5 * self.directions,
+                      False, self.n_columns)
+            for value, share in zip(self.values, shrunk, strict=True)
+        ]  # fmt: skip
 
     @property
     def involved(self) -> Any:
@@ -223,18 +226,12 @@ class CorrelatedPosterior:
 
     def variance(self, columns: Any) -> Any:
         """Return the variance of the predicted means, (n_rows, n_responses), for `columns`."""
-        scaled = columns * self.roots
-        prior = (scaled**2).sum(axis=1)[:, None] * (self.vectors**2 @ self.values)
-        spread = prior - (scaled @ self.directions.T) ** 2 @ self._explained
-        return np.maximum(spread, 0.0)
+        return np.stack([each.variance(columns) for each in self.of_each], -1) @ (self.vectors**2).T
 
     def covariance(self, indices: Any) -> Any:
         """Return the posterior covariance matrices of the coefficients of the columns `indices`."""
-        roots = (np.asarray(indices)[:, None] == self.active) * self.roots
-        along = roots @ self.directions.T
-        explained = np.einsum("ir,rs,jr->sij", along, self._explained, along)
-        prior = (self.vectors**2 @ self.values)[:, None, None] * (roots @ roots.T)
-        return prior - explained
+        blocks = np.stack([each.covariance(indices) for each in self.of_each])
+        return np.tensordot(self.vectors**2, blocks, 1)
 
 
 KEPT_DIGITS = 1e-5
@@ -271,7 +268,7 @@ def narrowed(values: Array, ref: Array, name: str) -> Array:
     xp = namespace(values)
     if bool(xp.all(xp.abs(values) <= namespace(ref).finfo(ref.dtype).max)):
         return matched(values, ref)
-    largest = scalar(xp.max(xp.abs(values)))
+    largest = float(xp.max(xp.abs(values)))
     if as_double(ref).dtype == ref.dtype or not largest < float("inf"):
         raise ValueError(
             f"{name} is not finite, because numbers in the computation leave the range of float64. "
@@ -290,7 +287,7 @@ def check_kept(exact: Array, stored: Array, sizes: Array, name: str) -> None:
     ones = xp.ones_like(largest)
     lost = xp.abs(stored - exact) / xp.where(exact == 0, ones, largest)
     if bool(xp.any((lost > KEPT_DIGITS) & (sizes > KEPT_DIGITS * xp.max(sizes)))):
-        smallest = scalar(xp.min(xp.where(exact == 0, xp.inf * ones, largest)))
+        smallest = float(xp.min(xp.where(exact == 0, xp.inf * ones, largest)))
         raise ValueError(
             f"{name} has entries of magnitude {smallest:.3g}, which are too small for float32. "
             "Rescale X or y, or give X as float64."

@@ -43,20 +43,12 @@ from lucidae.arrays import (
     like,
     machine_epsilon,
     namespace,
-    scalar,
     squared_moduli,
     squared_norm,
     squared_norms,
     to_numpy,
 )
 from lucidae.sparsity.prior import Groups, Matrices
-from lucidae.validation import (
-    check_row_count,
-    check_rows,
-    check_weights,
-    has_complex,
-    is_dask,
-)
 
 DENSE_ENTRIES = 200_000
 """Number of entries up to which a sparse matrix is converted to a dense array, which is faster."""
@@ -192,24 +184,38 @@ def norms_after(dictionary: Dictionary, left: Array) -> Array:
     return squared_norms(left @ dictionary, -2)
 
 
-def reduced_to_span(dictionary: Dictionary, responses: Array) -> tuple[Dictionary, Array, Array]:
-    """Return dictionary and responses in an orthonormal basis of the span of the columns.
+def compressed(
+    dictionary: Dictionary, responses: Array, few: bool = True
+) -> tuple[Dictionary, Array, Array]:
+    """Return dictionary and responses with fewest rows and responses that have the same energies.
 
-    For d > κ let Φ = QR. In the basis [Q, Q⊥], Σ is RWRᵀ + γI on the span and γI outside, so the
-    energy is that of (R, QᵀX) plus ‖Q⊥ᵀX‖²/γ + n(d − κ) log γ. The third value is ‖Q⊥ᵀX‖².
+    The third value is the squared norm of the responses outside the span of the columns. More
+    responses than rows are replaced only if `few`.
     """
-    if dictionary.shape[-1] >= dictionary.shape[-2]:
-        return dictionary, responses, squared_norm(responses) * 0.0
-    if isinstance(dictionary, SparseDictionary):
-        return _reduced_by_blocks(dictionary, responses)
-    xp = namespace(dictionary)
-    basis, triangle = xp.linalg.qr(dictionary)
-    inside = adjoint(basis) @ responses
-    return triangle, inside, squared_norm(responses - basis @ inside)
+    xp = namespace(responses)
+    # 1) With a real dictionary energies depend on Re XXᴴ alone: [Re X, Im X] replaces a complex X.
+    if is_complex(dictionary):
+        responses = as_complex(responses)
+    elif is_complex(responses):
+        responses = xp.concat([xp.real(responses), xp.imag(responses)], axis=-1)
+    # 2) For d > κ let Φ = QR. In the basis [Q, Q⊥], Σ is RWRᵀ + γI on the span and γI outside, so
+    # the energy is that of (R, QᵀX) plus ‖Q⊥ᵀX‖²/γ + n(d − κ) log γ.
+    outside = squared_norm(responses) * 0.0
+    if dictionary.shape[-1] < dictionary.shape[-2]:
+        if isinstance(dictionary, SparseDictionary):
+            dictionary, responses, outside = _reduced_by_blocks(dictionary, responses)
+        else:
+            basis, dictionary = xp.linalg.qr(dictionary)
+            inside = adjoint(basis) @ responses
+            responses, outside = inside, squared_norm(responses - basis @ inside)
+    # 3) With Xᵀ = QR, Y = Rᵀ has YYᵀ = XXᵀ.
+    if few and responses.shape[-1] > responses.shape[-2]:
+        responses = adjoint(xp.linalg.qr(adjoint(responses))[1])
+    return dictionary, responses, outside
 
 
 def _reduced_by_blocks(dictionary: SparseDictionary, responses: Any) -> tuple[Any, Any, Any]:
-    """Return `reduced_to_span` of a tall sparse dictionary, which becomes dense.
+    """Return a tall sparse dictionary in a basis of its span, where it is dense; see `compressed`.
 
     The triangle of [Φ | X], updated by blocks of rows, has [R | QᵀX] in its first κ rows; the norm
     of the others is that of the responses outside the span.
@@ -296,7 +302,7 @@ class Problem(NamedTuple):
         Its energies are those of this problem if the relevances of all other columns are zero.
         """
         columns = dense_columns(self.dictionary, index)
-        dictionary, responses, outside = reduced_to_span(columns, self.responses)
+        dictionary, responses, outside = compressed(columns, self.responses, few=False)
         spare = self.spare + float(self.rows - dictionary.shape[-2])
         return Problem(dictionary, responses, self.noise, self.outside + outside, spare)
 
@@ -359,28 +365,10 @@ def normalise(
     sparse = isinstance(dictionary, SparseDictionary)
     unit = dictionary.divided(norms) if sparse else dictionary / norms[..., None, :]
     scaled = responses / scale[..., None, None] / n_responses**0.5
-    problem = compressed(unit, scaled, dimension, compress)
-    return problem, Units(norms, scale, dimension, n_responses)
-
-
-def compressed(
-    dictionary: Dictionary, responses: Array, dimension: float, few: bool = True
-) -> Problem:
-    """Return a problem of fewest rows and responses with the same energies and γ = 1.
-
-    With a real dictionary energies depend on Re XXᴴ alone, so that [Re X, Im X] replaces a complex
-    X. More responses than rows are replaced by Y = Rᵀ with Xᵀ = QR, for which YYᵀ = XXᵀ.
-    """
-    xp = namespace(responses)
-    if is_complex(dictionary):
-        responses = as_complex(responses)
-    elif is_complex(responses):
-        responses = xp.concat([xp.real(responses), xp.imag(responses)], axis=-1)
-    dictionary, responses, outside = reduced_to_span(dictionary, responses)
-    if few and responses.shape[-1] > responses.shape[-2]:
-        responses = adjoint(xp.linalg.qr(adjoint(responses))[1])
+    unit, scaled, outside = compressed(unit, scaled, compress)
     ones = xp.ones_like(outside)
-    return Problem(dictionary, responses, ones, outside, ones * (dimension - dictionary.shape[-2]))
+    problem = Problem(unit, scaled, ones, outside, ones * (dimension - unit.shape[-2]))
+    return problem, Units(norms, scale, dimension, n_responses)
 
 
 def covariance(dictionary: Dictionary, relevance: Array, noise: Array) -> Array:
@@ -428,10 +416,15 @@ class Mean(NamedTuple):
         """Return the sum of two means, accurate if `other` is the smaller one."""
         return Mean(self.rounded, self.rest + other.rounded + other.rest)
 
-    def removed_from(self, rows: Any, ones: Any = 1.0) -> Any:
-        """Return rows minus the mean, accurately even if the rows are far from zero."""
-        moved = rows - ones * self.rounded
+    def removed_from(self, values: Any, ones: Any) -> Any:
+        """Return rows of values minus the mean, accurately even if they are far from zero.
+
+        Columns that vary by rounding errors only become exactly zero.
+        """
+        moved = values - ones * self.rounded
         moved -= ones * self.rest  # in place: a new array of this size costs more than arithmetic
+        constant = _column_peaks(moved) <= CONSTANT * np.finfo(float).eps * _column_peaks(values)
+        moved[:, constant] = 0.0
         return moved
 
 
@@ -441,8 +434,7 @@ class Rows:
 
     dictionary: Any  # (n_rows, n_columns): the dictionary
     responses: Any  # (n_rows, n_responses): the responses
-    # (n_rows,): weights of the rows: weight 2 is the same as giving the row twice
-    frequencies: Any | None
+    weights: Any  # (n_rows,): frequencies: weight 2 is the same as giving the row twice
     intercept: bool  # whether the model has an intercept, so that weighted means are removed
     # the column whose coefficient is the intercept: 1, or the whitened ones, of shape (n_rows, 1)
     ones: Any = 1.0
@@ -455,11 +447,6 @@ class Rows:
         """Number of rows, whatever their weights."""
         return int(self.responses.shape[0])
 
-    @cached_property
-    def weights(self) -> Any:
-        """Weights of the rows; all are 1 if none were given."""
-        return np.ones(self.count) if self.frequencies is None else self.frequencies
-
     @property
     def real_responses(self) -> int:
         """Number of responses, complex ones twice: the factor from energy to evidence."""
@@ -470,11 +457,6 @@ class Rows:
         """Whether data are complex; complex dtypes with imaginary parts of zero count as real."""
         parts = (self.dictionary, self.responses)
         return any(part.dtype.kind == "c" and bool((part.imag != 0).any()) for part in parts)
-
-    @property
-    def total_weight(self) -> float:
-        """Sum of the weights of all rows."""
-        return float(self.weights.sum())
 
     @cached_property
     def offsets(self) -> tuple[Mean, Mean]:
@@ -502,27 +484,11 @@ class Rows:
         center = center + shares @ (values - ones * center)
         return Mean(center, shares @ (values - ones * center))
 
-    def centred(self) -> tuple[Any, Any]:
-        """Return dictionary and responses minus their weighted means, if there is an intercept.
-
-        Columns that vary by rounding errors only become exactly zero.
-        """
-        mean, level = self.offsets
-        return self._without_mean(self.dictionary, mean), self._without_mean(self.responses, level)
-
-    def _without_mean(self, values: Any, offset: Mean) -> Any:
-        """Return `values` minus their mean `offset`; constant columns become exactly zero."""
-        if not self.intercept:
-            return values
-        moved = offset.removed_from(values, self.ones)
-        constant = _column_peaks(moved) <= CONSTANT * np.finfo(float).eps * _column_peaks(values)
-        moved[:, constant] = 0.0
-        return moved
-
     @cached_property
     def weighted(self) -> tuple[Any, Any]:
         """Centred dictionary and responses, each row times the square root of its weight."""
-        dictionary, responses = self.centred()
+        pairs = zip((self.dictionary, self.responses), self.offsets, strict=True)
+        dictionary, responses = (mean.removed_from(values, self.ones) for values, mean in pairs)
         if (self.weights == 1.0).all():
             return dictionary, responses
         roots = np.sqrt(self.weights)[:, None]
@@ -530,21 +496,21 @@ class Rows:
 
     def normalised(self, groups: Groups | None, compress: bool = True) -> tuple[Problem, Units]:
         """Return the canonical problem of the centred and weighted rows, and its units."""
-        dimension = self.total_weight - float(self.intercept)  # the number of independent rows
+        dimension = float(self.weights.sum()) - self.intercept  # the number of independent rows
         return normalise(*self.weighted, dimension=dimension, groups=groups, compress=compress)
 
     def mean_square(self) -> float:
         """Return the weighted mean square of the centred responses."""
         responses = self.weighted[1]
         total = float(squared_moduli(responses).sum())
-        return total / (self.total_weight * float(responses.shape[1]))
+        return total / float(self.weights.sum() * responses.shape[1])
 
     def take(self, index: Any) -> Rows:
         """Return the rows with the integer indices `index`."""
         ones = self.ones if isinstance(self.ones, float) else self.ones[index]
         return replace(
             self, dictionary=self.dictionary[index], responses=self.responses[index],
-            frequencies=self.weights[index], ones=ones,
+            weights=self.weights[index], ones=ones,
         )  # fmt: skip
 
     def row_keys(self) -> list[bytes]:
@@ -581,7 +547,7 @@ def distinct_rows(given: Rows) -> Rows:
         totals[keys[place]] = totals.get(keys[place], 0.0) + float(given.weights[place])
     order = sorted(places)
     found = given.take(np.array([places[key] for key in order], dtype=int))
-    return replace(found, frequencies=np.array([totals[key] for key in order]))
+    return replace(found, weights=np.array([totals[key] for key in order]))
 
 
 def _sortable(values: Any) -> Any:
@@ -606,7 +572,7 @@ class SparseRows(Rows):
         A, means = self.dictionary, self._offset(self.responses)
         if not self.intercept:
             return Mean(np.zeros(A.shape[1]), np.zeros(A.shape[1])), means
-        shares = self.weights / self.total_weight
+        shares = self.weights / self.weights.sum()
         center = shares @ A
         center = center + _mean_of_differences(A, center, shares)
         return Mean(center, _mean_of_differences(A, center, shares)), means
@@ -632,7 +598,7 @@ class SparseRows(Rows):
         center = np.where(filled, 0.0, mean.rounded + mean.rest)
         columns = scipy.sparse.csc_array(matrix)
         dictionary = SparseDictionary(columns, roots, center, np.ones(center.size))
-        return dictionary, self._without_mean(self.responses, level) * roots[:, None]
+        return dictionary, level.removed_from(self.responses, self.ones) * roots[:, None]
 
     def row_keys(self) -> list[bytes]:
         """Return byte strings of indices and values that sort the rows of the dictionary."""
@@ -657,6 +623,7 @@ def _filled(A: Any) -> Any:
 
 def rows_of(X: Any, responses: Any, weights: Any, intercept: bool) -> Rows:
     """Return the rows of a dictionary, dense or sparse, with their responses and weights."""
+    weights = np.ones(len(responses)) if weights is None else weights
     if not scipy.sparse.issparse(X):
         return Rows(as_double(X), responses, weights, intercept)
     if min(X.shape) > LARGEST_SIDE:
@@ -672,39 +639,6 @@ def rows_of(X: Any, responses: Any, weights: Any, intercept: bool) -> Rows:
 LARGEST = 1e75
 """Largest absolute value in X and y; columns below its inverse are refused, unless zero."""
 
-LARGEST_WEIGHT = 1e150
-"""Largest sum of weights, of which the energy is a multiple that must be finite."""
-
-
-def validated_data(
-    estimator: Any, X: Any, y: Any, sample_weight: Any, reset: bool
-) -> tuple[Any, Any, Any]:
-    """Return checked dictionary, responses (d, n) and weights, or None, as NumPy arrays.
-
-    A sparse X becomes a CSR array, or a dense array if it is small.
-    """
-    if y is None:
-        raise ValueError("SparseVAE requires y to be passed, but the target y is None.")
-    for values, name in ((X, "X"), (y, "y")):
-        if is_dask(values):
-            raise ValueError(
-                f"{name} is a Dask collection, but SparseVAE needs the whole dictionary in memory: "
-                f"give {name}.compute(). LinearAutoencoder reads Dask arrays block by block."
-            )
-    if scipy.sparse.issparse(X) and (X.dtype.kind == "c" or has_complex(y)):
-        raise ValueError(
-            "a sparse X was given with complex numbers in X or y, expected real numbers: give "
-            "X.toarray() if it fits into memory."
-        )
-    X = dense_if_small(check_rows(X, estimator=estimator, reset=reset, accept_complex=True))
-    y = check_rows(y, name="y", every_column=True, flat=True, accept_complex=True)
-    check_row_count(X, y)
-    refuse_extremes(X, "X")
-    refuse_extremes(y, "y")
-    weights = validated_weights(sample_weight, X, y)
-    X = to_numpy(X) if is_array(X) else X
-    return X, as_double(to_numpy(y)), None if weights is None else to_numpy(weights)
-
 
 def refuse_zero_problem(number: int) -> None:
     """Raise the error for responses that are zero in the problem `number` of several problems."""
@@ -714,54 +648,13 @@ def refuse_zero_problem(number: int) -> None:
     )
 
 
-def refuse_nothing_left(rows: Any, given: Any) -> None:
-    """Raise an error if the responses are zero after centring and whitening."""
-    if rows.mean_square() > 0.0:
-        return
-    if given.intercept and given.count == 1:
-        raise ValueError(
-            "X and y have 1 sample, which fit_intercept=True removes with the mean, so that there "
-            "is nothing to explain: give more rows, or set fit_intercept=False."
-        )
-    if given.mean_square() > 0.0:
-        raise ValueError(
-            "y is zero (or constant, with fit_intercept=True) on the range of noise_cov, so that "
-            "there is nothing to explain: give a noise_cov of higher rank, or responses that vary "
-            "on its range."
-        )
-    raise ValueError(
-        "y is zero (or constant, with fit_intercept=True), so that there is nothing to explain and "
-        "no noise to learn. Give responses that vary."
-    )
-
-
-def validated_weights(sample_weight: Any, X: Array, y: Array) -> Array | None:
-    """Return the checked weights; raise if sums or squares could leave the float64 range."""
-    weights = check_weights(sample_weight, X)
-    if weights is not None:
-        xp = namespace(weights)
-        roots = xp.sqrt(weights)[:, None]
-        for values, name in ((X, "X"), (y, "y")):
-            sparse = scipy.sparse.issparse(values)
-            weighted = values.multiply(roots) if sparse else as_double(values) * roots
-            refuse_extremes(weighted, f"{name} times the square roots of sample_weight")
-        total = scalar(xp.sum(weights))
-        if total > LARGEST_WEIGHT:
-            raise ValueError(
-                f"sample_weight sums to {total:.3g}; the energy, which grows with this sum, may "
-                "leave the range of float64. Rescale the weights so that they sum to at most "
-                f"{LARGEST_WEIGHT:g}."
-            )
-    return weights
-
-
 def refuse_extremes(values: Array, name: str) -> None:
     """Raise an error if squares of values, or their ratios, leave the float64 range."""
     peaks = _column_peaks(values)
     xp = namespace(peaks)
     tiny = (peaks > 0) & (peaks < 1.0 / LARGEST)
     if bool(xp.any(peaks > LARGEST)) or bool(xp.any(tiny)):
-        worst = scalar(xp.min(peaks[tiny])) if bool(xp.any(tiny)) else scalar(xp.max(peaks))
+        worst = float(xp.min(peaks[tiny])) if bool(xp.any(tiny)) else float(xp.max(peaks))
         raise ValueError(
             f"{name} has a column whose largest absolute value is {worst:.3g}; the squares of such "
             "numbers are too large or too small for float64. Rescale the column so that this "

@@ -37,7 +37,7 @@ from typing import Any
 import numpy as np
 from sklearn.linear_model import Lasso, MultiTaskLasso
 
-from lucidae.arrays import Array, namespace, scalar
+from lucidae.arrays import Array, namespace
 from lucidae.iteration import Below, Callback, Progress, Solution, Status, iterate
 from lucidae.iteration.solution import joined
 from lucidae.sparsity.objectives import (
@@ -87,9 +87,6 @@ EQUAL = 1e-9
 NOISE_FREE = 1e-6
 """Noise variance, relative to the mean square response, below which data count as noise-free."""
 
-CHECK_UPDATES = 10
-"""MM updates of covariances between two checks of the stopping rule, as long as an update each."""
-
 LIFT = 1e-2
 """Smallest relevance from which updates start, relative to that of `flat_start`."""
 
@@ -118,16 +115,14 @@ class SolverSettings:
 
 
 def iterated(
-    step: Callable[[Any], Any], first: Any, settings: SolverSettings, size: int,
-    check_every: int = 1,
-) -> Solution[Any]:  # fmt: skip
+    step: Callable[[Any], Any], first: Any, settings: SolverSettings, size: int
+) -> Solution[Any]:
     """Repeat a step, from a point with an `energy` and a `violation`, until it is stationary."""
     return iterate(
         step,
         first,
         stop=Below(lambda point: point.violation, settings.tolerance),
         limit=settings.limit,
-        check_every=check_every,
         record={"energy": lambda point: point.energy},
         callbacks=settings.callbacks,
         size=size,
@@ -149,27 +144,20 @@ def descend(first: Any, settings: SolverSettings) -> Solution[Any]:
         waited, idle = 0 if nearer else waited + 1, 0 if nearer or lower else idle + 1
         return idle >= IDLE
 
+    def step(point: Any) -> Any:
+        # 1) One factorisation of Σ, and the gains of moves of all blocks. 2) to 4) `swept`.
+        # If the distance has stopped falling, every second sweep makes exact moves alone.
+        alone = waited >= SLOW and waited % 2 == 1
+        trial = point.swept(reachable, alone, NEWTON_STEPS)
+        # Moves and steps that raise the energy by rounding errors are not taken.
+        allowed = point.energy + point.rounding * max(abs(point.energy), 1.0)
+        return trial if not trial.energy > allowed else point
+
     # 5) Check: the distance to optimality of all blocks.
-    found = iterated(
-        lambda point: sweep(point, reachable, alone=waited >= SLOW and waited % 2 == 1),
-        first,
-        replace(settings, tolerance=reachable, callbacks=[noticed, *settings.callbacks]),
-        max(problem.rows for problem in first.problems),
-    )
+    callbacks, size = [noticed, *settings.callbacks], max(p.rows for p in first.problems)
+    found = iterated(step, first, replace(settings, tolerance=reachable, callbacks=callbacks), size)
     stalled = found.status is Status.STOPPED and idle >= IDLE
     return replace(found, status=Status.STALLED) if stalled else found
-
-
-def sweep(
-    point: Any, tolerance: float, alone: bool = False, newton_steps: int = NEWTON_STEPS
-) -> Any:
-    """Return the point after one sweep: moves and Newton steps on a working set of blocks."""
-    # 1) One factorisation of Σ, and the gains of the best moves of all blocks; 2) to 4) `swept`. If
-    # the distance has stopped falling, every second sweep consists of exact moves `alone`.
-    trial = point.swept(tolerance, alone, newton_steps)
-    # Moves and steps that raise the energy by rounding errors are not taken.
-    allowed = point.energy + point.rounding * max(abs(point.energy), 1.0)
-    return trial if not trial.energy > allowed else point
 
 
 def continuation(first: Any, settings: SolverSettings) -> Any:
@@ -179,7 +167,7 @@ def continuation(first: Any, settings: SolverSettings) -> Any:
     For a tiny γ this ends lower than a direct descent, and avoids the ill-conditioned Σ of a poor
     start.
     """
-    target, point = scalar(first.problem.noise), first
+    target, point = float(first.problem.noise), first
     stages = round(math.log(max(1.0 / target, 1.0), STAGE))
     rough = replace(settings, tolerance=max(COARSE, settings.tolerance), limit=STAGE_SWEEPS)
     for stage in range(1, stages):
@@ -187,16 +175,22 @@ def continuation(first: Any, settings: SolverSettings) -> Any:
     return point.moved(point.parameters, target)
 
 
-def from_basin(
-    first: Any, rule: str, settings: SolverSettings, updates: int, check_every: int = 1
+def repeat_update(
+    first: Any, rule: str, settings: SolverSettings, updates: int | None = None
 ) -> Solution[Any]:
-    """Return the minimum near the point where updates by `rule` end, by sweeps from there."""
-    tolerance, limit = max(BASIN, settings.tolerance), min(settings.limit, updates)
+    """Repeat one update of the parameters, from the point `first`, until they are stationary.
+
+    If `updates` is given, that many at most choose a basin, and sweeps find its minimum.
+    """
+    tolerance, limit = max(settings.tolerance, first.rounding), settings.limit
+    if updates is not None:
+        tolerance, limit = max(BASIN, tolerance), min(limit, updates)
     rough = replace(settings, tolerance=tolerance, limit=limit)
-    basin = repeat_update(first, rule, rough, check_every)
-    left = settings.limit - basin.n_iter
-    if basin.status is Status.DIVERGED or basin.distance <= settings.tolerance:
+    basin = iterated(lambda point: point.updated(rule), first, rough, first.problem.rows)
+    diverged = basin.status is Status.DIVERGED
+    if updates is None or diverged or basin.distance <= settings.tolerance:
         return basin
+    left = settings.limit - basin.n_iter
     if left <= 0:  # the basin was reached, its minimum was not
         return replace(basin, status=Status.ITERATION_LIMIT, tolerance=settings.tolerance)
     return joined(basin, descend(basin.value.without_vanishing(), replace(settings, limit=left)))
@@ -209,7 +203,7 @@ def advice_on(solution: Solution[State]) -> str:
     """
     if solution.status is not Status.STALLED:
         return solution.advice
-    noise = scalar(solution.value.problem.noise)
+    noise = float(solution.value.problem.noise)
     return (
         f"{solution.advice} The noise variance is {noise:.1g} times the mean square response, "
         "and rounding errors grow as it falls: give a larger one if it is below that of the data."
@@ -243,15 +237,6 @@ def basin_limit(objective: Energy, rule: str) -> int:
     return BASIN_LIMIT[rule] if objective.exact_coordinates else max(BASIN_LIMIT.values())
 
 
-def repeat_update(
-    first: Any, rule: str, settings: SolverSettings, check_every: int = 1
-) -> Solution[Any]:
-    """Repeat one update of the parameters, from the point `first`, until they are stationary."""
-    limits = replace(settings, tolerance=max(settings.tolerance, first.rounding))
-    size = first.problem.rows
-    return iterated(lambda point: point.updated(rule), first, limits, size, check_every)
-
-
 def lifted(problem: Problem, objective: Energy, start: Array | None = None) -> Any:
     """Return the point from which updates begin; they cannot change relevances of zero."""
     flat = flat_start(problem, objective.groups)
@@ -268,11 +253,11 @@ def minimised(
     if method == "coordinate":
         first = first_point(problem, objective, start)
         return descend(continuation(first, settings) if start is None else first, settings)
-    full, begin = isinstance(objective, GroupCovariance), lifted(problem, objective, start)
-    if not full and objective.marginal is None:  # no energy for sweeps
+    begin = lifted(problem, objective, start)
+    if objective.marginal is None and not isinstance(objective, GroupCovariance):  # no sweeps
         return repeat_update(begin, method, settings)
     allowed = basin_limit(objective, method) if updates is None else updates
-    return from_basin(begin, method, settings, allowed, CHECK_UPDATES if full else 1)
+    return repeat_update(begin, method, settings, allowed)
 
 
 def solve(
@@ -285,7 +270,7 @@ def solve(
     """
     # 1) The method that suits the problem, and others to compare it with.
     methods: tuple[str, ...] = (check_suited(settings.method, objective),)
-    noise_free = scalar(problem.noise) < NOISE_FREE
+    noise_free = float(problem.noise) < NOISE_FREE
     full, n_responses = isinstance(objective, GroupCovariance), problem.responses.shape[-1]
     allowed: dict[str, int] = {}
     if methods == ("auto",) and not objective.exact_coordinates:
@@ -310,11 +295,11 @@ def solve(
         ended.append(replace(found, value=found.value.state))
         if len(methods) == 1:
             return ended[0]
-        crowded = scalar(objective.degrees_of_freedom(ended[0].value)) / problem.rows
+        crowded = float(objective.degrees_of_freedom(ended[0].value)) / problem.rows
         if not (few or crowded > limit):
             return ended[0]
     # 3) Otherwise the first of those results that have the lowest energy.
-    values = [scalar(objective.value(each.value)) for each in ended]
+    values = [float(objective.value(each.value)) for each in ended]
     highest = min(values) + EQUAL * max(abs(min(values)), 1.0)
     pairs = zip(ended, values, strict=True)
     return next(each for each, value in pairs if not value > highest)
@@ -459,9 +444,9 @@ def noise_free_group_lasso(
     check_integer(max_iter, "max_iter", low=1)
     check_number(noise_variance, "noise_variance", low=0.0, open_low=True)
     problem, units = normalise(X, y)
-    problem = problem.with_noise(scalar(units.normalised_noise(noise_variance)))
+    problem = problem.with_noise(float(units.normalised_noise(noise_variance)))
     objective = Autoencoder(PowerPenalty(0.5))  # 1/h′ = √a
     settings = SolverSettings(tolerance=tol, limit=max_iter)
     solution = repeat_update(lifted(problem, objective), "mm", settings)
     relevance = units.relevance(solution.value.parameters)
-    return ActiveFactor.of(X, relevance, scalar(units.noise(problem.noise))).mean(y)
+    return ActiveFactor.of(X, relevance, float(units.noise(problem.noise))).mean(y)

@@ -35,7 +35,6 @@ from lucidae.arrays import (
     put,
     rank_one_,
     real_part,
-    scalar,
     solve_lower,
     squared_moduli,
     squared_norm,
@@ -123,9 +122,6 @@ ROUNDS = 100
 NO_GAIN = 1e-14
 """Decrease of the energy per response in a round of exact moves that counts as rounding."""
 
-IN_CACHE = 200_000
-"""Largest number of entries of the dictionary that are whitened at a time, to stay in the cache."""
-
 
 def first_point(problem: Problem, energy: Energy, given: Any = None) -> Point:
     """Return the point at zero, or at given relevances or covariances of groups."""
@@ -170,7 +166,7 @@ class Point:
     @property
     def rounding(self) -> float:
         """Distance to optimality that rounding allows."""
-        return max(scalar(rounding_distances(problem.noise)) for problem in self.problems)
+        return max(float(rounding_distances(problem.noise)) for problem in self.problems)
 
     def moved(self, parameters: Any, noise: Any = None) -> Self:
         """Return the point at other parameters, and at another noise variance if one is given."""
@@ -198,12 +194,12 @@ class ColumnPoint(Point):
     @cached_property
     def energy(self) -> float:
         """The energy per response, averaged over the problems."""
-        return scalar(average(self.shares, [self.objective.value(at) for at in self.states]))
+        return float(average(self.shares, [self.objective.value(at) for at in self.states]))
 
     @cached_property
     def violation(self) -> float:
         """Distance to the optimality (KKT) conditions."""
-        return scalar(violation(self.states, self.objective, self.shares))
+        return float(violation(self.states, self.objective, self.shares))
 
     def swept(self, tolerance: float, alone: bool, newton_steps: int) -> ColumnPoint:
         """Return the point after exact moves and Newton steps on a working set of columns."""
@@ -365,7 +361,7 @@ class BlockPoint(Point):
         """The energy per response."""
         at, factor = self.problem, self.factor
         constant = at.outside / at.noise + at.spare * np.log(at.noise)
-        return scalar(squared_norm(factor.responses) + factor.log_determinant + constant)
+        return float(squared_norm(factor.responses) + factor.log_determinant + constant)
 
     def present(self, numbers: Matrices, size: int) -> Matrices:
         """Return the covariances of some groups of one size, without padding."""
@@ -374,17 +370,14 @@ class BlockPoint(Point):
     @cached_property
     def blocks(self) -> list[tuple[Matrices, ...]]:
         """Numbers (k,), members (k, m), metrics S and moments Q of the groups of each size."""
-        found = []
+        found: list[tuple[Matrices, ...]] = []
         for numbers, members in self.groups.by_size:
-            step, parts = max(1, IN_CACHE // (self.problem.rows * members.shape[1])), []
-            for first in range(0, len(members), step):
-                index = members[first : first + step]
-                columns = columns_in_order(self.problem.dictionary, index.ravel())
-                whitened = multiply_lower(self.factor.inverse, columns)
-                loading = adjoint(self.factor.responses) @ whitened
-                places = np.arange(index.size).reshape(index.shape)
-                parts.append((group_grams(whitened, places), group_grams(loading, places)))
-            found.append((numbers, members, *map(np.concatenate, zip(*parts, strict=True))))
+            columns = columns_in_order(self.problem.dictionary, members.ravel())
+            whitened = multiply_lower(self.factor.inverse, columns)
+            loading = adjoint(self.factor.responses) @ whitened
+            places = np.arange(members.size).reshape(members.shape)
+            grams = group_grams(whitened, places), group_grams(loading, places)
+            found.append((numbers, members, *grams))
         return found
 
     @cached_property
@@ -845,7 +838,7 @@ def polish_covariances(
         # 2) Whitened columns ΦU and ΦT, and from these G, K and the energy.
         both = part.dictionary @ np.hstack([U, T])
         count, spanning = U.shape[1], both[:, U.shape[1] :]
-        covariance = spanning @ adjoint(spanning) + scalar(part.noise) * np.eye(part.rows)
+        covariance = spanning @ adjoint(spanning) + float(part.noise) * np.eye(part.rows)
         try:
             lower = np.linalg.cholesky(covariance)
         except np.linalg.LinAlgError:
