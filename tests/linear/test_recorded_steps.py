@@ -9,6 +9,7 @@ from numpy.testing import assert_array_equal
 from sklearn.base import clone
 from sklearn.exceptions import ConvergenceWarning
 
+import extras
 from lucidae import DropoutAutoencoder, LinearAutoencoder
 from lucidae.arrays.graphs import Replay, copied, keeper, replayable
 from lucidae.linear import Plan, Run, Spectrum, epochs_to_alignment, simulate, simulation, solvers
@@ -106,6 +107,37 @@ def test_recorded_steps_of_an_estimator_are_the_eager_ones(tape, method, monkeyp
         eager = clone(model).fit(X)
     assert_array_equal(replayed.encoder_, eager.encoder_)
     assert_array_equal(replayed.history_["loss"], eager.history_["loss"])
+
+
+@pytest.mark.parametrize("method", ["rag", "plain", "uniform_l2", "nonuniform_l2", "linear_vae"])
+def test_a_step_copies_no_array_from_the_host(method, monkeypatch):
+    """Such a copy cannot be recorded: the step would be launched kernel by kernel."""
+    torch = extras.require("torch")
+    from torch.utils._python_dispatch import TorchDispatchMode
+
+    class Names(TorchDispatchMode):
+        seen = ()
+
+        def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+            self.seen += (str(function),)
+            return function(*args, **(kwargs or {}))
+
+    names = Names()
+
+    def watched(step, _):
+        def watched_step(state):
+            with names:
+                return step(state)
+
+        return watched_step
+
+    monkeypatch.setattr(solvers, "replayable", watched)
+    l2 = np.linspace(0.1, 0.3, K) if method == "nonuniform_l2" else 0.1
+    model = LinearAutoencoder(K, method=method, l2=l2, solver="gradient", tol=0.0, max_iter=3)
+    with pytest.warns(ConvergenceWarning):
+        model.fit(torch.asarray(X))
+    assert "aten.mm.default" in names.seen
+    assert not [name for name in names.seen if "lift_fresh" in name or "_to_copy" in name]
 
 
 # Recordings themselves.

@@ -199,6 +199,15 @@ def test_learning_rates_are_those_of_table_4_but_for_two_runs():
     assert others == {("linear_vae", "adam", 50), ("nested_dropout", "adam", 50)}
 
 
+def test_learning_rates_in_use_are_in_the_search_of_table_3():
+    setting = experiment("lae-scaling-rates").at("paper").setting
+    for key, rates in setting.search.items():
+        assert setting.used(*key) in rates
+        # The rates are 1, 3, 10, 30, … times the smallest one.
+        np.testing.assert_allclose(np.diff(np.log10(rates)), 0.5, atol=0.03)
+    assert len(setting.cells()) == 3 * sum(map(len, setting.search.values()))
+
+
 @pytest.mark.parametrize(
     ("method", "optimizer", "batch_size"),
     [

@@ -20,6 +20,7 @@ from lucidae.arrays import (
     as_double,
     column_signs,
     eye_like,
+    fields_beside,
     largest,
     like,
     machine_epsilon,
@@ -339,7 +340,7 @@ def _warn_of_accuracy(
             words += " solver='exact' gives the optimum in closed form."
         words += (
             " Descent is slow if the leading eigenvalues of the covariance of X are close to each "
-            "other or differ by orders of magnitude; scaled columns may help."
+            "other. If they differ by orders of magnitude, scale the columns."
         )
     warn_user(words, ConvergenceWarning)
 
@@ -488,7 +489,9 @@ def descend(
     corrects the directions of the following batches (`ReducedVariance`). The history records the
     loss and `measures`, functions of the weights by name.
     """
-    optimizer, rule, every = training.build(stiff.curvature), method.rule, CHECK_EVERY
+    # Arrays of the rule are beside the weights, so that a step copies nothing to a device.
+    rule, every = fields_beside(method.rule, start.encoder), CHECK_EVERY
+    optimizer = training.build(stiff.curvature)
     toward = rule.preconditioned_direction if training.preconditions else rule.direction
     reduced: ReducedVariance | None = None
     record_at: Any = log_grid(training.max_iter, stride=every)
