@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -233,16 +233,9 @@ def conditioning(outcome: Outcome) -> Sequence[Drawn]:
 def learning_rates(outcome: Outcome) -> Sequence[Drawn]:
     """Return a plot of the last distance to the principal axes against the learning rate."""
     setting = outcome.setting
-    figure, axes = new_figure(figsize=(8.2, 4.0))
-    for method, optimizer in setting.search:
-        curve = outcome.curves[f"alignment/{method}/{optimizer}"]
-        style = look(method, optimizer)
-        axes.plot(curve.x, curve.y, label=label(method, optimizer), **style)
-        used = setting.baseline.rates[method, optimizer]
-        ring = {"marker": "o", "markersize": 11, "markerfacecolor": "none"}
-        axes.plot(used, curve.y[curve.x == used], color=style["color"], **ring)
-    axes.set(xlabel="learning rate", xscale="log", ylabel="distance to the principal axes")
-    shared_legend(figure, axes, 3)
+    curves = {pair: outcome.curves["alignment/{}/{}".format(*pair)] for pair in setting.search}
+    figure, axes = _against_rates(curves, lambda *pair: setting.baseline.rates[pair])
+    axes.set_ylabel("distance to the principal axes")
     caption = (
         "Axis-alignment distance after the last epoch; a diverged run counts as 1. Circles "
         "mark the rates that the other experiments use."
@@ -251,26 +244,31 @@ def learning_rates(outcome: Outcome) -> Sequence[Drawn]:
 
 
 def rates_of_scaling(outcome: Outcome) -> Sequence[Drawn]:
-    """Return a plot of the epochs to alignment against the rate, a panel per number of latents."""
+    """Return a plot of the epochs until decoders are nearly aligned against the learning rate."""
     setting = outcome.setting
-    sizes = list(dict.fromkeys(k for *_, k in setting.search))
-    figure, panels = new_figure(1, len(sizes), figsize=(9.0, 4.0), sharey=True, squeeze=False)
-    for method, optimizer, k in setting.search:
-        curve, axes = outcome.curves[f"epochs/{method}/{optimizer}/{k}"], panels[0][sizes.index(k)]
-        style, finite = look(method, optimizer), np.isfinite(curve.y)
-        axes.plot(curve.x[finite], curve.y[finite], label=label(method, optimizer), **style)
-        used = finite & (curve.x == setting.used(method, optimizer, k))
-        ring = {"marker": "o", "markersize": 11, "markerfacecolor": "none"}
-        axes.plot(curve.x[used], curve.y[used], color=style["color"], linestyle="", **ring)
-        axes.set(title=f"{k} latents", xlabel="learning rate", xscale="log", yscale="log")
-    panels[0][0].set_ylabel("epochs")
-    shared_legend(figure, panels[0][0], 3)
+    curves = {pair: outcome.curves["epochs/{}/{}".format(*pair)] for pair in setting.search}
     caption = (
         f"Epochs to an axis-alignment distance of {setting.baseline.target:g}, means over the "
         "seeds; a rate at which a seed does not reach it has no point. Circles mark the rates of "
         "the experiment lae-scaling."
     )
+    figure, axes = _against_rates(curves, setting.used)
+    axes.set(ylabel="epochs", yscale="log")
     return [Drawn(figure, caption, ("epochs/",))]
+
+
+def _against_rates(curves: Mapping[tuple[str, str], Curve], used: Any) -> tuple[Figure, Any]:
+    """Return a plot of curves over learning rates by model and optimizer, with a ring at `used`."""
+    figure, axes = new_figure(figsize=(8.2, 4.0))
+    for (method, optimizer), curve in curves.items():
+        style, finite = look(method, optimizer), np.isfinite(curve.y)
+        axes.plot(curve.x[finite], curve.y[finite], label=label(method, optimizer), **style)
+        here = finite & (curve.x == used(method, optimizer))
+        ring = {"marker": "o", "markersize": 11, "markerfacecolor": "none", "linestyle": ""}
+        axes.plot(curve.x[here], curve.y[here], color=style["color"], **ring)
+    axes.set(xlabel="learning rate", xscale="log")
+    shared_legend(figure, axes, 3)
+    return figure, axes
 
 
 def penalties(outcome: Outcome) -> Sequence[Drawn]:
