@@ -29,7 +29,7 @@ class Denoising(Objective):
 
     def value(self, weights, covariance):
         """Return L + ν‖W₂W₁‖²."""
-        shrunk = ((weights.atoms.mT @ weights.encoder) ** 2).sum()
+        shrunk = ((weights.atoms.mT @ weights.encoder) ** 2).sum((-2, -1))
         return Reconstruction().value(weights, covariance) + self.noise * shrunk
 
     def gradient(self, weights, covariance):
