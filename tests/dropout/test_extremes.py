@@ -103,6 +103,14 @@ def test_weights_that_single_precision_makes_worse_are_said_to_be_rounded():
     assert DropoutRegressor(3, dropout=0.2).fit(X.astype(float), Y).certificate_.holds is True
 
 
+@pytest.mark.parametrize("name", ["regressor", "autoencoder", "factorization"])
+def test_outputs_that_overflow_are_an_error(name):
+    X, Y = regression_data(n=30)
+    model = clone(MODELS[name]).fit((X * 1e-3).astype(np.float32), Y.astype(np.float32) * 1e3)
+    with pytest.raises(ValueError, match="overflows float32"):
+        outputs(model, np.full((2, 5), 3e38, dtype=np.float32))
+
+
 def test_targets_keep_their_digits_beside_inputs_in_single_precision():
     X, Y = regression_data()
     X = X.astype(np.float32)

@@ -16,6 +16,7 @@ from lucidae.dropout.network import (
     NetworkState,
     allowed_gap,
     beside_rows,
+    finite_output,
     merges_moments,
     sgd_settings,
 )
@@ -243,6 +244,7 @@ class DropoutAutoencoder(
         return self._add_batch(X, None, sample_weight, with_targets=False)
 
     @by_blocks
+    @finite_output
     def transform(self, X: Any) -> Array:
         """Return the codes Vᵀ(x − mean) of rows x, the values of the hidden units.
 
@@ -269,6 +271,7 @@ class DropoutAutoencoder(
         return (X @ encoder - mean @ encoder if sparse else (X - mean) @ encoder) - rest
 
     @by_blocks
+    @finite_output
     def inverse_transform(self, X: Any) -> Array:
         """Return the rows that the network reconstructs from codes: U code + mean.
 

@@ -30,6 +30,7 @@ from lucidae.dropout.network import (
     TrainedNetwork,
     WeightsState,
     allowed_gap,
+    finite_output,
     representable,
     sgd_settings,
     train,
@@ -433,6 +434,7 @@ class DropoutFactorization(
         """
         return self.fit(X, sample_weight=sample_weight).left_
 
+    @finite_output
     def transform(self, X: Any) -> Array:
         """Return the codes of rows that minimise the loss for the fitted V.
 
@@ -470,6 +472,7 @@ class DropoutFactorization(
         codes = code_map(beside(as_double(self.right_), rows), strength)
         return like(rows @ codes, X)
 
+    @finite_output
     def inverse_transform(self, X: Any) -> Array:
         """Return the rows that codes represent: V times each code, V being ``right_``.
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import math
 from abc import abstractmethod
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import partial, wraps
 from threading import RLock
 from typing import Any, NamedTuple, Self
 
@@ -112,6 +112,24 @@ def representable(values: Array, ref: Array, name: str, *, factor: bool = True) 
 def beside_rows(fitted: Array, X: Any) -> Array:
     """Return a fitted array in the library and on the device of rows X; NumPy if X is sparse."""
     return to_numpy(fitted) if scipy.sparse.issparse(X) else beside(fitted, X)
+
+
+def finite_output(method: Callable[..., Any]) -> Callable[..., Any]:
+    """Decorate a method that maps finite rows X; output that is not finite, an overflow, raises."""
+
+    @wraps(method)
+    def checked(self: Any, X: Any, *arguments: Any, **settings: Any) -> Any:
+        with np.errstate(over="ignore", invalid="ignore"):
+            found = method(self, X, *arguments, **settings)
+        for values in found if isinstance(found, tuple) else (found,):
+            if not bool(namespace(values).all(namespace(values).isfinite(values))):
+                raise ValueError(
+                    f"the output overflows {values.dtype}: X is too large for the fitted weights. "
+                    "Give X as float64, or in the units of the data passed to fit."
+                )
+        return found
+
+    return checked
 
 
 SOLVERS = ("exact", "sgd")

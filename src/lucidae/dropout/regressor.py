@@ -24,6 +24,7 @@ from lucidae.dropout.network import (
     NetworkState,
     allowed_gap,
     beside_rows,
+    finite_output,
     merges_moments,
     sgd_settings,
 )
@@ -383,6 +384,7 @@ class DropoutRegressor(NetworkMixin, MultiOutputMixin, RegressorMixin, BaseEstim
         return self._add_batch(X, y, sample_weight, with_targets=True)
 
     @by_blocks
+    @finite_output
     def predict(self, X: Any, return_std: bool = False) -> Any:
         """Return the predictions of the network, without dropout.
 
