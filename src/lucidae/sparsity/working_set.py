@@ -28,7 +28,6 @@ from lucidae.arrays import (
     adjoint,
     cholesky,
     conjugate,
-    largest,
     machine_epsilon,
     multiply_lower,
     namespace,
@@ -307,7 +306,7 @@ def descend_coordinates(
         # Alignments, which moves update by differences, are computed again from `gram`.
         alignment = squared_norms(gram[:, size:], -1)
         gains = coordinate_gains(w, curvature, alignment)
-        enough = enough or max(1e-2 * largest(gains), floor)
+        enough = enough or max(1e-2 * float(gains.max()), floor)
         if not gains.max() > enough:
             break
         for _ in range(CHECK_MOVES):
