@@ -19,7 +19,6 @@ from lucidae.arrays import (
     like,
     multiply_lower,
     namespace,
-    put,
     rank_one_,
     solve_lower,
     solve_positive,
@@ -227,8 +226,6 @@ def test_entries_are_replaced_in_a_copy_of_the_same_type(xp, dtype):
         filled = where_set(A, A < 0, value)
         assert filled.dtype == A.dtype
         assert_array_equal(to_numpy(filled), [[1.0, 0.0], [2.0, 0.0]])
-    changed = put(A, np.array([1]), make(xp, np.zeros((1, 2)), dtype))
-    assert_array_equal(to_numpy(changed), [[1.0, -1.0], [0.0, 0.0]])
     assert_array_equal(to_numpy(arrays.clamped(A, -1.0, 1.0)), [[1.0, -1.0], [1.0, -1.0]])
     assert_array_equal(to_numpy(A), [[1.0, -1.0], [2.0, -2.0]])
 

@@ -308,16 +308,6 @@ def where_set(A: Array, mask: Array, value: Any) -> Array:
     return namespace(A).where(mask, value, A)
 
 
-def put(A: Array, positions: Any, part: Array) -> Array:
-    """Return a copy of `A` with `part` at ascending `positions` of its first axis."""
-    xp = namespace(A)
-    chosen = np.zeros(A.shape[0], dtype=bool)
-    chosen[positions] = True
-    changed = xp.asarray(A, copy=True)
-    changed[xp.asarray(chosen, device=device(A))] = part
-    return changed
-
-
 def _unpromoting(value: Any, ref: Array) -> Any:
     """Return `value` in a form that does not change the dtype of `ref` in arithmetic with it.
 

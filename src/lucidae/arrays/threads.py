@@ -63,37 +63,30 @@ def _scipy_alone() -> ThreadpoolController | None:
 
 
 @contextmanager
-def one_thread() -> Iterator[None]:
-    """Run a ``with`` block in which BLAS uses one thread.
+def one_thread(controller: ThreadpoolController | None = None) -> Iterator[None]:
+    """Run a ``with`` block in which BLAS, or a `controller` of BLAS libraries, uses one thread.
 
     Most BLAS libraries have one number of threads for the whole process. If each Python thread
     stored and restored this number by itself, one that enters while another is inside would store
     1 as the original number, and leave the process at one thread. So the Python thread that enters
     first sets the limit and restores the number, and the others change nothing.
     """
-    with _limited(_controller()):
-        yield
-
-
-def one_scipy_thread(wanted: bool = True) -> AbstractContextManager[None]:
-    """Limit SciPy's BLAS library to one thread in a ``with`` block, if it is not NumPy's."""
-    controller = _scipy_alone() if wanted else None
-    return nullcontext() if controller is None else _limited(controller)
-
-
-@contextmanager
-def _limited(controller: ThreadpoolController) -> Iterator[None]:
-    """Limit the BLAS libraries of a controller to one thread, unless there is a limit already."""
     if not _LIMITED.acquire(blocking=False):
         yield
         return
     try:
         _PERMITTED[:] = [blas_threads()]
-        with controller.limit(limits=1, user_api="blas"):
+        with (controller or _controller()).limit(limits=1, user_api="blas"):
             yield
     finally:
         _PERMITTED.clear()
         _LIMITED.release()
+
+
+def one_scipy_thread(wanted: bool = True) -> AbstractContextManager[None]:
+    """Limit SciPy's BLAS library to one thread in a ``with`` block, if it is not NumPy's."""
+    controller = _scipy_alone() if wanted else None
+    return nullcontext() if controller is None else one_thread(controller)
 
 
 def blas_threads() -> int:

@@ -459,11 +459,12 @@ def of_each(
     """
     if n_jobs is not None:  # joblib starts as many workers as it is told, whatever their use
         n_jobs = min(n_jobs, max(len(items), 1))
-    workers = Parallel(n_jobs=n_jobs)
-    if callbacks:  # single values as they are ready; "multiprocessing" gives back all at the end
-        with suppress(ValueError):
-            workers = Parallel(n_jobs=n_jobs, return_as="generator")
-    values = iter(workers(delayed(function)(*item) for item in items))
+    workers, calls = Parallel(n_jobs=n_jobs), (delayed(function)(*item) for item in items)
+    if not callbacks:
+        return list(workers(calls))
+    with suppress(ValueError):  # single values as they are ready; "multiprocessing" refuses this
+        workers = Parallel(n_jobs=n_jobs, return_as="generator")
+    values = iter(workers(calls))
     none: tuple[Any, ...] = ()
     found = iterate(
         lambda done: (*done, next(values)),

@@ -40,7 +40,6 @@ from lucidae.sparsity.objectives import (
     GroupCovariance,
     Marginal,
     State,
-    axes_of,
     evaluate,
     flat_start,
     learned_noise,
@@ -317,7 +316,8 @@ def _solve_one_by_one(
             solution = solve(problem.with_noise(level), objective, settings)
         state = solution.value
         latent, level = units.relevance(state.relevance), units.noise(state.noise)
-        coef = ActiveFactor.of(X[index], latent, float(level), axes_of(state)).mean(y[index]).T
+        axes = getattr(state, "axes", None)
+        coef = ActiveFactor.of(X[index], latent, float(level), axes).mean(y[index]).T
         relevance, covariances = prior_in_units(state, units)
         fields = [coef, relevance, level, objective.in_units(objective.value(state), units)]
         ended.append(solution)

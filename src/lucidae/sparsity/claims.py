@@ -74,7 +74,6 @@ HELD = "the noise variance follows from predictions of held-out rows"
 NOISE_STATEMENTS = {
     "learn": LEARNED,
     "floor": LEARNED,
-    "learn_diagonal": f"{LEARNED} of every row",
     **dict.fromkeys(HELD_OUT, HELD),
 }
 """What is claimed of the noise variance, by the rule by which it was found."""

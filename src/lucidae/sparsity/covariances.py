@@ -25,7 +25,7 @@ import scipy.linalg
 import scipy.optimize
 import scipy.sparse
 
-from lucidae.arrays import Array, apparent_epsilon, as_double, put, to_numpy
+from lucidae.arrays import Array, apparent_epsilon, as_double, to_numpy
 from lucidae.iteration import Solution
 from lucidae.sparsity.objectives import (
     SMALLEST_LEARNED,
@@ -421,7 +421,9 @@ def newton_sweep(state: CorrelatedState, tolerance: float) -> CorrelatedState:
     distance = float(complementarity(w, state.alignment, state.curvature, groups))
     enough = max(tolerance / 4.0, POLISHED * distance)
     ended = polish_relevances(parts, marginal, (1.0 / count,) * len(parts), tolerance=enough)
-    after = replace(state, relevance=put(w, index, ended[0].relevance))
+    reached = w.copy()
+    reached[index] = ended[0].relevance
+    after = replace(state, relevance=reached)
     return after if after.energy <= state.energy else mackay_step(state)
 
 

@@ -18,7 +18,6 @@ from lucidae.arrays import (
     like,
     namespace,
     number,
-    of_one_kind,
     to_numpy,
 )
 from lucidae.base import (
@@ -50,8 +49,7 @@ from lucidae.sparsity.noise import (
     PathTrace,
     advice_on_learning,
     coarse_trace,
-    column_powers,
-    explained_share,
+    contributions,
     first_noise,
     held_out_errors,
     learn_noise,
@@ -63,7 +61,6 @@ from lucidae.sparsity.objectives import (
     EnergySlice,
     GroupCovariance,
     as_penalty,
-    axes_of,
     energy_slice,
     evaluate,
     flat_start,
@@ -370,7 +367,9 @@ class SparseVAE(CertifiedMixin, MultiOutputMixin, RegressorMixin, BaseEstimator)
             solution: Any
             bar = progress_bars("SparseVAE, minimising the energy", self.verbose)
             settings = SolverSettings(self.solver, self.tol, self.max_iter, bar)
-            begin = self._last_fit(posed) if start is None else start
+            begin = start
+            if start is None and self.warm_start and self.__sklearn_is_fitted__():
+                begin = self._last_fit(posed)
             if spectrum is not None:
                 learn = rule == "learn"
                 level = first_noise(posed.problem) if learn else posed.at(noise).noise
@@ -387,8 +386,7 @@ class SparseVAE(CertifiedMixin, MultiOutputMixin, RegressorMixin, BaseEstimator)
                 state.noise_level *= error / state.results["noise_variance_"]
             if trace is not None:
                 level, found = state.results["noise_variance_"], solution.value
-                powers = column_powers(found, objective)
-                state.stability = trace.stability(level, powers, explained_share(found))
+                state.stability = trace.stability(level, *contributions(found, objective))
             state.noise_rule = rule if isinstance(rule, str) else "given"
             state.parameters = {name: getattr(self, name) for name in CERTIFIED_PARAMETERS}
             state.parameters |= {
@@ -673,8 +671,6 @@ class SparseVAE(CertifiedMixin, MultiOutputMixin, RegressorMixin, BaseEstimator)
 
         None, with a warning, if they do not suit the new columns or groups.
         """
-        if not self.warm_start or not self.__sklearn_is_fitted__():
-            return None
         problem, units, groups = posed.problem, posed.units, posed.objective.groups
         full = isinstance(posed.objective, GroupCovariance)
         if full and groups is not None and hasattr(self, "group_covariances_"):
@@ -718,13 +714,14 @@ class SparseVAE(CertifiedMixin, MultiOutputMixin, RegressorMixin, BaseEstimator)
             # principal axes are not rounded: it would change small eigenvalues.
             state = solution.value
             relevance = units.relevance(state.relevance)
-            if axes_of(state) is None:
+            axes = getattr(state, "axes", None)
+            if axes is None:
                 exact, relevance = relevance, narrowed(relevance, ref, "relevance_")
                 kept = as_double(relevance)
                 if kept.dtype != relevance.dtype:
                     check_kept(exact, kept, state.relevance, "relevance_")
                     state = evaluate(state.problem, units.normalised_relevance(kept))
-            noise, axes = float(units.noise(state.noise)), axes_of(state)
+            noise = float(units.noise(state.noise))
             dictionary, responses = rows.weighted
             factor = ActiveFactor.of(dictionary, as_double(relevance), noise, axes)
             posterior, estimate = factor.posterior(), factor.mean(responses)
@@ -744,8 +741,7 @@ class SparseVAE(CertifiedMixin, MultiOutputMixin, RegressorMixin, BaseEstimator)
         check_kept(estimate, kept, abs(estimate) * units.norms[:, None], "coef_")
         center, mean = rows.means
         level = mean.rounded + mean.rest
-        shares, middle, rest = of_one_kind(kept.mT, center.rounded, center.rest)
-        intercept = level - shares @ middle - shares @ rest
+        intercept = level - kept.mT @ center.rounded - kept.mT @ center.rest
         results |= {
             "coef_": coef[:, 0] if single else coef.mT,
             "intercept_": number(intercept[0])

@@ -29,7 +29,6 @@ from lucidae.sparsity.objectives import (
     Energy,
     GroupCovariance,
     State,
-    axes_of,
     evaluate,
     learned_noise,
     positive,
@@ -210,7 +209,7 @@ class RowFold:
             dictionary, responses = self.train.weighted
             relevance, axes = point.parameters, None
             if isinstance(objective, GroupCovariance):
-                relevance, axes = point.state.relevance, axes_of(point.state)
+                relevance, axes = point.state.relevance, getattr(point.state, "axes", None)
             relevance = self.units.relevance(relevance)
             factor = ActiveFactor.of(dictionary, relevance, noise, axes)
             index, mean = factor.nonzero_mean(responses, rough=True)
@@ -371,8 +370,9 @@ class PathTrace(NamedTuple):
         ratio, strongest = self.noise[rows] / noise, self.powers[rows].argmax(axis=1)
         near = rows[(ratio >= 0.1) & (ratio <= 10.0) & (abs(ratio - 1.0) > SAME_NOISE)]
         # Overlap: the size of the intersection of two sets of columns over that of their union.
-        here, shares = in_use(powers), []
-        for there in map(in_use, self.powers[near]):
+        here, *others = (each > USED * each.sum() for each in (powers, *self.powers[near]))
+        shares = []
+        for there in others:
             union = np.sum(here | there)
             shares.append(np.sum(here & there) / union if union else 1.0)
         column = int(np.argmax(powers)) if powers.any() else -1
@@ -418,25 +418,19 @@ def coarse_trace(problem: Problem, objective: Energy, noise: float) -> PathTrace
         point = _coarse(first, problem.with_noise(float(level)), objective, start)
         start, full = point.parameters, isinstance(objective, GroupCovariance)
         state = point.state if full else evaluate(point.problem, start, curvature=False)
-        powers[place], shares[place] = column_powers(state, objective), explained_share(state)
+        powers[place], shares[place] = contributions(state, objective)
     return PathTrace(noise * steps / target, powers, shares)
 
 
-def column_powers(state: State, objective: Energy) -> Any:
-    """Return the sum of squares that each column, or group, contributes to the fitted values."""
+def contributions(state: State, objective: Energy) -> tuple[Any, float]:
+    """Return the sum of squares that each column, or group, contributes to the fitted values.
+
+    The second value is the share of the sum of squares of the responses that these explain.
+    """
     powers = state.power * column_squares(state.dictionary)
-    return powers if objective.groups is None else objective.groups.share(powers)
-
-
-def explained_share(state: State) -> float:
-    """Return the share of the sum of squares of the responses that the fitted values explain."""
     total = float(squared_norm(state.responses) + state.outside)
-    return 1.0 - float(state.residual) / total if total > 0 else 0.0
-
-
-def in_use(powers: Any) -> Any:
-    """Return a Boolean mask of the columns with at least a hundredth of all contributions."""
-    return powers > USED * powers.sum()
+    explained = 1.0 - float(state.residual) / total if total > 0 else 0.0
+    return powers if objective.groups is None else objective.groups.share(powers), explained
 
 
 # Noise variances that are learned.

@@ -140,11 +140,6 @@ class PrincipalState(State):
         return self.axes.covariances(self.relevance, self.groups)
 
 
-def axes_of(state: State) -> Axes | None:
-    """Return the principal axes along which a state takes its columns; None for given columns."""
-    return state.axes if isinstance(state, PrincipalState) else None
-
-
 def prior_in_units(state: State, units: Units) -> tuple[Array, Array | None]:
     """Return the relevances in the units of the data, and the covariances of groups, if any.
 

@@ -19,12 +19,11 @@ from lucidae.iteration.progress import elapsed
 from lucidae.sparsity.estimator import SparseVAE
 from lucidae.sparsity.fitted import PreparedProblem
 from lucidae.sparsity.noise import (
+    USED,
     PathTrace,
-    column_powers,
+    contributions,
     entry_noise,
-    explained_share,
     held_out_errors,
-    in_use,
 )
 from lucidae.sparsity.objectives import GroupCovariance, State, prior_in_units
 from lucidae.sparsity.posterior import significant_columns
@@ -85,13 +84,14 @@ class PathInput:
         total = float(squared_norm(posed.problem.responses) + posed.problem.outside)
         level = self.template.significance
         significant = significant_columns(state, posed.rows, level, posed.objective)
+        powers, explained = contributions(state, posed.objective)
         return {
             "noise_variances": noise,
             "energies": posed.energy(state),
-            "explained": explained_share(state),
+            "explained": explained,
             "supports": np.flatnonzero(significant),
             "relevances": np.asarray(prior_in_units(state, posed.units)[0]),
-            "contributions": column_powers(state, posed.objective) / total,
+            "contributions": powers / total,
             "start": posed.objective.parameters(state),
         }
 
@@ -459,8 +459,8 @@ def noise_path(
             if points[-1]["explained"] >= stop:
                 break
             # Nothing in use is no start: moves of single columns find those that enter first.
-            used = in_use(points[-1]["contributions"]).any()
-            start = points[-1]["start"] if used else None
+            powers = points[-1]["contributions"]
+            start = points[-1]["start"] if powers.max() > USED * powers.sum() else None
     lists = {name: [point[name] for point in points] for name in points[0]}
     unknown = np.full(len(points), np.nan)
     return NoisePath(

@@ -32,6 +32,7 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from importlib.util import find_spec
+from operator import attrgetter
 from typing import Any
 
 import numpy as np
@@ -121,9 +122,9 @@ def iterated(
     return iterate(
         step,
         first,
-        stop=Below(lambda point: point.violation, settings.tolerance),
+        stop=Below(attrgetter("violation"), settings.tolerance),
         limit=settings.limit,
-        record={"energy": lambda point: point.energy},
+        record={"energy": attrgetter("energy")},
         callbacks=settings.callbacks,
         size=size,
     )

@@ -50,9 +50,9 @@ ACTIVE = 1e-6
 COLLAPSE = 1e-3
 """Relative excess (Q − z)/z from which a collapsed latent should be active: it gains 5e-7."""
 
-SMALLEST_NOISE, SMALLEST_LEARNED, SMALLEST_ROW, FALLBACK = 1e-14, 1e-10, 1e-6, 0.1
-"""Relative to the mean square response: the smallest γ that is allowed, that is learned, that is
-learned for a row, and the γ of a single row, as the estimator documents them."""
+SMALLEST_NOISE, SMALLEST_LEARNED, FALLBACK = 1e-14, 1e-10, 0.1
+"""Relative to the mean square response: the smallest γ that is allowed, that is learned, and the γ
+of a single row, as the estimator documents them."""
 
 HELD_OUT = ("auto", "cv", "cv_1se")
 """Rules by which γ follows from held-out rows, which the verifier does not predict again."""
@@ -116,7 +116,7 @@ class Fit(NamedTuple):
     relevance: Any = None  # (κ,); by default those that the coefficients imply
     noise: Sequence[float] | None = None  # γ of each problem
     energy: float | None = None
-    # how γ was found: one of `HELD_OUT`, "given", "learn", "learn_diagonal", "fallback" or unknown
+    # how γ was found: one of `HELD_OUT`, "given", "learn", "fallback" or unknown
     rule: str = ""
     given_noise: Any = None  # γ of each problem that was asked for, or estimated on held-out rows
     predicted: Any = None  # (d, n): predicted means of the rows
@@ -186,8 +186,8 @@ class PreparedRows(NamedTuple):
     responses: Any  # (r, n): rotated by the eigenvectors (n, n) of their covariance, if it is known
     shares: Any  # (d,): weight of each given row in the means; None without an intercept
     whitener: Any  # (r, d), sparse if the noise of the rows is independent
-    axis: Any  # (r,): unit vector of the whitened intercept
-    dimension: float  # number of independent rows, with their weights
+    total: float  # number of rows, and of independent ones, with their weights
+    dimension: float
     distinct: int
     complex_: bool
     volume: float  # log|R| on its range
@@ -290,11 +290,11 @@ def prepared(sample: Sample) -> PreparedRows:
         whitener, volume, basis = noise_whitener(R, 10.0 * len(R) * stored)
         distinct, dimension = len(whitener), float(len(whitener))
     # 2) the means of generalised least squares, unless R has no variance in their direction
-    shares = axis = None
+    shares, total = None, dimension
     if intercept:
         shares, ones = weights / weights.sum(), whitener @ np.ones(len(X))
         if np.linalg.norm(ones) > least * abs(whitener).max() * ones.size**0.5:
-            dimension, axis = dimension - 1.0, ones / np.linalg.norm(ones)
+            dimension = total - 1.0
             volume += float(np.log(power(ones)) - np.log(weights.sum()))
             shares = ones.conj() @ whitener
             shares = shares / shares.sum()
@@ -312,7 +312,7 @@ def prepared(sample: Sample) -> PreparedRows:
         powers[part] = squares(block).sum(axis=0)
         carried += squares(block) @ ratio(1.0, powers[part])
     return PreparedRows(
-        sample, found, X, shares, whitener, axis, dimension, distinct,
+        sample, found, X, shares, whitener, total, dimension, distinct,
         imaginary, volume, lost, powers, carried / max(int((powers > 0).sum()), 1),
     )  # fmt: skip
 
@@ -929,27 +929,17 @@ def _floored(state: Evaluation, at: At) -> bool:
 
 
 def _noise_change(state: Evaluation, at: At) -> float:
-    """Return the largest distance to stationarity of γ, or of the noise variances of rows.
+    """Return the distance to stationarity of γ: γ|tr(RM)| over the number of rows.
 
-    For variances Λᵢ of rows it is Λᵢ|Mᵢᵢ|: the mean square residual of a whitened row over γ, plus
-    the leverage and the share of the intercept, minus one. For γ it is γ|tr(RM)| over the number of
-    rows. At its lower limit a variance also counts as stationary if a smaller one would lower the
-    energy.
+    The trace is the mean square residual over γ, plus the effective parameters, minus the number of
+    rows. At its lower limit γ also counts as stationary if a smaller one would lower the energy.
     """
-    rows, sample = at.rows, at.rows.sample
-    change = squares(at.residuals).mean(axis=1) / at.noise
     freedom = (squares(at.left) @ at.shares).mean(axis=1)
-    if state.fit.rule == "learn_diagonal":
-        count = len(sample.responses)
-        X = centred(sample.responses, np.full(count, 1.0 / count) if sample.intercept else None)
-        change += freedom - 1.0 + (0.0 if rows.axis is None else squares(rows.axis))
-        lowest = at.noise * sample.noise_cov <= 1.01 * SMALLEST_ROW * squares(X).mean()
-    else:
-        if state.kind.posterior == "diagonal":
-            freedom = state.prior.relevance * state.pressure(at).value
-        change = (change.sum() + freedom.sum()) / rows.dimension - 1.0
-        lowest = _floored(state, at)
-    return float(np.where(lowest, np.maximum(change, 0.0), np.abs(change)).max())
+    if state.kind.posterior == "diagonal":
+        freedom = state.prior.relevance * state.pressure(at).value
+    errors = squares(at.residuals).mean(axis=1) / at.noise
+    change = float((errors.sum() + freedom.sum()) / at.rows.dimension - 1.0)
+    return max(change, 0.0) if _floored(state, at) else abs(change)
 
 
 def _noise_distance(state: Evaluation) -> Distance | None:
@@ -957,8 +947,7 @@ def _noise_distance(state: Evaluation) -> Distance | None:
     fit, rule, rows, found = state.fit, state.fit.rule, state.ats[0].rows, []
     noise, asked = np.array([at.noise for at in state.ats]), fit.given_noise
     if rule == "fallback":
-        count = rows.dimension + (rows.axis is not None)
-        asked = FALLBACK * power(rows.responses) / (count * rows.responses.shape[1])
+        asked = FALLBACK * power(rows.responses) / (rows.total * rows.responses.shape[1])
     if asked is not None:
         asked = np.maximum(asked, SMALLEST_NOISE * state.mean_square)
         found.append(np.abs(noise / asked - 1.0).max())
@@ -969,13 +958,13 @@ def _noise_distance(state: Evaluation) -> Distance | None:
             return Distance(Ball(np.inf))
         sizes = np.where(expected > 0, expected, expected.max(initial=0.0))
         found.append((np.abs(fit.row_variances - expected) / sizes).max())
-    learned = rule in ("learn", "learn_diagonal") and all(at.rows.dimension > 0 for at in state.ats)
+    learned = rule == "learn" and all(at.rows.dimension > 0 for at in state.ats)
     if learned:
         found += [_noise_change(state, at) for at in state.ats]
         errors = [at.rounding * (len(at.powers) + at.fit) / at.rows.dimension for at in state.ats]
         ball = Ball(float(np.max(found)), 4.0 * max(errors))
         return Distance(ball, state.tolerance, state.reach)
-    return Distance(Ball(float(np.max(found))), GIVEN) if found else None
+    return None if asked is None else Distance(Ball(float(np.max(found))), GIVEN)
 
 
 def energy_of(state: Evaluation) -> float:

@@ -28,11 +28,9 @@ from lucidae.arrays import (
     adjoint,
     cholesky,
     conjugate,
-    largest,
     machine_epsilon,
     multiply_lower,
     namespace,
-    put,
     rank_one_,
     real_part,
     solve_lower,
@@ -238,7 +236,9 @@ class ColumnPoint(Point):
             small, energy, self.shares, limit=newton_steps,
             tolerance=max(tolerance / 4.0, share * self.violation),
         )  # fmt: skip
-        return self.moved(put(w, index, ended[0].relevance))
+        found = w.copy()
+        found[index] = ended[0].relevance
+        return self.moved(found)
 
     def updated(self, rule: str) -> ColumnPoint:
         """Return the point after an update of the relevances; that of several problems has sums."""
@@ -307,7 +307,7 @@ def descend_coordinates(
         # Alignments, which moves update by differences, are computed again from `gram`.
         alignment = squared_norms(gram[:, size:], -1)
         gains = coordinate_gains(w, curvature, alignment)
-        enough = enough or max(1e-2 * largest(gains), floor)
+        enough = enough or max(1e-2 * float(gains.max()), floor)
         if not gains.max() > enough:
             break
         for _ in range(CHECK_MOVES):
@@ -331,7 +331,9 @@ def descend_coordinates(
                 updated = squared_norms(gram[:, size:], -1)
             curvature, alignment = curvature - lost, updated
     # Columns at zero whose derivative is positive stay there in every Newton step.
-    return put(relevance, index, w), (w > 0) | (alignment > curvature)
+    found = relevance.copy()
+    found[index] = w
+    return found, (w > 0) | (alignment > curvature)
 
 
 class BlockPoint(Point):
