@@ -95,7 +95,7 @@ def check_rows(
         except ValueError as error:
             raise ValueError(_refusal(X, name, "rows of numbers of equal length")) from error
     if flat:
-        if scipy.sparse.issparse(X):
+        if scipy.sparse.issparse(X) or hasattr(X, "sparse"):  # pandas has the latter
             raise ValueError(
                 f"{name} is a sparse matrix, expected a dense array: give {name}.toarray()."
             )
@@ -129,7 +129,7 @@ def check_rows(
         if isinstance(kinds, list) and {str(kind) for kind in kinds} <= {"Float32", "float"}:
             rows = rows.astype(np.float32, copy=False)
     # 3) Columns. scikit-learn knows no names of sparse matrices, and reads them from a data frame.
-    seen = type(X) is np.ndarray and getattr(estimator, "n_features_in_", None) == X.shape[1]
+    seen = type(table) is np.ndarray and getattr(estimator, "n_features_in_", None) == X.shape[1]
     if seen and not reset and not hasattr(estimator, "feature_names_in_"):
         return rows  # for small batches of a stream, scikit-learn would take longer than their sums
     if estimator is not None:

@@ -447,6 +447,10 @@ def test_data_that_do_not_work_are_refused():
         em().fit(X).transform(np.where(np.isnan(X), -np.inf, X))
     with pytest.raises(ValueError, match=r"contains NaN.* sparse matrix"):
         em().fit(scipy.sparse.csr_array(X))
+    fitted, complete = em().fit(X), np.nan_to_num(X)
+    with pytest.raises(ValueError, match="Input X contains NaN"):
+        certify(fitted, scipy.sparse.csr_array(X))
+    assert certify(fitted, scipy.sparse.csr_array(complete)).holds is False
     with pytest.raises(ValueError, match=r"1 rows with an observed entry"):
         em().fit(np.vstack([X[:1], np.full((3, 6), np.nan)]))
     with pytest.raises(ValueError, match="overflow"):

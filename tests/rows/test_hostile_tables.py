@@ -13,7 +13,7 @@ import pytest
 from numpy.testing import assert_array_equal
 
 from extras import require
-from lucidae import LinearAutoencoder, SecondMoment
+from lucidae import DropoutRegressor, LinearAutoencoder, SecondMoment
 from lucidae.datasets import read_table
 
 pandas, polars, arrow = require("pandas"), require("polars"), require("pyarrow")
@@ -374,6 +374,12 @@ def test_the_choices_of_the_user(tmp_path):
 def test_sparse_truth_values_are_numbers():
     encoded = pandas.get_dummies(pandas.Series([*"abca"]), sparse=True)
     assert_array_equal(LinearAutoencoder(1).fit(encoded).mean_, [0.5, 0.25, 0.25])
+
+
+def test_sparse_frames_of_targets_are_refused():
+    encoded = pandas.get_dummies(pandas.Series([*"abca"]), sparse=True, dtype=float)
+    with pytest.raises(ValueError, match="y is a sparse matrix, expected a dense array"):
+        DropoutRegressor().fit(encoded, encoded)
 
 
 def test_a_frame_without_columns_says_so():

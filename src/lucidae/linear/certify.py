@@ -12,6 +12,7 @@ from dataclasses import replace
 from typing import Any, NamedTuple
 
 import numpy as np
+import scipy.sparse
 
 from lucidae.arrays import as_double, is_array, to_numpy
 from lucidae.certificates.bounds import TINY, epsilon
@@ -163,7 +164,7 @@ def checked_data(X: Any, sample_weight: Any, *, missing: bool = False) -> tuple[
 
     Rows in memory are returned with their weights, a `SecondMoment` as it is, and other data as
     `AlignedBlocks`, unless they are small enough to be loaded. NaN raises an error unless `missing`
-    is true.
+    is true and the rows are dense.
     """
     if isinstance(X, SecondMoment):
         return X, None
@@ -175,6 +176,7 @@ def checked_data(X: Any, sample_weight: Any, *, missing: bool = False) -> tuple[
                 check_repeatable(blocks)
             return blocks, None
         X, sample_weight = small.rows, small.weights
+    missing = missing and not scipy.sparse.issparse(X)
     X = check_rows(unmasked(X), finite="allow-nan") if missing else check_rows(X)
     return X, check_weights(sample_weight, X)
 

@@ -730,7 +730,8 @@ class LinearAutoencoder(
                 f"{self.n_features_in_} features as input."
             )
         state, title = self._state, type(self).__name__
-        in_rows = missing and hasattr(rows, "shape")  # not in blocks, nor in a second moment
+        # not in blocks, nor in a second moment, nor sparse
+        in_rows = missing and hasattr(rows, "shape") and not scipy.sparse.issparse(rows)
         if in_rows and (state.observed is not None or has_missing(rows)):
             return self._with_changes(state.certify_observed(rows, weights, title))
         data = data_of(rows, weights, verbose=self.verbose)
