@@ -143,6 +143,9 @@ def certify_weights(
     return certificate(f"weights(method={method.name!r})", figures)
 
 
+# Settings of weights that were not trained here.
+NOT_TRAINED = Options()
+
 _SETTINGS = tuple(inspect.signature(Options).parameters)
 
 
@@ -275,7 +278,7 @@ def certify_components(subject: Any, X: Any, *, sample_weight: Any = None) -> Ce
     mean = getattr(subject, "mean_", None)
     data = centred.about_zero() if mean is None else centred
     method = Method("rag", RotationAugmentedRule(), Reconstruction(), tied=True)
-    figures = LinearFigures(method, TiedWeights(components), data, Options())
+    figures = LinearFigures(method, TiedWeights(components), data, NOT_TRAINED)
     judged = []
     for claim in claims(figures, JUDGED):
         statement = claim.statement
