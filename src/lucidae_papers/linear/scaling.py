@@ -320,7 +320,10 @@ SMOKE_SEARCH = {
 
 
 def expect_of_rates(factor: float) -> tuple[AtMost, ...]:
-    """Return the verdicts that no rate of the search needs `factor` times fewer epochs."""
+    """Return the verdicts that no rate of the search needs `factor` times fewer epochs.
+
+    There is none about the linear VAE, which reaches the target at none of these rates.
+    """
     return tuple(
         AtMost(
             f"ratio/{method}/{optimizer}",
@@ -328,6 +331,7 @@ def expect_of_rates(factor: float) -> tuple[AtMost, ...]:
             says=f"{EPOCHS}: rate in use over best rate, {label(method, optimizer)}",
         )
         for method, optimizer in TABLE_3
+        if method != "linear_vae"
     )
 
 
@@ -348,7 +352,7 @@ RATES_OF_SCALING = Experiment(
     reference="Bao et al. 2020, Table 3 (a)",
     about="The number of epochs until the axis-alignment distance is 0.3, as in the experiment "
     "lae-scaling, for several learning rates of each model and optimizer. A run that does not "
-    "reach this distance counts with the limit of epochs; if none does, the ratio is 1.",
+    "reach this distance counts with the limit of epochs.",
     claims={
         "best": "Of the learning rates that were tried, those that Bao et al. 2020 use (Tables 3 "
         "and 4) need the fewest epochs.",
