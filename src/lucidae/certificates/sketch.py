@@ -74,7 +74,7 @@ FAILURE = 1e-9
 
 # Numbers of Krylov steps after which a bound is computed. All of these bounds are wrong only in the
 # same event, that of a short ‖Ωv‖.
-STEPS = (2, 4, 8, 16)
+STEPS = (2, 3, 4, 5, 6, 8, 10, 12, 16)
 
 # Number of Krylov steps that are made in any case, however many features there are.
 FEWEST_STEPS = 4
