@@ -201,11 +201,12 @@ def test_learning_rates_are_those_of_table_4_but_for_two_runs():
 
 def test_learning_rates_in_use_are_in_the_search_of_table_3():
     setting = experiment("lae-scaling-rates").at("paper").setting
-    for key, rates in setting.search.items():
-        assert setting.used(*key) in rates
+    searches = [(k, *item) for k, models in setting.search.items() for item in models.items()]
+    for k, pair, rates in searches:
+        assert setting.used(pair, k) in rates
         # The rates are 1, 3, 10, 30, … times the smallest one.
         np.testing.assert_allclose(np.diff(np.log10(rates)), 0.5, atol=0.03)
-    assert len(setting.cells()) == 3 * sum(map(len, setting.search.values()))
+    assert len(setting.cells()) == 3 * sum(len(rates) for *_, rates in searches)
 
 
 @pytest.mark.parametrize(

@@ -234,7 +234,9 @@ def learning_rates(outcome: Outcome) -> Sequence[Drawn]:
     """Return a plot of the last distance to the principal axes against the learning rate."""
     setting = outcome.setting
     curves = {pair: outcome.curves["alignment/{}/{}".format(*pair)] for pair in setting.search}
-    figure, axes = _against_rates(curves, lambda *pair: setting.baseline.rates[pair])
+    figure, axes = new_figure(figsize=(8.2, 4.0))
+    _against_rates(axes, curves, setting.baseline.rates)
+    shared_legend(figure, axes, 3)
     axes.set_ylabel("distance to the principal axes")
     caption = (
         "Axis-alignment distance after the last epoch; a diverged run counts as 1. Circles "
@@ -244,31 +246,35 @@ def learning_rates(outcome: Outcome) -> Sequence[Drawn]:
 
 
 def rates_of_scaling(outcome: Outcome) -> Sequence[Drawn]:
-    """Return a plot of the epochs until decoders are nearly aligned against the learning rate."""
+    """Return plots of the epochs until decoders are nearly aligned against the learning rate."""
     setting = outcome.setting
-    curves = {pair: outcome.curves["epochs/{}/{}".format(*pair)] for pair in setting.search}
     caption = (
         f"Epochs to an axis-alignment distance of {setting.baseline.target:g}, means over the "
         "seeds; a rate at which a seed does not reach it has no point. Circles mark the rates of "
         "the experiment lae-scaling."
     )
-    figure, axes = _against_rates(curves, setting.used)
-    axes.set(ylabel="epochs", yscale="log")
+    figure, panels = new_figure(1, len(setting.search), figsize=(9.0, 4.0), sharey=True)
+    for axes, (k, models) in zip(np.atleast_1d(panels), setting.search.items(), strict=True):
+        curves = {pair: outcome.curves[f"epochs/{k}/{pair[0]}/{pair[1]}"] for pair in models}
+        _against_rates(axes, curves, {pair: setting.used(pair, k) for pair in models})
+        axes.set(title=f"{k} latents", yscale="log")
+    first = np.atleast_1d(panels)[0]
+    first.set_ylabel("epochs")
+    shared_legend(figure, first, 3)
     return [Drawn(figure, caption, ("epochs/",))]
 
 
-def _against_rates(curves: Mapping[tuple[str, str], Curve], used: Any) -> tuple[Figure, Any]:
-    """Return a plot of curves over learning rates by model and optimizer, with a ring at `used`."""
-    figure, axes = new_figure(figsize=(8.2, 4.0))
+def _against_rates(
+    axes: Any, curves: Mapping[tuple[str, str], Curve], used: Mapping[tuple[str, str], float]
+) -> None:
+    """Plot curves over learning rates by model and optimizer, with a ring at those in use."""
     for (method, optimizer), curve in curves.items():
         style, finite = look(method, optimizer), np.isfinite(curve.y)
         axes.plot(curve.x[finite], curve.y[finite], label=label(method, optimizer), **style)
-        here = finite & (curve.x == used(method, optimizer))
+        here = finite & (curve.x == used[method, optimizer])
         ring = {"marker": "o", "markersize": 11, "markerfacecolor": "none", "linestyle": ""}
         axes.plot(curve.x[here], curve.y[here], color=style["color"], **ring)
     axes.set(xlabel="learning rate", xscale="log")
-    shared_legend(figure, axes, 3)
-    return figure, axes
 
 
 def penalties(outcome: Outcome) -> Sequence[Drawn]:
