@@ -253,11 +253,15 @@ def rates_of_scaling(outcome: Outcome) -> Sequence[Drawn]:
         "seeds; a rate at which a seed does not reach it has no point. Circles mark the rates of "
         "the experiment lae-scaling."
     )
-    figure, panels = new_figure(1, len(setting.search), figsize=(9.0, 4.0), sharey=True)
+    shared = {"sharex": True, "sharey": True}
+    figure, panels = new_figure(1, len(setting.search), figsize=(9.0, 4.0), **shared)
     for axes, (k, models) in zip(np.atleast_1d(panels), setting.search.items(), strict=True):
         curves = {pair: outcome.curves[f"epochs/{k}/{pair[0]}/{pair[1]}"] for pair in models}
         _against_rates(axes, curves, {pair: setting.used(pair, k) for pair in models})
         axes.set(title=f"{k} latents", yscale="log")
+        if not any(np.isfinite(curve.y).any() for curve in curves.values()):
+            words = {"ha": "center", "va": "center", "transform": axes.transAxes}
+            axes.text(0.5, 0.5, "reached at no rate", **words)
     first = np.atleast_1d(panels)[0]
     first.set_ylabel("epochs")
     shared_legend(figure, first, 3)
