@@ -24,6 +24,7 @@ OPTIONS: dict[str, str | Callable[[re.Match[str]], str]] = {
     r"by lucidae\.datasets\.read_table\(path, header=True\) or header=False, or by": "by",
     "or leave the column out": "or choose other columns with --columns",
     r"decimal='.' \((--decimal .)\)": r"\1",
+    "leave out header and decimal": "leave out --header and --decimal",
     r"\bn_components='?([\w.]+)'?": r"--components \1",
     r"\bn_components\b": "--components",
     r"\bnoise_variance=(\S+) was given": r"--noise-variance \1 was given",

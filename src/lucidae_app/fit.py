@@ -23,7 +23,7 @@ from lucidae import (
 from lucidae.counting import CRITERIA
 from lucidae.models import Source, save_from
 from lucidae.rows import ReadInterrupted
-from lucidae.rows.files import FILES, blocks_of_file, read_table
+from lucidae.rows.files import FILES, blocks_of_file, read_table, target_options
 from lucidae.rows.kinds import in_memory, named_rows
 from lucidae.rows.tables import some
 from lucidae_app.console import (
@@ -342,8 +342,8 @@ class Job:
         second, chosen = self.target_file, self.preparation
         if second is None:
             return chosen.read(self.file)
-        plain = replace(chosen.options, columns=(), targets=())
-        responses = read_table(second, plain, target=True, missing=True)
+        options = target_options(chosen.options, second)
+        responses = read_table(second, options, target=True, missing=True)
         return chosen.with_options(targets=()).read(self.file, responses)
 
     def check_outputs(self, sheets: Sequence[str]) -> None:

@@ -16,7 +16,7 @@ import typer
 
 from lucidae.moments import SecondMoment
 from lucidae.rows import RowBlocks, blocks, row_blocks
-from lucidae.rows.files import STREAMED, blocks_of_file, read_table
+from lucidae.rows.files import STREAMED, blocks_of_file, read_table, target_options
 from lucidae.rows.kinds import AlignedBlocks, is_dask, named_rows
 from lucidae.rows.passes import applied_blocks, fold
 from lucidae.rows.tables import ReadOptions, Table
@@ -220,7 +220,7 @@ def _parts(values: Any, features: list[int], targets: list[int]) -> tuple[Any, A
 
 def _with_second(table: Table, second: Path, options: ReadOptions) -> Table:
     """Return `table` with the targets in the file `second`, read in blocks if possible."""
-    options = replace(options, columns=(), targets=())
+    options = target_options(options, second)
     if second.suffix.lower() in STREAMED:
         data: Any = blocks_of_file(second, flat=True, options=options)
         return replace(table, target=data, target_names=data.chosen.names)

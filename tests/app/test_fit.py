@@ -376,6 +376,15 @@ def test_header_columns_and_decimal_reach_the_reader(run, folder):
     assert "column 1 ('67,5' in row 1 is not a number; if ',' is the decimal sign, give" in err
 
 
+def test_header_is_refused_for_a_file_that_has_none_but_not_for_its_targets(run, folder):
+    np.save("a.npy", np.random.default_rng(0).standard_normal((30, 3)))
+    (folder / "a.csv").write_text("a,b\n" + "1,2\n2,3\n5,7\n" * 10)
+    code, _, err = run("fit", "linear", "a.npy", "--header")
+    assert code == 2
+    assert "leave out --header and --decimal" in err
+    assert run("fit", "dropout", "a.csv", "--header", "--target", "a.npy")[0] == 0
+
+
 def test_cells_with_another_decimal_sign_are_an_error_with_the_option(run, folder):
     (folder / "a.csv").write_text("x;y\n0,5;1.25\n2,5;1,5\n3,5;2,5\n")
     code, _, err = run("fit", "linear", "a.csv", "--decimal", ",")

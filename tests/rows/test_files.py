@@ -250,6 +250,13 @@ def test_header_is_what_the_user_says(write):
     assert_array_equal(table.values, [[2020], [67.5], [3]])
 
 
+@pytest.mark.parametrize("option", [{"header": False}, {"decimal": ","}])
+def test_the_layout_of_a_text_is_refused_for_other_files(tmp_path, option):
+    np.save(tmp_path / "a.npy", np.ones((3, 2)))
+    with pytest.raises(ValueError, match=r"'a\.npy' is not a text file.* leave out header"):
+        read_frame(tmp_path / "a.npy", **option)
+
+
 def test_many_equal_names_are_made_different_in_linear_time(write):
     path = write("a.csv", "a," * 19_999 + "a\n" + ("1," * 19_999 + "2\n") * 2)
     names = blocks_of_file(path).feature_names

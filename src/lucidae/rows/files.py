@@ -11,6 +11,7 @@ import os
 import re
 import zipfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -63,6 +64,7 @@ __all__ = [
     "load_file",
     "read_table",
     "rows_of_file",
+    "target_options",
     "warn_of_reading",
 ]
 
@@ -111,7 +113,19 @@ def blocks_of_file(
             f"{file.name!r} has the suffix {file.suffix!r}, expected one of "
             f"{', '.join(sorted(FILES))}.{advice}"
         )
-    return reader(file, flat=flat, first_row=first_row, options=options or ReadOptions())
+    options = options or ReadOptions()
+    if reader is not _blocks_of_text and options != options.without_layout():
+        raise ValueError(
+            f"{file.name!r} is not a text file, so that it has neither a header line nor a decimal "
+            "sign: leave out header and decimal."
+        )
+    return reader(file, flat=flat, first_row=first_row, options=options)
+
+
+def target_options(options: ReadOptions, file: Path) -> ReadOptions:
+    """Return the options for a second file, with the targets: all columns of it are read."""
+    plain = replace(options, columns=(), targets=())
+    return plain if FILES.get(file.suffix.lower()) is _blocks_of_text else plain.without_layout()
 
 
 def warn_of_reading(data: RowBlocks) -> None:

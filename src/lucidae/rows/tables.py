@@ -56,6 +56,10 @@ class ReadOptions:
         if self.decimal not in (None, ".", ","):
             raise ValueError(f"decimal={self.decimal!r} was given, expected '.' or ','.")
 
+    def without_layout(self) -> ReadOptions:
+        """Return the options that files of numbers have: nothing about the layout of a text."""
+        return replace(self, header=None, decimal=None)
+
 
 class ChosenColumns(NamedTuple):
     """The columns of a file that are read."""
