@@ -1,7 +1,4 @@
-"""Low-rank layers: no optimizer beats the closed forms, no search the ranks, and no fault passes.
-
-The multiple-choice knapsack is tested by itself too, because its bound is a theorem of its own.
-"""
+"""Low-rank layers: no optimizer beats the closed forms, no search the ranks, no fault passes."""
 
 import copy
 import itertools
@@ -20,7 +17,6 @@ torch = require("torch")
 from torch import nn
 
 from lucidae.nn import compress
-from lucidae.nn.low_rank import allocate
 
 STARTS = [2, pytest.param(18, marks=pytest.mark.slow)]
 KINDS = list(itertools.product(["wide", "tall"], ["regular", "singular"], [0.0, 300.0]))
@@ -127,18 +123,6 @@ def test_dropout_of_hidden_units_has_the_smallest_expected_error(shape, rank):
         assert plan.errors[""] <= found * (1 + 1e-7)
     units = first(x).square().mean(0) * last.weight.square().sum(0)
     assert_allclose(units.detach(), units.mean().item(), rtol=1e-5)
-    assert plan.certificate.holds
-
-
-def test_activations_without_a_cholesky_factor():
-    seeded(0)
-    model = nn.Sequential(nn.Linear(6, 30), nn.Linear(30, 40), nn.ReLU(), nn.Linear(40, 20))
-    x = torch.randn(200, 6)
-    inputs = model[0](x).detach().double()
-    with pytest.raises(np.linalg.LinAlgError):
-        np.linalg.cholesky(np.cov(inputs.T.numpy()) - 1e-12 * np.eye(30))
-    plan = compress.plan(model, x, budget=0.5)
-    assert plan.errors["1"] < 1e-6 * model[1](inputs.float()).var(0).sum()
     assert plan.certificate.holds
 
 
@@ -440,25 +424,6 @@ def exhaustive(values, costs, budget):
         if sum(c[i] for c, i in zip(costs, choice, strict=True)) <= budget:
             best = min(best, sum(v[i] for v, i in zip(values, choice, strict=True)))
     return best
-
-
-def test_ranks_are_those_of_an_exhaustive_search_and_the_bound_is_one():
-    rng = np.random.default_rng(0)
-    for trial in range(100):
-        values, costs = [], []
-        for _ in range(rng.integers(1, 5)):
-            count = rng.integers(1, 8)
-            costs.append(np.sort(rng.choice(np.arange(1.0, 60.0), count, replace=False)))
-            value = np.sort(rng.exponential(size=count) * 10.0 ** rng.integers(-3, 3))[::-1]
-            values.append(rng.permutation(value) if trial % 3 == 0 else value)
-        least, most = (sum(f(c) for c in costs) for f in (np.min, np.max))
-        budget = np.floor(rng.uniform(least, most + 1))
-        found = allocate(values, costs, budget)
-        best = exhaustive(values, costs, budget)
-        assert sum(c[i] for c, i in zip(costs, found.chosen, strict=True)) <= budget
-        assert found.value == sum(v[i] for v, i in zip(values, found.chosen, strict=True))
-        assert_allclose(found.value, best, rtol=1e-12)
-        assert 0.99 * best <= found.bound <= best
 
 
 @pytest.mark.parametrize("budget_of", ["parameters", "flops", "error"])
