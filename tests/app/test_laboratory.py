@@ -20,7 +20,6 @@ require("rich")
 
 from browser import dumped, need_browser, results_in
 from laboratory_formulas import all_comparisons
-from lucidae_app import main
 from lucidae_app.report.page import SCRIPTS, laboratory_page
 
 FOLDER = files("lucidae_app.report").joinpath("templates", "laboratory")
@@ -145,25 +144,18 @@ def test_every_script_of_the_folder_is_part_of_the_page():
     assert {item.name for item in FOLDER.iterdir()} == {*SCRIPTS, "page.html", "style.css"}
 
 
-def run(capsys, *arguments):
-    with pytest.raises(SystemExit) as end:
-        main([str(argument) for argument in arguments])
-    captured = capsys.readouterr()
-    return end.value.code, captured.out, captured.err
-
-
-def test_command_writes_the_page_and_keeps_other_files(capsys, tmp_path, monkeypatch):
+def test_command_writes_the_page_and_keeps_other_files(call_main, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     for _ in range(2):  # an earlier page is replaced
-        code, out, err = run(capsys, "laboratory")
+        code, out, err = call_main("laboratory")
         assert (code, err) == (0, "")
         assert str(tmp_path / "lucidae-laboratory.html") in out.replace("\n", "")
     assert (tmp_path / "lucidae-laboratory.html").read_text(encoding="utf-8") == laboratory_page()
     notes = tmp_path / "notes.html"
     notes.write_text("my notes", encoding="utf-8")
-    code, out, err = run(capsys, "laboratory", "--out", notes)
+    code, out, err = call_main("laboratory", "--out", notes)
     assert (code, out) == (2, "")
     assert "is not a page of lucidae" in err
     assert notes.read_text(encoding="utf-8") == "my notes"
-    assert run(capsys, "laboratory", "--out", notes, "--force")[0] == 0
-    assert run(capsys, "laboratory", "--out", tmp_path)[0] == 2
+    assert call_main("laboratory", "--out", notes, "--force")[0] == 0
+    assert call_main("laboratory", "--out", tmp_path)[0] == 2
