@@ -16,7 +16,6 @@ from lucidae.certificates import (
     at_most,
     does_not_apply,
     reported,
-    undecided,
 )
 
 PAPER = "Bao et al. 2020, Theorem 3"
@@ -143,25 +142,6 @@ def test_the_text_is_a_table_with_figures_references_and_reasons():
             ),
         ]
     )
-
-
-def test_the_legend_explains_the_marks_that_are_used():
-    waiting = undecided("gap", "the loss is minimal", PAPER, "The minimum is not known.")
-    for claims, legend in (
-        ((HOLDS,), "✓ holds"),
-        ((HOLDS, waiting), "✓ holds, ? neither confirmed nor refuted"),
-    ):
-        certificate = Certificate("fit", claims)
-        assert certificate.summary().splitlines()[-1] == f"({legend})"
-        assert f"<p>{legend}</p>" in certificate._repr_html_()
-    assert Certificate("fit", ()).summary() == "fit: no claim applies"
-
-
-def test_a_figure_on_or_beside_its_threshold_is_shown_as_such():
-    equal = at_most("a", "b", PAPER, 2.0, 2.0)
-    strange = at_most("a", "b", PAPER, np.nan, 2.0)
-    assert "2 = 2" in Certificate("fit", (equal,)).summary()
-    assert "nan vs 2" in Certificate("fit", (strange,)).summary()
 
 
 numbers = st.none() | st.floats() | st.floats(width=32).map(np.float32) | st.integers().map(float)

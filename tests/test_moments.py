@@ -190,15 +190,6 @@ def test_narrow_input_is_summed_in_double_precision(xp, dtype):
     assert_array_equal(np.asarray(moment.mean), reference.mean)
 
 
-@pytest.mark.parametrize("frame", ["pandas", "polars"])
-def test_data_frames_count_as_their_values(frame):
-    rng = np.random.default_rng(11)
-    X = rng.standard_normal((10, 2))
-    table = require(frame).DataFrame({"a": X[:, 0], "b": X[:, 1]})
-    same(SecondMoment.of(table), SecondMoment.of(X), rtol=1e-15)
-    same(SecondMoment.of(X).update(table), SecondMoment.of(np.vstack([X, X])))
-
-
 def test_libraries_may_be_mixed_and_the_first_one_stays(xp):
     rng = np.random.default_rng(12)
     X, weights = rng.standard_normal((30, 3)), rng.random(30)

@@ -14,7 +14,7 @@ import pytest
 
 import lucidae
 from extras import PEERS, REQUIRED, require
-from interpreters import results_of
+from interpreters import results_of, without
 
 ROOT = Path(__file__).parents[1]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
@@ -59,15 +59,7 @@ def test_every_python_that_is_declared_is_tested():
     assert f"python: [{listed}]" in (ROOT / ".github/workflows/tests.yml").read_text("utf-8")
 
 
-WITHOUT_EXTRAS = """
-import sys
-
-class Absent:
-    def find_spec(self, name, path=None, target=None):
-        if name.partition(".")[0] in {names!r}:
-            raise ModuleNotFoundError(name, name=name)
-
-sys.meta_path.insert(0, Absent())
+UNDRAWN = """
 import numpy, lucidae, lucidae_app
 from lucidae import displays
 try:
@@ -75,8 +67,6 @@ try:
 except ImportError as error:
     print(error)
 """
-
-
 LOADED = "import sys; before = set(sys.modules); {}; print(*set(sys.modules) - before)"
 FIRST = ("SparseVAE", "rows", "displays")
 PAIR = """
@@ -94,7 +84,7 @@ def processes(tmp_path_factory):
     lucidae.save(lucidae.LinearAutoencoder(2).fit(X), path)
     absent = {*REQUIRED, *PEERS, "hypothesis", "pytest"}
     programs = {
-        "without extras": WITHOUT_EXTRAS.format(names=absent),
+        "without extras": without(absent, UNDRAWN),
         "all names": LOADED.format("from lucidae import *"),
         "a file": f"from lucidae import load; print(load({path!r}).n_components)",
         "weights": PAIR,

@@ -23,10 +23,8 @@ def drawing(example: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     mne = require("mne") if example.name in NEEDS_MNE else None
     level = mne and mne.set_log_level(return_old_level=True)
     monkeypatch.setattr(plt, "show", lambda: None)
-    plt.close("all")
     with plt.rc_context():
         yield plt
-    plt.close("all")
     if mne:
         mne.set_log_level(level)
 
