@@ -17,6 +17,7 @@ torch = require("torch")
 from torch import nn
 
 from lucidae.nn import compress
+from lucidae.nn.low_rank import allocate
 
 STARTS = [2, pytest.param(18, marks=pytest.mark.slow)]
 KINDS = list(itertools.product(["wide", "tall"], ["regular", "singular"], [0.0, 300.0]))
@@ -424,6 +425,25 @@ def exhaustive(values, costs, budget):
         if sum(c[i] for c, i in zip(costs, choice, strict=True)) <= budget:
             best = min(best, sum(v[i] for v, i in zip(values, choice, strict=True)))
     return best
+
+
+def test_ranks_are_those_of_an_exhaustive_search_and_the_bound_is_one():
+    rng = np.random.default_rng(0)
+    for trial in range(100):
+        values, costs = [], []
+        for _ in range(rng.integers(1, 5)):
+            count = rng.integers(1, 8)
+            costs.append(np.sort(rng.choice(np.arange(1.0, 60.0), count, replace=False)))
+            value = np.sort(rng.exponential(size=count) * 10.0 ** rng.integers(-3, 3))[::-1]
+            values.append(rng.permutation(value) if trial % 3 == 0 else value)
+        least, most = (sum(f(c) for c in costs) for f in (np.min, np.max))
+        budget = np.floor(rng.uniform(least, most + 1))
+        found = allocate(values, costs, budget)
+        best = exhaustive(values, costs, budget)
+        assert sum(c[i] for c, i in zip(costs, found.chosen, strict=True)) <= budget
+        assert found.value == sum(v[i] for v, i in zip(values, found.chosen, strict=True))
+        assert_allclose(found.value, best, rtol=1e-12)
+        assert 0.99 * best <= found.bound <= best
 
 
 @pytest.mark.parametrize("budget_of", ["parameters", "flops", "error"])

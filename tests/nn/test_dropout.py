@@ -133,6 +133,7 @@ def test_certificate_holds_at_the_optimum_with_its_biases():
     assert certificate.holds, certificate.summary()
     data = torch.tensor(X)
     assert certify_dropout(*layers(4, 2, 4), data)["gap"].holds is False
+    assert "biases" not in certify_dropout(*layers(4, 2, 4, bias=False), data)
 
 
 def moments(X, Y):

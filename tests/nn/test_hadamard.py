@@ -148,6 +148,8 @@ def test_the_report_answers_whether_a_full_covariance_would_help():
     gap = hadamard_gap(model, x[:8])
     assert_allclose(report.gap.samples, gap.samples)
     assert f"{gap.value:.3g}" in str(report)
+    assert str(gap).startswith(f"Hadamard gap {gap.value:.3g} ± ")
+    assert str(hadamard_gap(model, x[:1])).endswith(" nats (1 sample, γ = 0.01)")
     assert "Would a full covariance help?" in report._repr_html_()
     assert json.loads(json.dumps(report.to_dict()))["gap"]["n_samples"] == 8
     assert collapse_report(model, x).gap is None
