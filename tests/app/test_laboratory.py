@@ -1,5 +1,6 @@
 """The laboratory: its formulas in a browser are those of the package, and the page works."""
 
+import html
 import json
 import re
 import shutil
@@ -18,7 +19,6 @@ require("pandas")
 require("typer")
 require("rich")
 
-from browser import dumped, need_browser, results_in
 from laboratory_formulas import all_comparisons
 from lucidae_app.report.page import SCRIPTS, laboratory_page
 
@@ -32,6 +32,44 @@ addEventListener("error", event => problems.push(event.message));
 // Without a screen frames come seldom; timers follow the virtual time of the browser.
 window.requestAnimationFrame = draw => setTimeout(() => draw(performance.now()), 16);
 window.cancelAnimationFrame = clearTimeout;</script>"""
+
+
+BROWSERS = ("chromium", "chromium-browser", "google-chrome", "chrome")
+FLAGS = (
+    "--headless=new",
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-quic",
+    "--no-first-run",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+    "--hide-scrollbars",
+)
+
+
+def need_browser():
+    """Return the path of Chromium; skip the test without it, since pip cannot install it."""
+    browser = next(filter(None, map(shutil.which, BROWSERS)), None)
+    if browser is None:
+        pytest.skip("no Chromium was found: install Debian's package chromium, for example")
+    return browser
+
+
+def dumped(path, folder, *flags, seconds=120):
+    """Return the document of the page at `path` as Chromium has it after its scripts have run."""
+    command = [need_browser(), *FLAGS, *flags, f"--user-data-dir={folder}", "--dump-dom"]
+    result = subprocess.run(
+        [*command, path.as_uri()], capture_output=True, text=True, timeout=seconds, check=True
+    )
+    return result.stdout
+
+
+def results_in(document):
+    """Return what the script of a test wrote as JSON into the element with the name results."""
+    found = re.search(r'<pre id="results">(.*?)</pre>', document, re.DOTALL)
+    assert found, "the script of the test did not finish"
+    return json.loads(html.unescape(found[1]))
 
 
 @pytest.fixture(scope="module")
