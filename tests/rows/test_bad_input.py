@@ -110,6 +110,12 @@ REFUSED = {
         [(FEW, None, ONES[:, None])]
     ),
     r"sample_weight has shape \(200, 1\)": lambda: linear().partial_fit(FEW, None, ONES[:, None]),
+    r"sample_weight has shape \(200, 1\)|frame": lambda: linear().fit(
+        FEW, sample_weight=framed(ONES[:, None])
+    ),
+    r"sample_weight has shape \(n, 1\)|batches": lambda: linear().fit(
+        batches_of(FEW, 50), sample_weight=batches_of(ONES[:, None], 80)
+    ),
     r"sample_weight has shape \(200, 1\)|moment": lambda: SecondMoment.of(FEW).update(
         FEW, ONES[:, None]
     ),

@@ -399,6 +399,7 @@ BAD = {
     "comment.csv": ("# numbers\n60,5\n55,5\n", "1 names in its header but 2 columns"),
     "long.csv": ("a,b\n1,2\n3,4,5\n", "line 3 has 3 cells"),
     "quote.csv": ('a,b\n1,2\n"3,4\n', "line 3 has 1 cell,|cannot be read as CSV"),
+    "open-quote.csv": ('a,b\n1,2\n3,"4\n5,6\n', "CSV|cell"),
     "late-latin.csv": (("a,b\n" + "1,2\n" * 9 + "ö,2\n").encode("latin-1"), "UTF-8"),
     "latin.csv": ("größe,b\n1,2\n".encode("latin-1"), "UTF-8"),
     "utf-16.csv": ("a,b\n1,2\n3,4\n".encode("utf-16"), "NUL byte|UTF-8"),
