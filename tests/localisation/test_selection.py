@@ -357,18 +357,17 @@ def test_groups_that_must_move_together_show_that_a_source_can_be_replaced(seed)
     assert claim.verdict != "fails", claim.value
 
 
-@pytest.mark.parametrize("noise", [1e-6, 1e-9, 1e-12])
+@pytest.mark.parametrize("noise", [1e-6, 1e-12])
 def test_a_tiny_noise_variance_is_no_error(noise):
-    for seed in range(2):
-        rng = np.random.default_rng(seed)
-        labels = np.repeat(np.arange(8), rng.integers(1, 4, 8))
-        gain = rng.standard_normal((10, labels.size))
-        data = gain[:, :4] @ rng.standard_normal((4, 5)) + 1e-2 * rng.standard_normal((10, 5))
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", ConvergenceWarning)
-            found = fitted(gain, data, labels, noise_variance=noise)
-        assert np.isfinite(found.prior).all()
-        assert np.isfinite(found.mean).all()
+    rng = np.random.default_rng(0)
+    labels = np.repeat(np.arange(8), rng.integers(1, 4, 8))
+    gain = rng.standard_normal((10, labels.size))
+    data = gain[:, :4] @ rng.standard_normal((4, 5)) + 1e-2 * rng.standard_normal((10, 5))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ConvergenceWarning)
+        found = fitted(gain, data, labels, noise_variance=noise)
+    assert np.isfinite(found.prior).all()
+    assert np.isfinite(found.mean).all()
 
 
 def with_turning_sources(seed, n_times=20):
