@@ -143,6 +143,14 @@ def arpack_first(monkeypatch):
     monkeypatch.setattr(eigen, "ARPACK_SHARE", 5.0)
 
 
+@pytest.mark.parametrize("name", SPECTRA)
+@pytest.mark.parametrize("k", [1, 2, 3])
+def test_arpack_gives_the_dense_spectrum(arpack_first, name, k):
+    matrix = symmetric(SPECTRA[name])
+    values, vectors = moment_with(matrix).spectrum(k)
+    assert_leading(values, vectors, matrix, SPECTRA[name])
+
+
 @pytest.mark.parametrize("scale", [1e-150, 1e-30, 1.0, 1e30, 1e150])
 def test_arpack_is_as_accurate_in_any_units(monkeypatch, arpack_first, scale):
     matrix = scale * symmetric(SPECTRA["steep"])
@@ -189,6 +197,19 @@ def test_copies_that_arpack_missed_are_noticed(monkeypatch):
     assert eigen.arpack_eigenpairs(lambda v: matrix @ v, SIZE, 2, 100) is not None
     monkeypatch.setattr(eigen, "eigsh", lambda *_, **__: (np.array([1.0, 2.0]), without))
     assert eigen.arpack_eigenpairs(lambda v: matrix @ v, SIZE, 2, 100) is None
+
+
+@pytest.mark.covering
+@pytest.mark.parametrize("k", [5, 60, 120])
+@pytest.mark.parametrize("size", [450, 700])
+def test_every_algorithm_for_a_stored_matrix_finds_the_leading_pairs(size, k):
+    rng = np.random.default_rng(size + k)
+    basis, _ = np.linalg.qr(rng.standard_normal((size, size)))
+    values = np.linspace(3.0, 0.0, size) ** 2
+    matrix = (basis * values) @ basis.T
+    found, vectors = eigen.leading_eigenpairs((matrix + matrix.T) / 2, k)
+    assert_allclose(found, values[:k], rtol=0, atol=1e-12)
+    assert_allclose(np.abs(np.sum(vectors * basis[:, :k], axis=0)), 1.0, rtol=0, atol=1e-9)
 
 
 M = 300

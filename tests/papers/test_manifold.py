@@ -15,7 +15,7 @@ pytestmark = pytest.mark.usefixtures("one_thread")
 from lucidae.nn import GaussianHead, hadamard_gap
 from lucidae_papers.engine import experiment
 from lucidae_papers.results import Measured, Results
-from lucidae_papers.vae import manifold_runs
+from lucidae_papers.vae import manifold, manifold_runs
 from lucidae_papers.vae.batched import ARMS, WIDEST, Design, Draws, VaeRun, VaeStack, generator
 from lucidae_papers.vae.manifold import PAPER, SMOKE, compared
 from lucidae_papers.vae.manifold_runs import image_generators, image_rows, random_generator
@@ -252,3 +252,29 @@ def test_bounds_allow_for_the_spread_over_the_seeds():
     assert_allclose(found["lower"].y, -0.2 + 3 * error)
     assert_allclose(found["upper"].y, 0.2 + 3 * error)
     assert found["mse_ratio"].y == 1.0
+
+
+def test_the_figures_show_the_curves():
+    require("matplotlib")
+    require("jinja2")
+    from lucidae_papers.drawings import plots
+    from lucidae_papers.verdicts import Outcome
+
+    results = made_up(SMOKE)
+    curves = SMOKE.curves(results)
+    outcome = Outcome(experiment("vae-manifold"), "smoke", results, curves, ())
+    drawn = plots(outcome)
+    assert len({plot.name for plot in drawn}) == len(drawn) == 5
+    first = drawn[0]
+    place = first.numbers["series"].index("difference/random/1/0.01")
+    assert first.numbers["y"][place] == pytest.approx(0.5)
+    assert all(plot.svg.lstrip().startswith("<svg") for plot in drawn)
+
+
+def test_without_torch_the_sentence_says_what_to_install(monkeypatch):
+    import sys
+
+    monkeypatch.setitem(sys.modules, "lucidae_papers.vae.manifold_runs", None)
+    monkeypatch.delattr("lucidae_papers.vae.manifold_runs", raising=False)
+    with pytest.raises(ValueError, match=r"lucidae\[torch\]"):
+        manifold.SMOKE.cells()

@@ -110,6 +110,19 @@ def test_problems_are_those_that_the_settings_name(results):
         assert_allclose(found[f"spectrum/{method}"], again[f"spectrum/{method}"], rtol=1e-6)
 
 
+def test_the_figure_shows_every_method(results):
+    pytest.importorskip("matplotlib")
+    from types import SimpleNamespace
+
+    from lucidae_papers.drawings import plots
+
+    outcome = SimpleNamespace(
+        setting=SMALL, curves=SMALL.curves(results), results=results, experiment=EXPERIMENT
+    )
+    (plot,) = plots(outcome)
+    assert {name.partition("/")[2] for name in plot.numbers["series"]} == set(SPECTRA)
+
+
 LIMITS = {"tol": 1e-6, "max_iter": 600}
 
 
