@@ -68,6 +68,14 @@ def seeded() -> None:
 
 
 @pytest.fixture(autouse=True)
+def closed_figures() -> Iterator[None]:
+    """Close the figures of matplotlib that a test leaves open: it warns of more than twenty."""
+    yield
+    if "matplotlib.pyplot" in sys.modules:
+        sys.modules["matplotlib.pyplot"].close("all")
+
+
+@pytest.fixture(autouse=True)
 def no_closed_scheduler() -> None:
     """Forget the scheduler of a Dask client that is closed.
 

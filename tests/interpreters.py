@@ -25,6 +25,23 @@ print(json.dumps(codes))
 """
 
 
+ABSENT = """
+import sys
+
+class Absent:
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] in {names!r}:
+            raise ModuleNotFoundError(name, name=name)
+
+sys.meta_path.insert(0, Absent())
+"""
+
+
+def without(names, program):
+    """Return a program in which packages cannot be imported."""
+    return ABSENT.format(names=set(names)) + program
+
+
 class Result(NamedTuple):
     """The exit code of a program, and what it wrote."""
 

@@ -165,14 +165,6 @@ def test_a_certificate_with_a_failed_claim_is_open():
     assert "<details open><summary>✗ LinearAutoencoder" in stopped._repr_html_()
 
 
-@pytest.fixture
-def _closed():
-    plt = extras.require("matplotlib.pyplot")
-    yield
-    plt.close("all")
-
-
-@pytest.mark.usefixtures("_closed")
 def test_a_history_and_a_solution_draw_what_was_recorded():
     found = solution()
     for result in (found, found.history):
@@ -184,7 +176,6 @@ def test_a_history_and_a_solution_draw_what_was_recorded():
         History(np.empty(0, dtype=int)).plot()
 
 
-@pytest.mark.usefixtures("_closed")
 def test_a_moment_draws_the_eigenvalues_of_its_covariance():
     X = random_rows()
     expected = np.linalg.eigvalsh(np.cov(X.T, bias=True))[::-1]
@@ -197,7 +188,6 @@ def test_a_moment_draws_the_eigenvalues_of_its_covariance():
     assert_allclose(display.values, expected[:2])
 
 
-@pytest.mark.usefixtures("_closed")
 @pytest.mark.parametrize("name", ["dropout path", "completion path"])
 def test_paths_over_dropout_rates_draw_error_and_rank_of_every_positive_rate(name):
     path = RESULTS[name]()

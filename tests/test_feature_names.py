@@ -34,7 +34,7 @@ def test_advice_of_a_certificate_names_columns():
 
 
 def test_paths_and_displays_name_columns(tmp_path):
-    pyplot = require("matplotlib.pyplot")
+    require("matplotlib")
     X = table()
     y = 2 * X["weight"] - X["age"] + 0.1 * np.random.default_rng(1).standard_normal(60)
     path = noise_path(X, y)
@@ -46,7 +46,6 @@ def test_paths_and_displays_name_columns(tmp_path):
     for fitted in (model, lucidae.load(tmp_path / "model.npz")):
         labels = displays.RecoveryDisplay.from_estimator(fitted).ax_.get_xticklabels()
         assert [label.get_text() for label in labels] == NAMES
-    pyplot.close("all")
 
 
 @pytest.mark.parametrize("kind", ["frame", "file", "anndata", "polars"])
@@ -62,4 +61,3 @@ def test_names_come_from_every_kind_of_table(kind, tmp_path):
     model = LinearAutoencoder(2).fit(kinds[kind]())
     labels = displays.ComponentsDisplay.from_estimator(model).ax_.get_xticklabels()
     assert [label.get_text() for label in labels] == NAMES
-    require("matplotlib.pyplot").close("all")

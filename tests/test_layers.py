@@ -93,14 +93,6 @@ def test_nothing_below_the_families_imports_them_and_they_do_not_import_each_oth
         assert not others & (FAMILIES | EXTENSIONS) - allowed, room
 
 
-def test_a_lazy_import_and_one_of_a_submodule_are_noticed(tmp_path, monkeypatch):
-    path = tmp_path / "lazy.py"
-    path.write_text("def f():\n    from lucidae.linear import objectives\n    import lucidae.nn\n")
-    monkeypatch.setitem(FILES, "lazy", path)
-    assert imports_of("lazy") == {"lucidae.linear.objectives", "lucidae.nn"}
-    assert imports_of("lazy", lazy=False) == set()
-
-
 def test_no_class_name_has_two_meanings():
     names = Counter(
         node.name

@@ -7,12 +7,13 @@ import numpy as np
 import pytest
 
 from extras import require
+from interpreters import without
 from lucidae import LinearAutoencoder
 from lucidae_papers import device
 
 
 @pytest.fixture
-def without(monkeypatch):
+def removed(monkeypatch):
     """Return a function that makes the import of a package fail until the end of the test."""
 
     def remove(package):
@@ -34,31 +35,13 @@ def without(monkeypatch):
     ],
 )
 def test_readers_of_files_name_the_package_that_they_need(
-    suffix, package, words, without, tmp_path
+    suffix, package, words, removed, tmp_path
 ):
     file = tmp_path / f"rows{suffix}"
     file.write_bytes(b"content that is not read")
-    without(package)
+    removed(package)
     with pytest.raises(ValueError, match=f"^{words}$"):
         LinearAutoencoder(1).fit(file)
-
-
-WITHOUT_PANDAS = """
-import sys
-
-class Absent:
-    def find_spec(self, name, path=None, target=None):
-        if name.partition(".")[0] == "pandas":
-            raise ModuleNotFoundError(name, name=name)
-
-sys.meta_path.insert(0, Absent())
-from lucidae import LinearAutoencoder
-for name in ("rows.npy", "rows.npz", "rows.parquet", "rows.csv"):
-    try:
-        print(LinearAutoencoder(1).fit(name).n_features_in_)
-    except ValueError as error:
-        print(error)
-"""
 
 
 def test_only_text_files_need_pandas(tmp_path):
@@ -68,25 +51,33 @@ def test_only_text_files_need_pandas(tmp_path):
     frame.to_csv(tmp_path / "rows.csv", index=False)
     np.save(tmp_path / "rows.npy", np.eye(3))
     np.savez(tmp_path / "rows.npz", X=np.eye(3))
-    command = [sys.executable, "-c", WITHOUT_PANDAS]
+    program = """
+from lucidae import LinearAutoencoder
+for name in ("rows.npy", "rows.npz", "rows.parquet", "rows.csv"):
+    try:
+        print(LinearAutoencoder(1).fit(name).n_features_in_)
+    except ValueError as error:
+        print(error)
+"""
+    command = [sys.executable, "-c", without(["pandas"], program)]
     result = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path)
     lines = ["3", "3", "3", "Reading CSV needs pandas: pip install pandas"]
     assert (result.stdout.splitlines(), result.stderr) == (lines, "")
 
 
-def test_the_command_line_names_distributed(without):
+def test_the_command_line_names_distributed(removed):
     require("typer")
     require("pandas")
     from lucidae_app.streams import cluster
 
-    without("distributed")
+    removed("distributed")
     words = r'^A Dask scheduler needs the package distributed: pip install "lucidae\[dask\]", or'
     with pytest.raises(ValueError, match=words), cluster("tcp://127.0.0.1:1"):
         pass
 
 
-def test_an_accelerator_needs_torch(without):
-    without("torch")
+def test_an_accelerator_needs_torch(removed):
+    removed("torch")
     with pytest.raises(ValueError, match="device='cuda' needs PyTorch, which is not installed"):
         device.reference("cuda")
     assert device.reference("cpu").shape == (0,)

@@ -14,18 +14,10 @@ import pytest
 
 import lucidae
 from extras import PEERS, REQUIRED, require
-from interpreters import results_of
+from interpreters import results_of, without
 
 ROOT = Path(__file__).parents[1]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-
-
-def load_dev():
-    """Import dev.py, which is not part of the package."""
-    spec = importlib.util.spec_from_file_location("dev", ROOT / "dev.py")
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
 
 
 def python(*arguments, **variables):
@@ -67,15 +59,7 @@ def test_every_python_that_is_declared_is_tested():
     assert f"python: [{listed}]" in (ROOT / ".github/workflows/tests.yml").read_text("utf-8")
 
 
-WITHOUT_EXTRAS = """
-import sys
-
-class Absent:
-    def find_spec(self, name, path=None, target=None):
-        if name.partition(".")[0] in {names!r}:
-            raise ModuleNotFoundError(name, name=name)
-
-sys.meta_path.insert(0, Absent())
+UNDRAWN = """
 import numpy, lucidae, lucidae_app
 from lucidae import displays
 try:
@@ -83,8 +67,6 @@ try:
 except ImportError as error:
     print(error)
 """
-
-
 LOADED = "import sys; before = set(sys.modules); {}; print(*set(sys.modules) - before)"
 FIRST = ("SparseVAE", "rows", "displays")
 PAIR = """
@@ -102,7 +84,7 @@ def processes(tmp_path_factory):
     lucidae.save(lucidae.LinearAutoencoder(2).fit(X), path)
     absent = {*REQUIRED, *PEERS, "hypothesis", "pytest"}
     programs = {
-        "without extras": WITHOUT_EXTRAS.format(names=absent),
+        "without extras": without(absent, UNDRAWN),
         "all names": LOADED.format("from lucidae import *"),
         "a file": f"from lucidae import load; print(load({path!r}).n_components)",
         "weights": PAIR,
@@ -185,55 +167,3 @@ def test_readme_example_runs_and_prints_what_it_says(code, expected, capsys):
 def without_figures(text):
     """Return the words without numbers, because rounding errors differ between machines."""
     return re.sub(r"-?\d[\d.]*(e[+-]?\d+)?", "#", text).split()
-
-
-def test_dev_prints_its_commands_and_refuses_unknown_ones():
-    assert python("dev.py", "--help").returncode == 0
-    result = python("dev.py", "dance")
-    assert result.returncode == 2
-    assert "python3 dev.py test" in result.stdout
-
-
-def test_dev_explains_that_an_old_python_is_too_old(monkeypatch, capsys):
-    dev = load_dev()
-    monkeypatch.setattr(dev.sys, "version_info", (3, 10, 1))
-    assert dev.main(["test"]) == 2
-    assert "needs Python 3.11" in capsys.readouterr().err
-
-
-@pytest.fixture
-def sandboxed_dev(tmp_path, monkeypatch):
-    """Return dev.py with a fake project folder, and the list of commands that it would run."""
-    dev = load_dev()
-    (tmp_path / "pyproject.toml").write_text("one")
-    monkeypatch.setattr(dev, "ROOT", tmp_path)
-    monkeypatch.setattr(dev, "VENV", tmp_path / ".venv")
-    monkeypatch.setattr(dev, "PYTHON", tmp_path / ".venv" / "python")
-    monkeypatch.setattr(dev, "STAMP", tmp_path / ".venv" / "stamp.json")
-    calls = []
-
-    def pretend(command, **options):
-        calls.append([str(word) for word in command])
-        if "venv" in command:
-            dev.VENV.mkdir()
-            dev.PYTHON.write_text("")
-        return subprocess.CompletedProcess(command, 0)
-
-    monkeypatch.setattr(dev.subprocess, "run", pretend)
-    return dev, calls
-
-
-def installs(calls):
-    return [call[-1] for call in calls if "install" in call]
-
-
-def test_dev_installs_once_and_again_only_when_the_project_changed(sandboxed_dev):
-    dev, calls = sandboxed_dev
-    dev.provide("test")
-    dev.provide("test")
-    dev.provide("cli")  # what the tests need holds what the report needs
-    assert installs(calls) == [".[test]"]
-    (dev.ROOT / "pyproject.toml").write_text("two")
-    dev.provide("cli")
-    assert installs(calls) == [".[test]", ".[cli]"]
-    assert sum("venv" in call for call in calls) == 1

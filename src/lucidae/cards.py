@@ -64,17 +64,14 @@ def _vector(values: np.ndarray[Any, Any]) -> str:
     return f"{head}, …, {shown(values[-1])} ({values.size} values)"
 
 
-def _html(value: Any) -> str:
-    """Return a value as HTML: escaped, unless it is HTML already."""
-    return str(value) if isinstance(value, Html) else escape(shown(value))
-
-
 def rows(cells: Iterable[Sequence[Any]], classes: Iterable[str] | None = None) -> Html:
     """Return the rows of a table; the first cell of each row is its header."""
     lines = []
     listed = list(cells)
     for row, kind in zip(listed, classes or [""] * len(listed), strict=True):
-        first, *others = (_html(value) for value in row)
+        first, *others = (
+            str(value) if isinstance(value, Html) else escape(shown(value)) for value in row
+        )
         opening = f"<tr class='{escape(kind)}'>" if kind else "<tr>"
         values = "".join(f"<td>{value}</td>" for value in others)
         lines.append(f"{opening}<th scope='row'>{first}</th>{values}</tr>")

@@ -98,10 +98,6 @@ class Source:
         path = os.path.realpath(file)
         return cls(Path(file).name, hashlib.sha256(path.encode()).hexdigest()[:16])
 
-    def is_of(self, file: str | os.PathLike[str]) -> bool:
-        """Return whether this source has the name and the full path of `file`."""
-        return self == Source.of(file)
-
 
 def save(estimator: BaseEstimator, path: str | os.PathLike[str] | None = None) -> None:
     """Write a fitted estimator to a file, completely or not at all.

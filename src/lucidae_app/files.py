@@ -64,7 +64,7 @@ def check_results(
     if force or not existing:
         return
     known = source_of(model) if model.exists() else None
-    if known is None or not known.is_of(file):
+    if known != Source.of(file):
         raise ValueError(
             f"{str(existing[0])!r} exists and {_origin(known, file)}: give another prefix with "
             "--out, or add --force to replace it."

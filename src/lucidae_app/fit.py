@@ -317,7 +317,10 @@ class Job:
 
     def path_of(self, what: str) -> Path:
         """Return the path, without its suffix, of the output table `what`, such as "codes"."""
-        return Path(f"{prefix_of(self.out, f'{self.file.stem}-{self.family}')}-{what}")
+        prefix = Path(self.out)
+        if self.out.endswith("/") or prefix.is_dir():
+            prefix /= f"{self.file.stem}-{self.family}"
+        return Path(f"{prefix}-{what}")
 
     def read(self, scheduler: str | None, *, rows_needed: bool = False) -> Prepared:
         """Return the table with its targets; a large table is not loaded but read in blocks.
@@ -346,13 +349,6 @@ class Job:
         responses = read_table(second, options, target=True, missing=True)
         return chosen.with_options(targets=()).read(self.file, responses)
 
-    def check_outputs(self, sheets: Sequence[str]) -> None:
-        """Raise an error if an output file exists that must not be replaced."""
-        second = self.target_file
-        inputs = [self.file] if second is None else [self.file, second]
-        others = [sheet_path(self.path_of(what), self.file.suffix) for what in sheets]
-        check_results(self.model_path, others, self.file, inputs, self.force)
-
 
 def complete(model: Any, job: Job, prepared: Prepared) -> None:
     """Fit the model, save it and its output tables, and print its certificate.
@@ -361,7 +357,10 @@ def complete(model: Any, job: Job, prepared: Prepared) -> None:
     ``--missing mean`` or ``--standardize`` the saved model is a pipeline.
     """
     table = prepared.table
-    job.check_outputs(_names_of_sheets(model, prepared))
+    inputs = [job.file, *filter(None, [job.target_file])]
+    paths = map(job.path_of, _names_of_sheets(model, prepared))
+    others = [sheet_path(path, job.file.suffix) for path in paths]
+    check_results(job.model_path, others, job.file, inputs, job.force)
     y = table.target
     if isinstance(y, np.ndarray) and y.ndim == 2 and y.shape[1] == 1:
         y = y[:, 0]  # scikit-learn expects a vector for one target
@@ -422,12 +421,6 @@ def _fit_table(model: Any, rows: Any, y: Any) -> None:
             "and has written no file: run it again to fit all rows."
         )
         raise
-
-
-def prefix_of(out: str, name: str) -> Path:
-    """Return the prefix of the output files: `out`, or `name` in `out` if `out` is a folder."""
-    is_folder = out.endswith("/") or Path(out).is_dir()
-    return Path(out) / name if is_folder else Path(out)
 
 
 def _names_of_sheets(model: Any, prepared: Prepared) -> list[str]:

@@ -129,8 +129,12 @@ def meg(
             raise ValueError(f"There is no file {str(file)!r}: check the path.")
     page = Path(f"{evoked.name.split('.')[0]}-sources.html") if out is None else out
     check_page(page, inputs, force)
-    if stc is not None and not force:
-        _check_estimate(stc)
+    existing = [] if stc is None or force else _estimate_files(stc)
+    if existing:
+        raise ValueError(
+            f"{str(existing[0])!r} exists: give another prefix with --stc, or add --force to "
+            "replace it."
+        )
     mne, sparse_vae = _packages()
     with printed_warnings(), timed(f"Localising the sources of {evoked.name}"):
         from lucidae_app.report.page import Clock, write_page
@@ -246,14 +250,6 @@ def _lines(result: Any) -> list[str]:
 
 ENDINGS = ("-lh.stc", "-rh.stc", "-vl.stc", "-stc.h5")
 """Endings of the files of source estimates: surfaces, volumes and both together."""
-
-
-def _check_estimate(prefix: str) -> None:
-    """Raise an error if a file of a source estimate with this prefix exists."""
-    for path in _estimate_files(prefix):
-        raise ValueError(
-            f"{str(path)!r} exists: give another prefix with --stc, or add --force to replace it."
-        )
 
 
 def _needs_hdf5(spaces: Any) -> bool:

@@ -65,13 +65,9 @@ def versions() -> dict[str, str]:
 def machine(device: str) -> str:
     """Return the name of the accelerator, or the name of the processor and its number of cores."""
     if is_accelerator(device):
-        return _accelerator(device)
+        torch: Any = import_module("torch")
+        return str(torch.cuda.get_device_name(device)) if device.startswith("cuda") else device
     return f"{_processor()}, {cores()} cores"
-
-
-def _accelerator(device: str) -> str:
-    torch: Any = import_module("torch")
-    return str(torch.cuda.get_device_name(device)) if device.startswith("cuda") else f"{device}"
 
 
 def _processor() -> str:

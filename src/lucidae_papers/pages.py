@@ -77,9 +77,8 @@ def summary(outcomes: Sequence[Outcome], note: str = "") -> Chapter:
         Grid(names, rows),
     ]
     if counts.unjudged:
-        blocks.append(
-            Prose(f"{_statements(counts.unjudged)} not judged; the chapters give the reasons.")
-        )
+        words = f"{counts.unjudged} statements are" if counts.unjudged > 1 else "One statement is"
+        blocks.append(Prose(f"{words} not judged; the chapters give the reasons."))
     if note:
         blocks.append(Note(note))
     return Chapter("summary", "Summary", blocks)
@@ -107,10 +106,6 @@ def _refuted(outcomes: Sequence[Outcome]) -> list[Block]:
         note = Note(f"{words}; the chapters give the measured values:")
         blocks += [note, *found] if found else []
     return blocks
-
-
-def _statements(count: int) -> str:
-    return "One statement is" if count == 1 else f"{count} statements are"
 
 
 def chapter(outcome: Outcome) -> Chapter:

@@ -4,7 +4,6 @@ import re
 import subprocess
 import sys
 import tomllib
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -241,24 +240,3 @@ def test_interruptions_during_the_import_print_no_traceback(name, times):
     program = [sys.executable, "-c", INTERRUPTED_IMPORT.format(name=name, times=times)]
     result = subprocess.run(program, capture_output=True, text=True)
     assert (result.returncode, result.stdout, result.stderr) == (130, "", "Interrupted.\n")
-
-
-def test_a_claim_has_the_same_mark_in_the_table_and_in_the_summary():
-    from rich.console import Console
-
-    from lucidae_app.console import certificate_table
-
-    certificate = lucidae.LinearAutoencoder(1).fit(np.eye(3)[:, :2]).certificate_
-    verdicts = {"first": (True, False), "second": (False, False), "third": (None, True)}
-    verdicts["fourth"] = (None, False)
-    claims = [
-        replace(certificate.claims[0], name=name, holds=holds, undecided=undecided)
-        for name, (holds, undecided) in verdicts.items()
-    ]
-    certificate = replace(certificate, claims=tuple(claims))
-    console = Console(width=120)
-    with console.capture() as captured:
-        console.print(certificate_table(certificate))
-    for text in (captured.get(), certificate.summary()):
-        marks = re.findall(r"(\S)\s+(?:first|second|third|fourth)\b", text)
-        assert marks == ["✓", "✗", "?", "–"]

@@ -18,7 +18,6 @@ require("typer")
 require("rich")
 pandas = require("pandas")
 from lucidae.iteration import progress
-from lucidae_app.files import Sheet, write_sheet
 
 COLUMNS = ("a", "b", "c", "d", "e", "f")
 
@@ -117,14 +116,6 @@ def test_criteria_for_the_number_of_components_reach_the_estimator(run, samples,
     assert model.n_components == given
     assert model.n_components_ == lucidae.LinearAutoencoder(given).fit(samples[0]).n_components_
     assert "component_count" in out
-
-
-@pytest.mark.parametrize("wrong", ["kaiser", "mle:2", "hard_threshold:0", "hard_threshold:a", "-1"])
-def test_a_wrong_number_of_components_names_all_that_is_allowed(run, wrong):
-    code, _, err = run("fit", "linear", "X.npy", f"--components={wrong}")
-    assert code == 2
-    for allowed in ("integer", "share of the variance", "mle", "parallel_analysis", "noise"):
-        assert allowed in err
 
 
 def test_share_of_variance_method_and_whitening_reach_the_estimator(run, samples):
@@ -343,18 +334,6 @@ def test_the_time_of_a_long_command_is_shown_without_the_progress_of_its_fits(mo
     assert progress.is_shown("auto")
 
 
-@pytest.mark.parametrize("kind", [".csv", ".npy", ".parquet"])
-def test_what_is_written_is_read_back_exactly(tmp_path, kind):
-    if kind == ".parquet":
-        require("pyarrow")
-    values = np.random.default_rng(0).standard_normal((5, 3)) * [1e-300, 1, 1e300]
-    path = write_sheet(
-        tmp_path / "a.b", Sheet([values], ('o"ne', "t,wo", "three"), len(values)), kind
-    )
-    assert np.array_equal(numbers_of(path), values)
-    assert list(numbers_of(path)) == ['o"ne', "t,wo", "three"]
-
-
 def test_header_columns_and_decimal_reach_the_reader(run, folder):
     text = "country;2020;2021;x\nFrance;67,5;67,7;1\nPeru;32,9;33,3;2\nMali;21,7;22,4;5\n"
     (folder / "a.csv").write_text(text)
@@ -383,13 +362,6 @@ def test_header_is_refused_for_a_file_that_has_none_but_not_for_its_targets(run,
     assert code == 2
     assert "leave out --header and --decimal" in err
     assert run("fit", "dropout", "a.csv", "--header", "--target", "a.npy")[0] == 0
-
-
-def test_cells_with_another_decimal_sign_are_an_error_with_the_option(run, folder):
-    (folder / "a.csv").write_text("x;y\n0,5;1.25\n2,5;1,5\n3,5;2,5\n")
-    code, _, err = run("fit", "linear", "a.csv", "--decimal", ",")
-    assert code == 2
-    assert "if '.' is the decimal sign, give --decimal .; if it separates" in err
 
 
 def test_warnings_of_the_library_name_the_options(run, folder):
@@ -588,17 +560,6 @@ def test_the_option_that_an_error_advises_works(run, cell):
     assert "1 of 40 rows" in err
 
 
-def test_only_the_rows_that_were_looked_at_are_counted(run):
-    cells = np.arange(3000.0).astype(object)
-    cells[::100] = "1 EUR"
-    pandas.DataFrame({"a": cells, "b": np.sin(np.arange(3000.0))}).to_csv("euros.csv", index=False)
-    code, _, err = run("fit", "linear", "euros.csv")
-    assert code == 2
-    assert "and 5 more (counted from 0, in the first 1000 rows)" in err
-    with pytest.raises(ValueError, match=r"and 25 more \(counted from 0\)"):  # all were read
-        lucidae.LinearAutoencoder().fit(pandas.DataFrame({"a": cells, "b": np.arange(3000.0)}))
-
-
 @pytest.mark.parametrize("family", ["linear", "dropout", "sparse"])
 def test_influential_rows_have_their_numbers_in_the_file(run, samples, family):
     X = np.vstack([samples[0], samples[0]])
@@ -632,20 +593,3 @@ def test_all_files_are_written_although_the_reader_of_the_output_has_gone(folder
         process.stdout.close()
     names = {path.name for path in (folder / "out").iterdir()}
     assert names == {f"rows-linear-{what}" for what in ("model.npz", "codes.csv", "components.csv")}
-
-
-def test_a_warning_while_a_table_is_read_is_one_line(run, folder):
-    (folder / "t.csv").write_text("a;b\n" + "1,5;2\n2,5;4\n" * 600 + "1.500;2\n")
-    code, _, err = run("fit", "linear", "t.csv")
-    assert code == 0
-    assert err.splitlines()[0].startswith("'t.csv': ',' was taken for the decimal sign")
-    assert "UserWarning" not in err
-
-
-def test_numbers_whose_squares_overflow_are_refused_by_one_line(run, folder):
-    (folder / "t.csv").write_text("a,b\n1e200,2\n-2e200,1\n3e199,4\n")
-    for command in (("fit", "linear"), ("report",)):
-        code, _, err = run(*command, "t.csv")
-        assert code == 2
-        assert "the squares of X overflow double precision" in err
-        assert "Warning" not in err

@@ -1,5 +1,6 @@
 """The laboratory: its formulas in a browser are those of the package, and the page works."""
 
+import html
 import json
 import re
 import shutil
@@ -18,9 +19,7 @@ require("pandas")
 require("typer")
 require("rich")
 
-from browser import dumped, need_browser, results_in
 from laboratory_formulas import all_comparisons
-from lucidae_app import main
 from lucidae_app.report.page import SCRIPTS, laboratory_page
 
 FOLDER = files("lucidae_app.report").joinpath("templates", "laboratory")
@@ -33,6 +32,44 @@ addEventListener("error", event => problems.push(event.message));
 // Without a screen frames come seldom; timers follow the virtual time of the browser.
 window.requestAnimationFrame = draw => setTimeout(() => draw(performance.now()), 16);
 window.cancelAnimationFrame = clearTimeout;</script>"""
+
+
+BROWSERS = ("chromium", "chromium-browser", "google-chrome", "chrome")
+FLAGS = (
+    "--headless=new",
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-quic",
+    "--no-first-run",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+    "--hide-scrollbars",
+)
+
+
+def need_browser():
+    """Return the path of Chromium; skip the test without it, since pip cannot install it."""
+    browser = next(filter(None, map(shutil.which, BROWSERS)), None)
+    if browser is None:
+        pytest.skip("no Chromium was found: install Debian's package chromium, for example")
+    return browser
+
+
+def dumped(path, folder, *flags, seconds=120):
+    """Return the document of the page at `path` as Chromium has it after its scripts have run."""
+    command = [need_browser(), *FLAGS, *flags, f"--user-data-dir={folder}", "--dump-dom"]
+    result = subprocess.run(
+        [*command, path.as_uri()], capture_output=True, text=True, timeout=seconds, check=True
+    )
+    return result.stdout
+
+
+def results_in(document):
+    """Return what the script of a test wrote as JSON into the element with the name results."""
+    found = re.search(r'<pre id="results">(.*?)</pre>', document, re.DOTALL)
+    assert found, "the script of the test did not finish"
+    return json.loads(html.unescape(found[1]))
 
 
 @pytest.fixture(scope="module")
@@ -145,25 +182,18 @@ def test_every_script_of_the_folder_is_part_of_the_page():
     assert {item.name for item in FOLDER.iterdir()} == {*SCRIPTS, "page.html", "style.css"}
 
 
-def run(capsys, *arguments):
-    with pytest.raises(SystemExit) as end:
-        main([str(argument) for argument in arguments])
-    captured = capsys.readouterr()
-    return end.value.code, captured.out, captured.err
-
-
-def test_command_writes_the_page_and_keeps_other_files(capsys, tmp_path, monkeypatch):
+def test_command_writes_the_page_and_keeps_other_files(call_main, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     for _ in range(2):  # an earlier page is replaced
-        code, out, err = run(capsys, "laboratory")
+        code, out, err = call_main("laboratory")
         assert (code, err) == (0, "")
         assert str(tmp_path / "lucidae-laboratory.html") in out.replace("\n", "")
     assert (tmp_path / "lucidae-laboratory.html").read_text(encoding="utf-8") == laboratory_page()
     notes = tmp_path / "notes.html"
     notes.write_text("my notes", encoding="utf-8")
-    code, out, err = run(capsys, "laboratory", "--out", notes)
+    code, out, err = call_main("laboratory", "--out", notes)
     assert (code, out) == (2, "")
     assert "is not a page of lucidae" in err
     assert notes.read_text(encoding="utf-8") == "my notes"
-    assert run(capsys, "laboratory", "--out", notes, "--force")[0] == 0
-    assert run(capsys, "laboratory", "--out", tmp_path)[0] == 2
+    assert call_main("laboratory", "--out", notes, "--force")[0] == 0
+    assert call_main("laboratory", "--out", tmp_path)[0] == 2

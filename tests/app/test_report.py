@@ -18,7 +18,6 @@ require("jinja2")
 require("matplotlib")
 require("pandas")
 
-from browser import dumped, results_in
 from lucidae import SecondMoment
 from lucidae.datasets import load_digits
 from lucidae_app.preparation import Preparation, Prepared, ReadOptions, Table
@@ -268,24 +267,6 @@ def test_only_observed_values_are_called_far_from_the_median():
     )
 
 
-def test_the_pages_have_at_most_four_screens(digits_page, tmp_path):
-    rng = np.random.default_rng(1)
-    values = rng.normal(size=(200, 25)) * 10.0 ** rng.integers(-3, 3, 25)
-    table = random_table(values=values, columns=tuple(f"a long name {i}" for i in range(25)))
-    parts = {"digits": digits_page, "table": render(table.with_target(["a long name 3"]), SECTIONS)}
-    frames = "".join(
-        f'<iframe id="{name}" style="width:1300px" srcdoc="{html.escape(page)}"></iframe>'
-        for name, page in parts.items()
-    )
-    script = """<pre id="results"></pre><script>onload = () => { document.getElementById("results")
-      .textContent = JSON.stringify([...document.querySelectorAll("iframe")].map(
-      frame => frame.contentDocument.documentElement.scrollHeight)); }</script>"""
-    path = tmp_path / "frames.html"
-    path.write_text(f"<!DOCTYPE html><meta charset='utf-8'>{frames}{script}", encoding="utf-8")
-    heights = results_in(dumped(path, tmp_path / "profile"))
-    assert all(500 < height <= 4 * 900 for height in heights), heights
-
-
 def test_target_is_explained_by_the_columns_that_made_it():
     rng = np.random.default_rng(3)
     values = rng.normal(size=(80, 6))
@@ -295,18 +276,6 @@ def test_target_is_explained_by_the_columns_that_made_it():
     text = chapters(table.with_target(["answer"]), "sparsity")
     assert "pass a test of significance: input 1, input 4." in text
     assert "generated data" not in text
-
-
-def contrast(first, second):
-    """Return the contrast ratio of two colours (WCAG 2.1, relative luminance)."""
-    low, high = sorted((luminance(first), luminance(second)))
-    return (high + 0.05) / (low + 0.05)
-
-
-def luminance(colour):
-    channels = np.array([int(colour[start : start + 2], 16) for start in (1, 3, 5)]) / 255
-    linear = np.where(channels <= 0.04045, channels / 12.92, ((channels + 0.055) / 1.055) ** 2.4)
-    return float(linear @ [0.2126, 0.7152, 0.0722])
 
 
 def test_dollars_and_letters_that_no_font_has_are_text_in_figures():
@@ -323,9 +292,3 @@ def test_formulas_in_names_are_text_in_downloads():
     plot = Plot("name", "<svg/>", "caption", {"=1+1": ["@x", "fine", "-3"], "b": [1.0, -2.0, 3.0]})
     rows = unquote(plot.link.partition(",")[2]).splitlines()
     assert rows == ["'=1+1,b", "'@x,1", "fine,-2", "-3,3"]
-
-
-def test_indices_start_at_zero_everywhere(parsed):
-    for entry in ["components:component", "spectrum:component"]:
-        file, _, column = entry.partition(":")
-        assert rows_of(parsed, f"{file}.csv")[0][column] == "0", file

@@ -56,21 +56,6 @@ def never_loaded(monkeypatch):
     monkeypatch.setattr("lucidae_app.preparation.read_table", refuse)
 
 
-@pytest.mark.covering
-@pytest.mark.parametrize("name", ["rows.parquet", "rows.csv", "rows.npy"])
-@pytest.mark.parametrize("family", ["linear", "dropout"])
-def test_large_files_are_streamed(run, rows, never_loaded, name, family):
-    code, out, err = run("fit", family, name, "--components", 2)
-    assert code == 0, err
-    assert "optim" in out
-    model = lucidae.load(f"{Path(name).stem}-{family}-model.npz")
-    assert model.verbose == "auto"
-    assert model._state.moment.weight == len(rows)
-    assert_allclose(model._state.moment.covariance, np.cov(rows.T, bias=True), atol=1e-10)
-    (codes,) = Path().glob("*codes*")
-    assert codes.suffix == {".npy": ".npz"}.get(Path(name).suffix, Path(name).suffix)
-
-
 def numbers_of(file):
     """Return the numbers of an output table."""
     if file.suffix == ".npz":
@@ -272,15 +257,6 @@ def test_columns_of_other_large_files(run, rows, name):
     assert f"{name!r} has no numeric column '9'" in err
 
 
-@pytest.mark.parametrize("kind", WRITTEN)
-def test_a_scheduler_reads_text_by_the_same_rules(run, rows, never_loaded, kind, scheduler):
-    options = [*write_text(rows, kind), "--columns", "3,0"]
-    with ignored_warnings():
-        code, _, err = run("fit", "linear", "rows.csv", *options, "--scheduler", scheduler)
-    assert code == 0, err
-    assert_allclose(lucidae.load("rows-linear-model.npz").mean_, rows[:, [3, 0]].mean(axis=0))
-
-
 @pytest.mark.parametrize(
     "arguments",
     [("dropout", "rows.csv", "--target", "a", "--dropout", "cv"), ("linear", "a.npz")],
@@ -333,14 +309,6 @@ def test_targets_in_a_second_file_are_streamed(run, rows, never_loaded):
     expected = lucidae.DropoutRegressor(dropout=0.3).fit(rows, y)
     found = lucidae.load("rows-dropout-model.npz").coef_
     assert_allclose(np.ravel(found), expected.coef_, atol=1e-10)
-
-
-def test_columns_of_text_are_no_targets(run, rows):
-    frame = pandas.read_parquet("rows.parquet").assign(word="text")
-    frame.to_parquet("rows.parquet")
-    code, _, err = run("fit", "dropout", "rows.parquet", "--target", "word")
-    assert code == 2
-    assert "no numeric column 'word'" in err
 
 
 @pytest.mark.parametrize("name", ["rows.parquet", "rows.npy"])

@@ -49,19 +49,6 @@ def test_dense_spectra_on_every_library(xp, name, k):
     assert_leading(values, vectors, matrix, SPECTRA[name])
 
 
-@pytest.mark.parametrize("name", SPECTRA)
-@pytest.mark.parametrize("k", [1, 2, 3])
-def test_krylov_iteration_gives_the_dense_spectrum(monkeypatch, name, k):
-    matrix = symmetric(SPECTRA[name])
-    dense_values, dense_vectors = moment_with(matrix).spectrum(k)
-    monkeypatch.setattr(eigen, "ITERATIVE_FEATURES", SIZE)
-    values, vectors = moment_with(matrix).spectrum(k)
-    assert_leading(values, vectors, matrix, SPECTRA[name])
-    assert_allclose(values, dense_values, atol=1e-12 * max(dense_values[0], 1e-300))
-    if name == "distinct":
-        assert_allclose(vectors, dense_vectors, atol=1e-10)
-
-
 def test_few_of_many_are_found_iteratively_and_the_rest_densely(monkeypatch):
     calls = []
     found = eigen.krylov_eigenpairs

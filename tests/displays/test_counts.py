@@ -15,12 +15,6 @@ RNG = np.random.default_rng(0)
 X = RNG.standard_normal((150, 20)) + RNG.standard_normal((150, 3)) @ RNG.standard_normal((3, 20))
 
 
-@pytest.fixture(autouse=True)
-def _closed():
-    yield
-    plt.close("all")
-
-
 @pytest.mark.parametrize("n_components", [None, 2, 0.9, *CRITERIA])
 def test_all_fits_of_the_same_data_show_the_same_numbers(n_components):
     display = ComponentCountDisplay.from_estimator(LinearAutoencoder(n_components).fit(X))

@@ -8,18 +8,10 @@ import lucidae
 
 extras.require("matplotlib")
 
-import matplotlib as mpl
 from matplotlib import pyplot as plt
 
 from lucidae.displays import ComponentsDisplay, HistoryDisplay, RecoveryDisplay, SpectrumDisplay
 from lucidae.iteration import History
-
-
-@pytest.fixture(autouse=True)
-def closed_figures():
-    mpl.use("Agg")
-    yield
-    plt.close("all")
 
 
 @pytest.fixture(scope="module")

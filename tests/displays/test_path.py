@@ -11,12 +11,6 @@ from lucidae.sparsity import noise_path
 plt = extras.require("matplotlib.pyplot")
 
 
-@pytest.fixture(autouse=True)
-def _closed():
-    yield
-    plt.close("all")
-
-
 def test_it_shows_which_columns_stay_and_which_come_and_go():
     nan = np.nan
     shares = [[0.5, 0.6, 0.6], [nan, 0.2, 0.3], [nan, 0.1, nan], [0.3, nan, 0.3]]

@@ -9,17 +9,9 @@ import extras
 
 extras.require("matplotlib")
 
-import matplotlib as mpl
 from matplotlib import pyplot as plt
 
 from lucidae.displays import NoisePathDisplay, SourceDisplay
-
-
-@pytest.fixture(autouse=True)
-def closed_figures():
-    mpl.use("Agg")
-    yield
-    plt.close("all")
 
 
 @pytest.fixture

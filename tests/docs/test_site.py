@@ -104,21 +104,6 @@ def test_local_links_have_a_target(path):
     assert dead == []
 
 
-def test_figures_of_the_dark_theme_have_no_colour_of_the_light_one():
-    pytest.importorskip("sphinx")
-    require("matplotlib")
-    from lucidae_app.report.style import LIGHT
-
-    figures = [*(DOCS / "results").glob("*.svg"), *(DOCS / "figures").glob("*.svg")]
-    darkened = extension("dark_figures").darkened
-    for path in figures:
-        text = darkened(path.read_text(encoding="utf-8"))
-        assert not [colour for colour in LIGHT.values() if colour in text], path.name
-        assert '<svg style="color: #e6e9ee; fill: #e6e9ee"' in text, path.name  # text is black
-        whites = re.findall(r'[^"]*#ffffff[^"]*', text)  # marks on the colours of a map
-        assert all("stroke: #ffffff" in style for style in whites), path.name
-
-
 def blocks(page):
     """Return the blocks of code of a page, as (language, text), in their order."""
     text = (DOCS / page).read_text(encoding="utf-8")

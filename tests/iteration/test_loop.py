@@ -17,7 +17,6 @@ from lucidae.datasets import make_sparse_regression
 from lucidae.iteration import (
     Below,
     History,
-    Solution,
     Status,
     iterate,
     iterate_batch,
@@ -131,17 +130,6 @@ def test_no_new_best_for_a_while_is_a_stall(patience):
     )
     assert solution.status is Status.STALLED
     assert (solution.n_iter, solution.value) == (3 + patience, 1.0)
-
-
-@pytest.mark.parametrize("status", Status)
-def test_every_status_says_what_happened_and_what_to_do(status):
-    solution = Solution(None, status, 12, 0.5, 1e-3)
-    assert "12 iterations" in solution.advice
-    assert "0.5" in solution.advice
-    assert solution.advice.endswith(".")
-    assert status.ok == (status is Status.CONVERGED)
-    if status in (Status.ITERATION_LIMIT, Status.DIVERGED, Status.STALLED):
-        assert any(word in solution.advice for word in ("Raise", "Lower"))
 
 
 def test_bad_stopping_rules_are_refused():

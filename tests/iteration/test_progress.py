@@ -1,14 +1,8 @@
 """Progress is shown after two seconds to somebody who can see it, and disappears at the end."""
 
 import io
-import json
-import os
 import re
-import signal
-import struct
-import subprocess
 import sys
-import textwrap
 import threading
 import time
 from types import SimpleNamespace
@@ -288,27 +282,6 @@ def test_an_iteration_on_a_system_without_threads_has_no_time(tty, at_once, monk
     assert "fitting" in tty.getvalue()
 
 
-SCRIPT = """
-    import json, signal, threading, time
-    import numpy as np
-    from lucidae import LinearAutoencoder
-    from lucidae.iteration import progress
-    progress.DELAY, progress.TICK = 0.05, 0.05
-    # Shells start background jobs without Ctrl-C, and processes inherit it.
-    signal.signal(signal.SIGINT, signal.default_int_handler)
-
-    def batches():
-        for _ in range(400):
-            time.sleep(0.05)
-            yield np.random.default_rng(0).standard_normal((1000, 20))
-
-    try:
-        LinearAutoencoder(2).fit(batches())
-    except KeyboardInterrupt as stop:
-        print(json.dumps([type(stop).__name__, threading.active_count()]))
-"""
-
-
 def test_ctrl_c_while_a_bar_is_drawn_leaves_nothing_behind(tty, at_once, monkeypatch):
     write = tty.write
 
@@ -322,44 +295,6 @@ def test_ctrl_c_while_a_bar_is_drawn_leaves_nothing_behind(tty, at_once, monkeyp
         slow_steps(progress_bars("fitting", "auto"))
     assert "fitting" in tty.getvalue()
     assert tty.screen == ""
-
-
-@pytest.mark.skipif(not hasattr(os, "openpty"), reason="this system has no pseudo-terminals")
-def test_ctrl_c_on_a_real_terminal_erases_all_lines():
-    import fcntl
-    import termios
-
-    outer, inner = os.openpty()
-    fcntl.ioctl(inner, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 100, 0, 0))
-    process = subprocess.Popen(
-        [sys.executable, "-c", textwrap.dedent(SCRIPT)],
-        stdout=subprocess.PIPE, stderr=inner, stdin=subprocess.DEVNULL,
-        env=os.environ | {"TERM": "xterm", "COLUMNS": "100"},
-    )  # fmt: skip
-    os.close(inner)
-    shown = b""
-    try:
-        while b"fitting LinearAutoencoder" not in shown or b"reading rows" not in shown:
-            shown += os.read(outer, 4096)
-        time.sleep(0.02)  # the bar is drawn: the next batch is waited for
-        process.send_signal(signal.SIGINT)
-        out, _ = process.communicate(timeout=60)
-        while True:
-            try:
-                more = os.read(outer, 4096)
-            except OSError:
-                break
-            if not more:
-                break
-            shown += more
-    finally:
-        process.kill()
-        process.communicate()
-        os.close(outer)
-    assert json.loads(out) == ["ReadInterrupted", 1]  # the error, and the main thread alone
-    screen = Terminal()
-    screen.write(shown.decode().replace("\r\n", "\n"))
-    assert screen.screen == ""
 
 
 def show_steps(description):

@@ -347,21 +347,6 @@ def test_a_result_does_not_change_with_the_evokeds_of_the_user():
     assert_array_equal(results[1].amplitudes, amplitudes)
 
 
-def test_the_log_has_the_level_of_the_call_and_of_the_result():
-    data = simulated(noise=0.3)
-    for verbose in (False, True):
-        with mne.utils.catch_logging(verbose=False) as log:
-            result = localised(data, verbose=verbose)
-        text = log.getvalue()
-        assert "Explained" in text if verbose else text == ""
-        with mne.utils.catch_logging(verbose=True) as log:
-            assert result.stc is not None
-            assert result.residual is not None
-            assert result.dipoles
-        text = log.getvalue()
-        assert "combining the current components" in text if verbose else text == ""
-
-
 def test_arguments_of_solver():
     rng = np.random.default_rng(0)
     G = rng.standard_normal((30, 12))

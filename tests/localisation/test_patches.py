@@ -128,13 +128,12 @@ def test_amplitudes_of_overlapping_patches_add_up():
 
 
 def test_a_patch_is_one_number_and_one_line_of_the_path(patch_and_point):
-    pyplot = require("matplotlib.pyplot")
+    require("matplotlib")
     display = patch_and_point.plot(path=True)
     assert display.path.names[:2] == ["1: patch of 16 at lh 7", "2: rh 18"]
     assert not any("lh" in name and "patch" not in name for name in display.path.names)
     assert sorted(text.get_text() for text in display.ax_[0].texts) == ["1", "2"]
     assert len(display.ax_[0].collections[0].get_offsets()) == 17
-    pyplot.close(display.figure_)
 
 
 def test_a_doubtful_patch_counts_once():

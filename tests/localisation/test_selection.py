@@ -11,16 +11,13 @@ import pytest
 import scipy.optimize
 from numpy.testing import assert_allclose, assert_array_equal
 from sklearn.exceptions import ConvergenceWarning
-from threadpoolctl import threadpool_info, threadpool_limits
 
 from extras import require
 
 mne, mpmath = require("mne"), require("mpmath")
 
 from evoked_recordings import forward_of, localised, scattered_space, simulated, surface_space
-from lucidae import SparseVAE
 from lucidae.mne import certificate as certificates
-from lucidae.mne import estimate as estimates
 from lucidae.mne.certificate import SelectedSources, Span
 from lucidae.mne.estimate import GroupEstimate, observable_basis
 from lucidae.mne.inverse import neighbourhoods
@@ -307,55 +304,6 @@ def test_returned_sources_are_accurate_if_no_source_is_removed():
     assert claim.value < 1e-7
 
 
-@pytest.mark.parametrize("settings", [{}, {"group_covariance": "spherical"}, {"loose": 0.0}])
-def test_the_fit_to_all_sources_is_completed_when_it_is_read(settings, monkeypatch):
-    fits, original = [], SparseVAE._fit_on
-    monkeypatch.setattr(
-        SparseVAE, "_fit_on", lambda *args, **more: fits.append(1) or original(*args, **more)
-    )
-    space = "surface" if settings.get("loose") == 0.0 else "scattered"
-    data = simulated(space, "mag", n_times=20, fixed=space == "surface")
-    result = localised(data, **settings)
-    assert result.sources.size
-    assert result.doubtful_sources.size <= result.sources.size
-    assert not fits
-    estimate = result.estimate
-    assert result.model is estimate.model
-    assert fits == [1]
-    # It is the fit of the estimator to the same data, up to the tolerance.
-    alone = SparseVAE(**estimate.template.get_params()).fit(estimate.gain, estimate.responses)
-    assert_allclose(result.model.energy_, alone.energy_, rtol=1e-9)
-    assert_allclose(result.model.relevance_, alone.relevance_, rtol=1e-3, atol=1e-4)
-    assert result.model.certificate_["stationarity"].holds
-
-
-def threads_of_blas():
-    """Return the largest number of threads of a BLAS library that is loaded."""
-    return max(pool["num_threads"] for pool in threadpool_info() if pool["user_api"] == "blas")
-
-
-def test_what_is_computed_later_uses_one_thread_of_blas(monkeypatch):
-    threads = []
-
-    def seen(original):
-        def function(*parts, **settings):
-            threads.append(threads_of_blas())
-            return original(*parts, **settings)
-
-        return function
-
-    result = localised(simulated("scattered", "mag", n_times=20))
-    for name in ("with_selection", "fit_prior", "noise_path", "_fitted"):
-        monkeypatch.setattr(estimates, name, seen(getattr(estimates, name)))
-    with threadpool_limits(2):
-        assert result.certificate.holds
-        assert result.doubtful_sources.size <= result.sources.size
-        result.path_sources(result.noise_path([4.0, 1.0]))
-        assert threads_of_blas() == 2
-    assert len(threads) >= 4
-    assert set(threads) == {1}
-
-
 # Removal of groups that are not significant.
 
 
@@ -409,32 +357,17 @@ def test_groups_that_must_move_together_show_that_a_source_can_be_replaced(seed)
     assert claim.verdict != "fails", claim.value
 
 
-def test_evidence_near_its_threshold_is_judged_by_an_accurate_refit(monkeypatch):
-    data = simulated("scattered", "mag", sources=(5, 21, 30), n_times=20, seed=3)
-    every = replace(localised(data, significance=None).estimate, level=0.05)
-    # An inaccurate refit leaves all groups slightly above their thresholds.
-    monkeypatch.setattr(estimates, "loss_without", lambda *parts: 1.1 * parts[4])
-    kept = every._without_replaceable()
-    (gone,) = np.setdiff1d(every.groups, every.labels[kept])
-    others = np.setdiff1d(every.groups, [gone])
-    lost = twice_log_likelihood(every, every.groups) - twice_log_likelihood(every, others)
-    assert lost < thresholds_of(every)[every.groups == gone]
-    monkeypatch.setattr(estimates, "NEARLY", 1.0)
-    assert_array_equal(every._without_replaceable(), every.columns)
-
-
-@pytest.mark.parametrize("noise", [1e-6, 1e-9, 1e-12])
+@pytest.mark.parametrize("noise", [1e-6, 1e-12])
 def test_a_tiny_noise_variance_is_no_error(noise):
-    for seed in range(2):
-        rng = np.random.default_rng(seed)
-        labels = np.repeat(np.arange(8), rng.integers(1, 4, 8))
-        gain = rng.standard_normal((10, labels.size))
-        data = gain[:, :4] @ rng.standard_normal((4, 5)) + 1e-2 * rng.standard_normal((10, 5))
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", ConvergenceWarning)
-            found = fitted(gain, data, labels, noise_variance=noise)
-        assert np.isfinite(found.prior).all()
-        assert np.isfinite(found.mean).all()
+    rng = np.random.default_rng(0)
+    labels = np.repeat(np.arange(8), rng.integers(1, 4, 8))
+    gain = rng.standard_normal((10, labels.size))
+    data = gain[:, :4] @ rng.standard_normal((4, 5)) + 1e-2 * rng.standard_normal((10, 5))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ConvergenceWarning)
+        found = fitted(gain, data, labels, noise_variance=noise)
+    assert np.isfinite(found.prior).all()
+    assert np.isfinite(found.mean).all()
 
 
 def with_turning_sources(seed, n_times=20):

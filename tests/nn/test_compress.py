@@ -1,7 +1,4 @@
-"""Low-rank layers: no optimizer beats the closed forms, no search the ranks, and no fault passes.
-
-The multiple-choice knapsack is tested by itself too, because its bound is a theorem of its own.
-"""
+"""Low-rank layers: no optimizer beats the closed forms, no search the ranks, no fault passes."""
 
 import copy
 import itertools
@@ -127,18 +124,6 @@ def test_dropout_of_hidden_units_has_the_smallest_expected_error(shape, rank):
         assert plan.errors[""] <= found * (1 + 1e-7)
     units = first(x).square().mean(0) * last.weight.square().sum(0)
     assert_allclose(units.detach(), units.mean().item(), rtol=1e-5)
-    assert plan.certificate.holds
-
-
-def test_activations_without_a_cholesky_factor():
-    seeded(0)
-    model = nn.Sequential(nn.Linear(6, 30), nn.Linear(30, 40), nn.ReLU(), nn.Linear(40, 20))
-    x = torch.randn(200, 6)
-    inputs = model[0](x).detach().double()
-    with pytest.raises(np.linalg.LinAlgError):
-        np.linalg.cholesky(np.cov(inputs.T.numpy()) - 1e-12 * np.eye(30))
-    plan = compress.plan(model, x, budget=0.5)
-    assert plan.errors["1"] < 1e-6 * model[1](inputs.float()).var(0).sum()
     assert plan.certificate.holds
 
 

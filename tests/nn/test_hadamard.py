@@ -4,7 +4,6 @@ import json
 import math
 import warnings
 
-import numpy as np
 import pytest
 from numpy.testing import assert_allclose
 
@@ -17,12 +16,10 @@ from lucidae.nn import (
     DiagonalGaussian,
     DictionaryVAE,
     FullGaussian,
-    HadamardGap,
     collapse_report,
     hadamard_gap,
     negative_log_likelihood,
 )
-from lucidae.nn.posteriors import gap_of_gram
 
 
 def linear(d=7, k=4, seed=0):
@@ -105,62 +102,8 @@ def test_exact_jacobians_are_those_of_autograd(jacobian):
 def test_large_precisions_do_not_cancel():
     angle = 1e-3
     columns = torch.tensor([[1.0, math.cos(angle)], [0.0, math.sin(angle)]], dtype=torch.float64)
-    gap = gap_of_gram(columns.T @ columns * 1e15)
-    assert_allclose(gap, -math.log(math.sin(angle)), rtol=1e-6)
-
-
-class Quadrature:
-    """−ELBO of Gaussian posteriors over two latents, by Gauss-Hermite quadrature."""
-
-    def __init__(self, decode, x, noise):
-        nodes, weights = np.polynomial.hermite_e.hermegauss(7)
-        grid = np.stack(np.meshgrid(nodes, nodes), -1).reshape(-1, 2)
-        self.nodes = torch.tensor(grid)
-        self.weights = torch.tensor(np.outer(weights, weights).ravel() / (2 * math.pi))
-        self.decode, self.x, self.noise = decode, x, noise
-
-    def __call__(self, mean, factor):
-        z = mean[:, None] + self.nodes @ factor.mT
-        error = torch.sum((self.x[:, None] - self.decode(z)) ** 2, -1) @ self.weights
-        return bound(FullGaussian(mean, factor), error, self.x.shape[1], self.noise)
-
-    def best(self, start, full):
-        """Return the smallest −ELBO of each sample, over full or diagonal covariances."""
-        mean = start.clone().requires_grad_()
-        scale = torch.full_like(start, 0.5 * math.log(self.noise)).requires_grad_()
-        below = torch.zeros(len(start), dtype=start.dtype, requires_grad=True)
-        trained = [mean, scale, below] if full else [mean, scale]
-        settings = {"max_iter": 500, "tolerance_grad": 1e-10, "tolerance_change": 1e-14}
-        search = torch.optim.LBFGS(trained, line_search_fn="strong_wolfe", **settings)
-
-        def value():
-            unit = torch.eye(2, dtype=start.dtype).expand(len(start), 2, 2).clone()
-            unit[:, 1, 0] = below
-            return self(mean, torch.exp(scale)[..., None] * unit)
-
-        def closure():
-            search.zero_grad()
-            loss = value().sum()
-            loss.backward()
-            return loss
-
-        search.step(closure)
-        return value().detach(), mean.detach()
-
-
-def test_it_is_the_limit_of_optimised_posteriors_of_a_curved_decoder():
-    decode, z = curved(), codes(3, 2)
-    x = decode(z)
-    missed = []
-    for noise in (1e-2, 1e-3, 1e-4):
-        quadrature = Quadrature(decode, x, noise)
-        best_full, mean = quadrature.best(z, full=True)
-        best_diagonal, _ = quadrature.best(z, full=False)
-        gap = hadamard_gap(decode, codes=mean, noise_variance=noise)
-        missed.append(np.abs((best_diagonal - best_full).numpy() - gap.samples).max())
-    assert gap.value > 0.05
-    assert missed[2] < 0.1 * missed[0]
-    assert missed[2] < 1e-3
+    gap = hadamard_gap(lambda z: z @ columns.T, codes=codes(1, 2), noise_variance=1e-15)
+    assert_allclose(gap.value, -math.log(math.sin(angle)), rtol=1e-6)
 
 
 class Plain(torch.nn.Module):
@@ -205,6 +148,8 @@ def test_the_report_answers_whether_a_full_covariance_would_help():
     gap = hadamard_gap(model, x[:8])
     assert_allclose(report.gap.samples, gap.samples)
     assert f"{gap.value:.3g}" in str(report)
+    assert str(gap).startswith(f"Hadamard gap {gap.value:.3g} ± ")
+    assert str(hadamard_gap(model, x[:1])).endswith(" nats (1 sample, γ = 0.01)")
     assert "Would a full covariance help?" in report._repr_html_()
     assert json.loads(json.dumps(report.to_dict()))["gap"]["n_samples"] == 8
     assert collapse_report(model, x).gap is None
@@ -236,16 +181,6 @@ def test_encoders_may_return_the_mean_alone():
     for returned in (lambda x: {"mean": x}, lambda _: (), lambda x: x[0]):
         with pytest.raises(ValueError, match=r"the posterior mean of model\.encode"):
             hadamard_gap(Encoding(returned), z)
-
-
-def test_it_reads_well():
-    one = hadamard_gap(linear(), codes=codes(1), noise_variance=0.1)
-    assert str(one) == f"Hadamard gap {one.value:.3g} nats (1 sample, γ = 0.1)"
-    assert f"by {one.value:.3g} nats per sample" in one.answer
-    tiny = HadamardGap(0.25, 2.5e-19, np.full(3, 0.25), 0.1, "forward")
-    assert str(tiny) == "Hadamard gap 0.25 ± 0 nats (3 samples, γ = 0.1)"
-    assert tiny.to_dict()["standard_error"] == 2.5e-19
-    assert "0.25 ± 0 nats" in tiny.answer
 
 
 def test_a_decoder_without_forward_mode_is_told_what_to_do():

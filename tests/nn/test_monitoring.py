@@ -8,6 +8,7 @@ import pytest
 from numpy.testing import assert_allclose
 
 from extras import require
+from interpreters import without
 
 torch = require("torch")
 lightning = require("lightning.pytorch")
@@ -196,17 +197,8 @@ def test_a_plain_loop_keeps_the_same_history_as_the_trainer():
     assert len(collapse.history) == 3
 
 
-WITHOUT_LIGHTNING = """
-import sys
-
-class Absent:
-    def find_spec(self, name, path=None, target=None):
-        if name.partition(".")[0] == "lightning":
-            raise ModuleNotFoundError(name, name=name)
-
-import lucidae.nn
-print("lightning" in sys.modules)
-sys.meta_path.insert(0, Absent())
+def test_plain_loops_do_not_need_lightning():
+    program = """
 import torch
 from lucidae.nn import DictionaryVAE
 from lucidae.nn.callbacks import CollapseMonitor
@@ -215,13 +207,9 @@ monitor = CollapseMonitor(torch.randn(50, 2))
 print(monitor.measure(DictionaryVAE(torch.eye(2), noise_variance=1.0))["active"])
 print(len(monitor.history), "lightning" in sys.modules)
 """
-
-
-def test_plain_loops_do_not_need_lightning():
-    result = subprocess.run(
-        [sys.executable, "-c", WITHOUT_LIGHTNING], capture_output=True, text=True, check=True
-    )
-    assert result.stdout.splitlines() == ["False", "0.0", "1 False"]
+    command = [sys.executable, "-c", without(["lightning"], program)]
+    result = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert result.stdout.splitlines() == ["0.0", "1 False"]
 
 
 def data(n=200):

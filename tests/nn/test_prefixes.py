@@ -201,20 +201,6 @@ def test_the_compiled_loss_is_the_same(prior):
         assert compiled.last == pytest.approx(loss.last)
 
 
-@NON_LEAF
-@pytest.mark.filterwarnings("ignore:.*deprecated:DeprecationWarning")
-@pytest.mark.slow
-def test_the_loss_compiled_to_machine_code_is_the_same():
-    torch.compiler.reset()
-    encoder, _, x, other, _ = network()
-    loss = PrefixLoss(contrastive, 8, prior="uniform", embeddings=2, samples=2)
-    compiled = torch.compile(copy.deepcopy(loss), fullgraph=True)
-    for _ in range(4):
-        eager, found = (one(encoder(x), encoder(other)) for one in (loss, compiled))
-        assert_allclose(found.item(), eager.item(), rtol=1e-10)
-        assert_same_gradients(gradients([encoder], found), gradients([encoder], eager), 1e-10)
-
-
 def test_autocast_keeps_the_sum_in_single_precision():
     encoder, _, x, other, _ = network(dtype=torch.float32)
     loss = PrefixLoss(contrastive, DIMS, embeddings=2, normalize=True)

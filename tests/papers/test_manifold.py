@@ -19,7 +19,6 @@ from lucidae_papers.vae import manifold, manifold_runs
 from lucidae_papers.vae.batched import ARMS, WIDEST, Design, Draws, VaeRun, VaeStack, generator
 from lucidae_papers.vae.manifold import PAPER, SMOKE, compared
 from lucidae_papers.vae.manifold_runs import image_generators, image_rows, random_generator
-from papers.judging import flat
 
 TINY = Design(
     hidden=8, steps=6, batch_size=10, learning_rate=1e-2, samples=1024, draws=1, gap_samples=20
@@ -279,17 +278,3 @@ def test_without_torch_the_sentence_says_what_to_install(monkeypatch):
     monkeypatch.delattr("lucidae_papers.vae.manifold_runs", raising=False)
     with pytest.raises(ValueError, match=r"lucidae\[torch\]"):
         manifold.SMOKE.cells()
-
-
-def test_paper_runs_that_are_trained_together_share_their_design():
-    labels = {}
-    for cell in PAPER.cells():
-        if cell.together:
-            labels.setdefault(cell.together, []).append(cell.settings)
-    assert set(labels) == {"random small", "random large", "images", "parts"}
-    for group in labels.values():
-        assert all(one["design"] == group[0]["design"] for one in group)
-        assert all(one["source"] == group[0]["source"] for one in group)
-        assert all(one["latents"] <= WIDEST for one in group)
-    verdicts = flat(experiment("vae-manifold").at("paper").expect)
-    assert len(verdicts) > 20

@@ -7,9 +7,7 @@ from sklearn.linear_model import MultiTaskLasso
 
 from lucidae.datasets import make_array_snapshots, make_sparse_regression
 from lucidae.sparsity import solve_batch
-from lucidae_papers import experiment
 from lucidae_papers.sparsity import recovery, slices
-from lucidae_papers.sparsity import recovery as sparse_methods
 from lucidae_papers.sparsity.arrays import (
     EXPERIMENT,
     SPECTRA,
@@ -20,7 +18,7 @@ from lucidae_papers.sparsity.arrays import (
 )
 from lucidae_papers.sparsity.recovery import Recovery, group_lasso
 from lucidae_papers.sparsity.slices import ENERGIES, EXPECT, Slices
-from papers.judging import flat, measured, verdicts
+from papers.judging import measured, verdicts
 
 SMALL = ArrayStudy((-7.5, 20.0), (1, 3), (10.0,), 2)
 
@@ -125,15 +123,6 @@ def test_the_figure_shows_every_method(results):
     assert {name.partition("/")[2] for name in plot.numbers["series"]} == set(SPECTRA)
 
 
-def test_it_is_registered_with_three_kinds_of_verdicts():
-    declared = experiment("sparse-arrays")
-    assert declared is EXPERIMENT
-    assert len({statement.kind for statement in declared.statements.values()}) == 2
-    for scale in ("smoke", "paper"):
-        assert flat(declared.at(scale).expect)
-        assert declared.at(scale).reported
-
-
 LIMITS = {"tol": 1e-6, "max_iter": 600}
 
 
@@ -159,7 +148,7 @@ def solved(Phi, X, noise, solver):
 
 def test_the_lower_minimum_is_kept_and_sparse_answers_are_not_solved_twice():
     problems = stack(4, 17)
-    found = sparse_methods.full(*problems, **LIMITS)
+    found = recovery.full(*problems, **LIMITS)
     quick, slow = (solved(*problems, solver) for solver in ("mm", "em"))
     twice = found.n_iter != quick.n_iter
     assert not twice[:4].any(), "four of twenty rows: MM's answer is sparse"
@@ -176,7 +165,7 @@ def test_the_lower_minimum_is_kept_and_sparse_answers_are_not_solved_twice():
 
 def test_noisy_problems_are_solved_once():
     problems = stack(17, snr_db=20.0)
-    found = sparse_methods.full(*problems, **LIMITS)
+    found = recovery.full(*problems, **LIMITS)
     assert_array_equal(found.n_iter, solved(*problems, "mm").n_iter)
 
 
@@ -240,14 +229,3 @@ def test_a_wrong_energy_fails(monkeypatch, name, wrong, failing):
     monkeypatch.setitem(ENERGIES, name, ENERGIES[wrong])
     judged = verdicts(SETTING, EXPECT)
     assert {series for series, holds in judged.items() if not holds} == failing
-
-
-def test_a_wrong_coordinate_move_fails(monkeypatch):
-    right = slices.best_change
-    monkeypatch.setattr(slices, "best_change", lambda w, z, q: 0.5 * right(w, z, q))
-    assert verdicts(SETTING, EXPECT)["distance/full"] is False
-
-
-def test_an_autoencoder_without_its_penalty_fails(monkeypatch):
-    monkeypatch.setattr(slices, "autoencoder_slice", lambda u, a, gamma: u**2 - 2 * a * u)
-    assert verdicts(SETTING, EXPECT)["minima/autoencoder"] is False

@@ -299,35 +299,6 @@ def test_the_page_of_a_refuted_run_says_so(tmp_path):
         assert before.endswith(("The paper says: ", "given: "))
 
 
-def test_the_page_of_a_confirmed_run_counts_by_kind(tmp_path):
-    text = page_of([outcome(0.2)], tmp_path)
-    for figure, meaning in (
-        ("2 of 2", "claims of the papers seen"),
-        ("1 of 1", "findings of our own hold"),
-        ("1", "values only reported"),
-    ):
-        assert f"<dt>{meaning}</dt><dd>{figure}</dd>" in text
-    assert "ot seen at" not in text
-    assert "Not seen here" not in text
-    assert "Not judged: the data are small." in text
-    assert "One statement is not judged" in text
-
-
-def test_the_note_of_a_refuted_run_says_so(tmp_path):
-    for package in ("matplotlib", "jinja2"):
-        extras.require(package)
-    from lucidae_papers.pages import write_notes
-
-    index = write_notes([outcome(0.7)], tmp_path).read_text("utf-8")
-    note = (tmp_path / "given.md").read_text("utf-8")
-    assert "**not seen**" in note
-    assert "| the paper's claim: seen |" in note
-    assert "| our own finding: holds |" in note
-    assert "| reported |" in note
-    assert "| This scales to large data. | | the paper's claim: not judged |" in note
-    assert "three kinds of" in index
-
-
 def test_a_value_is_never_measured_inf_or_nan():
     late = outcome(0.2)
     rows = {claim.name: claim for claim in late.claims}

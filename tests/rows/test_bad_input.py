@@ -110,6 +110,12 @@ REFUSED = {
         [(FEW, None, ONES[:, None])]
     ),
     r"sample_weight has shape \(200, 1\)": lambda: linear().partial_fit(FEW, None, ONES[:, None]),
+    r"sample_weight has shape \(200, 1\)|frame": lambda: linear().fit(
+        FEW, sample_weight=framed(ONES[:, None])
+    ),
+    r"sample_weight has shape \(n, 1\)|batches": lambda: linear().fit(
+        batches_of(FEW, 50), sample_weight=batches_of(ONES[:, None], 80)
+    ),
     r"sample_weight has shape \(200, 1\)|moment": lambda: SecondMoment.of(FEW).update(
         FEW, ONES[:, None]
     ),
@@ -313,49 +319,6 @@ def test_targets_of_another_length_are_refused(count, tmp_path, small_blocks):
     chunks = require("dask.array").from_array(ROWS, chunks=(500, 6))
     with pytest.raises(ValueError, match=f"{count}"):
         DropoutRegressor().fit(chunks, np.ones(count))
-
-
-def weights_of_shape(kind, shape, folder):
-    w = np.ones(shape)
-    np.save(folder / "w.npy", w)
-    return {
-        "array": lambda: w,
-        "frame": lambda: require("pandas").DataFrame(w),
-        "list": w.tolist,
-        "dask": lambda: require("dask.array").from_array(w, chunks=(100, 1)),
-        "file": lambda: folder / "w.npy",
-        "batches": lambda: batches_of(w, 80),
-    }[kind]()
-
-
-@pytest.mark.covering
-@pytest.mark.parametrize("kind", ["array", "frame", "list", "dask", "file", "batches"])
-@pytest.mark.parametrize("block_bytes", [2**25, 2**12])
-def test_weights_with_two_dimensions_are_refused(kind, block_bytes, tmp_path, monkeypatch):
-    monkeypatch.setattr("lucidae.rows.blocks.BLOCK_BYTES", block_bytes)
-    rows = {
-        "array": lambda: FEW,
-        "map": lambda: mapped(FEW, tmp_path),
-        "batches": lambda: batches_of(FEW, 50),
-        "dask": lambda: require("dask.array").from_array(FEW, chunks=(100, 3)),
-    }
-    model = linear().fit(FEW)
-    calls = {
-        "linear": lambda x, w: linear().fit(x, sample_weight=w),
-        "moment": SecondMoment.of,
-        "regressor": lambda x, w: regressor().fit(x, FEW[:, 0], sample_weight=w),
-        "autoencoder": lambda x, w: DropoutAutoencoder(2).fit(x, sample_weight=w),
-        "certify": lambda x, w: certify(model, x, sample_weight=w),
-    }
-    for name, make in rows.items():
-        for width, (what, call) in enumerate(calls.items(), start=1):
-            words = r"sample_weight has shape .*one weight per row"
-            with pytest.raises(ValueError, match=words) as caught:
-                call(make(), weights_of_shape(kind, (200, width), tmp_path))
-            assert "\n" not in str(caught.value), (name, what)
-    for bad in (-ONES, np.nan * ONES, 0 * ONES):
-        with pytest.raises(ValueError, match="sample_weight"):
-            linear().fit(mapped(FEW, tmp_path), sample_weight=bad)
 
 
 def test_a_memory_map_can_be_fitted_by_solvers_that_draw_rows(tmp_path, small_blocks):

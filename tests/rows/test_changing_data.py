@@ -2,8 +2,6 @@
 
 import os
 import shutil
-import subprocess
-import sys
 
 import numpy as np
 import pytest
@@ -175,6 +173,20 @@ def test_a_map_that_shrinks_raises_and_does_not_crash(left, tmp_path, small_bloc
     for call in (model.fit, DropoutAutoencoder(2).fit, SecondMoment.of, model.transform):
         with pytest.raises(ValueError, match=words):
             call(rows)
+    # Without the check, a read behind the end of the file ends the process by a bus error.
+    targets = np.ones(4000)
+    for call in (
+        lambda: model.partial_fit(rows),
+        lambda: model.fit(np.asarray(rows)),
+        lambda: model.fit(rows_of(), sample_weight=rows[:, 0]),
+        lambda: certify(model, rows),
+        lambda: SparseVAE().fit(rows, targets),
+        lambda: DropoutRegressor(dropout=0.1).fit(rows, targets),
+        lambda: DropoutRegressor(dropout=0.1).fit(rows_of(), rows),
+        lambda: LinearAutoencoder(2, solver="stochastic").fit(rows),
+    ):
+        with pytest.raises(ValueError, match=r"shorter|ends after"):
+            call()
     assert vars(model) == before
     with pytest.raises(ValueError, match=r"'x.npy' is not a complete NPY file"):
         LinearAutoencoder(2).fit(tmp_path / "x.npy")
@@ -205,43 +217,6 @@ def test_other_files_that_shrink_while_they_are_read_are_one_sentence(tmp_path, 
     os.truncate(tmp_path / "x.parquet", 3000)
     with pytest.raises(ValueError, match=r"'x.parquet' cannot be read to its end"):
         list(data)
-
-
-SHRUNK = """
-import os, sys
-import numpy as np
-from lucidae import *
-rows = np.lib.format.open_memmap("x.npy", mode="w+", shape=(4000, 6), dtype=float)
-rows[:] = np.random.default_rng(0).standard_normal((4000, 6))
-rows.flush()
-rows, targets = np.load("x.npy", mmap_mode="r"), np.ones(4000)
-model = LinearAutoencoder(2).fit(rows)
-os.truncate("x.npy", 5000)
-calls = [
-    lambda: model.fit(rows), lambda: model.partial_fit(rows), lambda: model.transform(rows),
-    lambda: certify(model, rows), lambda: SecondMoment.of(rows), lambda: model.fit(rows[100:]),
-    lambda: model.fit(np.asarray(rows)), lambda: SparseVAE().fit(rows, targets),
-    lambda: DropoutRegressor(dropout=0.1).fit(rows, targets),
-    lambda: DropoutRegressor(dropout=0.1).fit(np.ones((4000, 2)), rows),
-    lambda: model.fit(np.ones((4000, 6)), sample_weight=rows[:, 0]),
-    lambda: LinearAutoencoder(2, solver="stochastic").fit(rows),
-]
-for number, call in enumerate(calls):
-    try:
-        call()
-    except ValueError as error:
-        assert "shorter" in str(error) or "ends after" in str(error), (number, error)
-        assert "\\n" not in str(error), (number, error)
-    else:
-        raise AssertionError(number)
-print("done")
-"""
-
-
-def test_a_shrunk_map_does_not_end_the_process(tmp_path):
-    command = [sys.executable, "-c", SHRUNK]
-    found = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
-    assert found.stdout.strip() == "done", found.stderr
 
 
 def test_a_closed_hdf5_file_is_one_sentence(tmp_path, small_blocks):

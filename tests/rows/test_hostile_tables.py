@@ -237,72 +237,6 @@ def test_a_frame_without_numbers_and_equal_names():
     )
 
 
-LIKERT = [[1, 2, 3, 4, 5], *np.random.default_rng(0).integers(1, 6, (60, 5)).tolist()]
-
-
-def lines(rows, delimiter=","):
-    return "".join(f"{delimiter.join(map(str, row))}\n" for row in rows)
-
-
-# The text or the bytes of a file, and its numbers, or what the error says.
-FILES = {
-    "answers.csv": (lines(LIKERT), LIKERT),
-    "gaps.csv": (lines([*LIKERT, ["", *LIKERT[1][1:]]]), [*LIKERT, [np.nan, *LIKERT[1][1:]]]),
-    "years.csv": ("1990,1995\n2001,2003\n1987,1990\n", [[1990, 1995], [2001, 2003], [1987, 1990]]),
-    "header-of-years.csv": ("1990,1991\n5,6\n7,9\n", "header=True"),
-    "header-of-pandas.csv": (lines([range(6), *np.eye(6) / 3]), "header=True"),
-    "pixels.csv": (lines([range(9), *np.diag([255] * 9).tolist()]), "header=True"),
-    "no-header.csv": ("5,1\n2,8\n", [[5, 1], [2, 8]]),
-    "floats.csv": ("0.0,1.0,2.0\n0.5,0.2,0.1\n", [[0, 1, 2], [0.5, 0.2, 0.1]]),
-    "header.csv": ("x,y\n5,1\n2,8\n", [[5, 1], [2, 8]]),
-    "marks.csv": ("a;b\n1.5;2\n3;4\n", [[1.5, 2], [3, 4]]),
-    "european.csv": ("a;b\n1,5;2\n3;4,25\n", [[1.5, 2], [3, 4.25]]),
-    "grouped.csv": ("a;b\n1.234,5;2\n3;4\n", [[1234.5, 2], [3, 4]]),
-    "blanks.txt": ("1.5 2\n3 4\n", [[1.5, 2], [3, 4]]),
-    "comma-and-blank.txt": ("1,5 2\n3,25 4\n", [[1.5, 2], [3.25, 4]]),
-    "tabs.tsv": ("a\tb\n1\t2\n3\t4\n", [[1, 2], [3, 4]]),
-    "quoted.csv": ('"a","b"\n"1","2"\n"3","4"\n', [[1, 2], [3, 4]]),
-    "windows.csv": ("a,b\r\n1,2\r\n3,4\r\n", [[1, 2], [3, 4]]),
-    "bom.csv": ("\ufeffa,b\n1,2\n3,4\n", [[1, 2], [3, 4]]),
-    "nul.csv": (b"a,b\n1,2\n3\x004,5\n", "NUL byte"),
-    "late-nul.csv": (b"a,b\n" + b"1,2\n" * 9999 + b"3\x004,5\n", "NUL byte"),
-    "utf-16.csv": ("a,b\n1,2\n3,4\n".encode("utf-16"), "NUL byte|UTF-8"),
-    "latin.csv": ("größe,b\n1,2\n".encode("latin-1"), "UTF-8"),
-    "open-quote.csv": ('a,b\n1,2\n3,"4\n5,6\n', "CSV|cell"),
-    "ragged.csv": ("a,b\n1,2\n3\n5,6\n", "line 3 has 1 cell"),
-    "no-entries.csv": ("a,b\n\n1,2\n , \n3,4\n,\n", [[1, 2], [np.nan] * 2, [3, 4], [np.nan] * 2]),
-    "no-entries.tsv": ("a\tb\n1,5\t2\n\t\n3\t4\n", [[1.5, 2], [np.nan] * 2, [3, 4]]),
-    "short-blank-row.csv": ("a,b,c\n1,2,3\n\n,\n3,4,5\n", "line 4 has 2 cells"),
-    "long-row.csv": ("a,b\n1,2\n3,4,5\n", "line 3 has 3 cells"),
-    "late-row.csv": ("a,b\n" + "1,2\n" * 39_999 + "3\n", "line 40001 has 1 cell"),
-    "late-cell.csv": ("a,b\n" + "1,2\n" * 39_999 + "3,4 kg\n", "'4 kg' in row 39999 "),
-    "late-word.csv": ("a,b\n" + "1,2\n" * 39_999 + "3,NAN?\n", r"'NAN\?' in row 39999 "),
-    "sheet.xlsx": (b"PK\x03\x04", "Save the sheet as CSV"),
-    "sheet.csv": (b"PK\x03\x04\x14\x00\x06\x00", "NUL byte"),
-    "empty.csv": ("", "is empty"),
-    "words.csv": ("a,b\nx,y\nz,w\n", "no numeric column"),
-    "first-cell.csv": ("12.5 k,3,7\n1,2,3\n4,9,6\n", "header=True"),
-}
-
-
-@pytest.mark.parametrize("name", FILES)
-def test_a_file_is_read_right_or_refused(tmp_path, name):
-    content, expected = FILES[name]
-    path = tmp_path / name
-    path.write_bytes(content.encode() if isinstance(content, str) else content)
-    model = LinearAutoencoder(1, handle_missing="em")
-    if isinstance(expected, str):
-        for use in (model.fit, read_table):
-            with pytest.raises(ValueError, match=expected) as bad:
-                use(path)
-            assert "\n" not in str(bad.value)
-        return
-    assert_array_equal(read_table(path), expected)
-    with_entries = ~np.isnan(np.array(expected, dtype=float)).all(axis=1)
-    assert model.fit(path).n_samples_seen_ == with_entries.sum()
-    assert len(model.transform(path)) == len(expected)
-
-
 @pytest.mark.parametrize("sign", ",.")
 def test_the_decimal_sign_that_was_taken_is_said_where_another_is_possible(tmp_path, sign):
     path = tmp_path / "t.csv"
@@ -380,11 +314,6 @@ def test_sparse_frames_of_targets_are_refused():
     encoded = pandas.get_dummies(pandas.Series([*"abca"]), sparse=True, dtype=float)
     with pytest.raises(ValueError, match="y is a sparse matrix, expected a dense array"):
         DropoutRegressor().fit(encoded, encoded)
-
-
-def test_a_frame_without_columns_says_so():
-    with pytest.raises(ValueError, match="no numeric column: it has no columns"):
-        LinearAutoencoder(1).fit(pandas.DataFrame(index=range(3)))
 
 
 @pytest.mark.parametrize("open_quote", [True, False])

@@ -142,7 +142,11 @@ def make_array_snapshots(
         )
     check_integer(n_snapshots, "n_snapshots", low=1)
     root = _signal_root(correlation, _source_powers(powers, len(sources)))
-    variance = 0.0 if snr_db is None else 10.0 ** (-_checked_ratio(snr_db) / 10.0)
+    variance = 0.0
+    if snr_db is not None:
+        largest = 10.0 * LARGEST_DECADE
+        ratio = check_number(snr_db, "snr_db", low=-largest, high=largest, others=" or None")
+        variance = 10.0 ** (-ratio / 10.0)
     single = frequencies is None
     scales = np.ones(1) if single else check_finite(frequencies, "frequencies", (None,))
     if not (scales > 0).all():
@@ -186,12 +190,6 @@ def _grid(angles: Any) -> Floats:
         others = ", or an array of directions in degrees"
         return np.linspace(-90.0, 90.0, check_integer(angles, "angles", low=2, others=others))
     return check_finite(angles, "angles", (None,))
-
-
-def _checked_ratio(snr_db: Any) -> float:
-    """Return `snr_db` as a float; raise a ValueError if its noise variance exceeds float64."""
-    largest = 10.0 * LARGEST_DECADE
-    return check_number(snr_db, "snr_db", low=-largest, high=largest, others=" or None")
 
 
 def _source_powers(powers: Any, count: int) -> Floats:

@@ -152,7 +152,9 @@ class EvokedProblem:
             powers = np.einsum("dk,dk->k", gain, gain) / weighting**2
         else:
             powers = np.sum((whitener @ forward["sol"]["data"]) ** 2, axis=0)
-        seen = _with_field(powers, forward["nsource"])
+        # The columns of the sources that have a field.
+        powers = powers.reshape(forward["nsource"], -1)
+        seen = np.repeat(powers.max(axis=1) > NO_FIELD**2 * powers.max(), powers.shape[1])
         if not (mask & seen).any():
             raise ValueError(NOT_SEEN)
         return cls(
@@ -276,13 +278,6 @@ def log_explained(responses: Floats, fitted: Floats) -> None:
     """Write to MNE's log which percentage of the power of whitened responses is explained."""
     if responses.any():
         _log_exp_var(responses, fitted, prefix="")
-
-
-def _with_field(powers: Floats, n_sources: int) -> Floats:
-    """Return whether the source of each column has a field, from squared norms of columns."""
-    powers = powers.reshape(n_sources, -1)
-    seen = powers.max(axis=1) > NO_FIELD**2 * powers.max()
-    return np.repeat(seen, powers.shape[1])
 
 
 def _prepared(

@@ -485,18 +485,13 @@ class SourceResult:
         }
 
     def __repr__(self) -> str:
+        samples, every = self.errors.samples, self.problem.responses.shape[1]
+        fewer = "" if samples > 0.95 * every else f" (those of the fit count as {samples:.0f})"
         return (
             f"SourceResult({counted([part.size for part in self.patches])}, "
-            f"{self.times.size} samples"
-            f"{self._counted_samples}, {self.goodness_of_fit:.1f} % explained, "
+            f"{self.times.size} samples{fewer}, {self.goodness_of_fit:.1f} % explained, "
             f"noise variance {self.noise_variance:.3g})"
         )
-
-    @property
-    def _counted_samples(self) -> str:
-        """The number of independent samples of all evokeds, as text; empty if all of them are."""
-        samples, every = self.errors.samples, self.problem.responses.shape[1]
-        return "" if samples > 0.95 * every else f" (those of the fit count as {samples:.0f})"
 
     def _repr_html_(self) -> str:
         names = ("number", "source", "x, y, z (mm)", "peak (nA·m)", "at (ms)", "power (%)")

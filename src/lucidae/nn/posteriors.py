@@ -571,13 +571,12 @@ def hadamard_gap(
 
 def gap_of_gram(gram: Tensor) -> Tensor:
     """Return ½[Σᵢ log(1 + Cᵢᵢ) − log|I + C|] in nats for each matrix C in `gram` (…, k, k)."""
-    identity = torch.eye(gram.shape[-1], dtype=gram.dtype, device=gram.device)
     # With the correlations of I + C as matrix, the gap is −½ log of its determinant: large
     # logarithms that cancel are not formed, and orthogonal columns give exactly zero.
     scale = torch.rsqrt(1 + torch.diagonal(gram, dim1=-2, dim2=-1))
-    correlations = (gram + identity) * scale[..., None] * scale[..., None, :]
-    correlations = correlations - torch.diag_embed(torch.diagonal(correlations, dim1=-2, dim2=-1))
-    log_determinant = torch.linalg.slogdet(correlations + identity).logabsdet
+    correlations = gram * scale[..., None] * scale[..., None, :]
+    torch.diagonal(correlations, dim1=-2, dim2=-1).fill_(1.0)
+    log_determinant = torch.linalg.slogdet(correlations).logabsdet
     return torch.clamp(log_determinant, max=0.0).abs() / 2
 
 

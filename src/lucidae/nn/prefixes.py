@@ -550,7 +550,7 @@ def prefix_losses(
                 f"{dim} to {wanted}, the numbers of latents and of target entries."
             )
         return _linear_prefix_losses(codes, decoder, target)[[b - 1 for b in lengths]]
-    return _stacked_prefix_losses(codes, decoder, target, lengths, loss or _squared_error)
+    return _stacked_prefix_losses(codes, decoder, target, lengths, loss)
 
 
 def _linear_prefix_losses(codes: Tensor, decoder: Any, target: Tensor) -> Tensor:
@@ -592,15 +592,10 @@ def _stacked_prefix_losses(
             f"decoder returned shape {tuple(decoded.shape)} for {count * size} rows of latents, "
             f"expected {tuple(wanted.shape)}: one target for each row."
         )
-    values = loss(decoded, wanted)
+    values = torch.square(decoded - wanted) if loss is None else loss(decoded, wanted)
     if values.shape[:1] != (count * size,):
         raise ValueError(
             f"loss returned shape {tuple(values.shape)}, expected one value for each of "
             f"{count * size} samples: use reduction='none'."
         )
     return values.reshape(count, size, -1).sum(-1).mean(-1)
-
-
-def _squared_error(prediction: Tensor, target: Tensor) -> Tensor:
-    """Return the squared difference of prediction and target for each entry."""
-    return torch.square(prediction - target)
