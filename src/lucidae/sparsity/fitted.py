@@ -27,7 +27,6 @@ from lucidae.sparsity.claims import certificate_of, plain
 from lucidae.sparsity.covariances import checked_noise_cov, whitened_rows
 from lucidae.sparsity.objectives import (
     Energy,
-    State,
     as_penalty,
     evaluate,
     make_objective,
@@ -130,7 +129,9 @@ class SparseData(NamedTuple):
             )
         X, y = to_numpy(X) if is_array(X) else X, as_double(to_numpy(y))
         weights = None if weights is None else to_numpy(weights)
-        return cls(X, y, weights, checked_noise_cov(noise_cov, X, y, weights))
+        if noise_cov is not None:
+            noise_cov = checked_noise_cov(noise_cov, X, y, weights)
+        return cls(X, y, weights, noise_cov)
 
 
 class PreparedProblem(NamedTuple):
@@ -152,16 +153,6 @@ class PreparedProblem(NamedTuple):
         split = given if data.noise_cov is None else whitened_rows(given, data.noise_cov)
         rows = distinct_rows(split)
         return cls(objective, given, rows, split, *rows.normalised(objective.groups, compress))
-
-    def at(self, noise: float) -> Problem:
-        """Return the normalised problem with a noise variance in the units of the data."""
-        return self.problem.with_noise(float(self.units.normalised_noise(noise)))
-
-    def energy(self, state: State) -> float:
-        """Return the energy of all responses, with the log-determinant of the noise covariance."""
-        volume = self.rows.log_volume if self.objective.has_posterior else 0.0
-        whitened = float(self.objective.in_units(self.objective.value(state), self.units))
-        return whitened + self.units.n_responses * volume
 
 
 @dataclass(eq=False)
@@ -295,8 +286,9 @@ class SparseState(FittedState):
             if posterior not in VERIFIED:  # an energy added by `register_posterior` reports its own
                 energy = make_objective(settings, X.shape[1])
                 posed = PreparedProblem.of(data, energy, bool(settings["fit_intercept"]))
-                w = posed.units.normalised_relevance(like(relevance, posed.problem.noise))
-                violation = float(energy.violation(evaluate(posed.at(noise), w)))
+                w = like(relevance, posed.problem.noise) / posed.units.relevance
+                at = posed.problem.with_noise(noise, posed.units)
+                violation = float(energy.violation(evaluate(at, w)))
             fit = Fit(
                 [plain(coef.mT)],
                 plain(relevance),
