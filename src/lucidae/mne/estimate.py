@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 import scipy.linalg
 import scipy.sparse
+import scipy.special
 from sklearn.base import clone
 from sklearn.exceptions import ConvergenceWarning
 
@@ -30,7 +31,6 @@ from lucidae.sparsity.path import NoisePath, noise_path
 from lucidae.sparsity.posterior import (
     covariance_threshold,
     removal_costs,
-    significance_threshold,
 )
 from lucidae.sparsity.prior import (
     Groups,
@@ -276,7 +276,7 @@ class GroupEstimate:
         return {
             int(size): ratio * covariance_threshold(self.level, sizes.size, int(size))
             if self.full
-            else ratio * significance_threshold(self.level, sizes.size)
+            else ratio * float(scipy.special.chdtri(1, self.level / sizes.size))
             for size in np.unique(sizes)
         }
 

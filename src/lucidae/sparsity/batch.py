@@ -58,10 +58,11 @@ from lucidae.sparsity.problem import (
 from lucidae.sparsity.solve import (
     BASIN,
     BASIN_LIMIT,
+    EM_PER_COLUMN,
+    EM_STEPS,
     FEW_RESPONSES,
     basin_limit,
     check_suited,
-    em_steps,
     solve,
 )
 from lucidae.sparsity.working_set import (
@@ -383,7 +384,8 @@ def _solve_together(
     updates = basin_limit(objective, rule)
     if settings.method == "auto" and objective.exact_coordinates:
         few = problem.responses.shape[-1] <= FEW_RESPONSES
-        rule, updates = ("em", em_steps(problem)) if few else ("mackay", BASIN_LIMIT["mackay"])
+        steps = int(np.clip(EM_PER_COLUMN * columns // rows, *EM_STEPS))
+        rule, updates = ("em", steps) if few else ("mackay", BASIN_LIMIT["mackay"])
     basin = _update(problem, objective, rule, BASIN, min(settings.limit, updates), learn)
     left = settings.limit - int(basin.n_iter.max())
     if left >= 1:

@@ -361,10 +361,16 @@ class CorrelatedState:
         return max(float(noise) / max(dimension, 1e-300), SMALLEST_LEARNED)
 
     @cached_property
+    def distance(self) -> float:
+        """Distance to the KKT conditions of the relevances."""
+        state: Any = self
+        return float(FullCovariance(self.groups).violation(state))
+
+    @property
     def violation(self) -> float:
         """Distance to the KKT conditions, and to a fixed point of ρ and γ if they are learned."""
         change = abs(self.learned_noise / self.noise - 1.0) if self.learns_noise else 0.0
-        return max(float(FullCovariance(self.groups).violation(self)), self.moved, change)
+        return max(self.distance, self.moved, change)
 
 
 def energy_at(problem: Problem, powers: Any, values: Any, rotated: Any) -> float:
@@ -414,8 +420,7 @@ def newton_sweep(state: CorrelatedState, tolerance: float) -> CorrelatedState:
     marginal = FullCovariance(None if groups is None else groups.restricted(index))
     problems = of_each_response(state, state.problem.restricted(index))
     parts = [evaluate(problem, w[index], columns=True) for problem in problems]
-    distance = float(FullCovariance(groups).violation(state))
-    enough = max(tolerance / 4.0, POLISHED * distance)
+    enough = max(tolerance / 4.0, POLISHED * state.distance)
     ended = polish_relevances(parts, marginal, (1.0 / count,) * len(parts), tolerance=enough)
     reached = w.copy()
     reached[index] = ended[0].relevance

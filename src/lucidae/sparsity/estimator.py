@@ -79,7 +79,6 @@ from lucidae.sparsity.verify import HELD_OUT
 from lucidae.sparsity.working_set import SolverSettings
 from lucidae.validation import (
     check_argument,
-    check_flag,
     check_integer,
     check_number,
     check_rows,
@@ -612,9 +611,7 @@ class SparseVAE(CertifiedMixin, MultiOutputMixin, RegressorMixin, BaseEstimator)
         Responses that are all zero are refused, unless `zeros`.
         """
         data = SparseData.of(self, X, y, sample_weight, noise_cov)
-        check_flag(self.fit_intercept, "fit_intercept")
-        check_flag(self.warm_start, "warm_start")
-        for name in ("verbose", "n_jobs", "random_state"):
+        for name in ("fit_intercept", "warm_start", "verbose", "n_jobs", "random_state"):
             check_argument(getattr(self, name), name)
         check_number(self.significance, "significance", low=0.0, high=1.0, open_low=True)
         check_number(self.tol, "tol", low=0.0)

@@ -41,7 +41,7 @@ from lucidae.sparsity.problem import (
     dense_if_small,
     distinct_rows,
     refuse_extremes,
-    rows_of,
+    sparse_rows,
 )
 from lucidae.sparsity.verify import HELD_OUT, EnergyKind, Fit, Sample, measure
 from lucidae.validation import (
@@ -149,7 +149,11 @@ class PreparedProblem(NamedTuple):
         cls, data: SparseData, objective: Energy, intercept: bool, compress: bool = True
     ) -> Self:
         """Return the problem of centred and whitened rows."""
-        given = rows_of(data.X, data.y, data.weights, intercept)
+        weights = np.ones(len(data.y)) if data.weights is None else data.weights
+        if scipy.sparse.issparse(data.X):
+            given: Rows = sparse_rows(data.X, data.y, weights, intercept)
+        else:
+            given = Rows(as_double(data.X), data.y, weights, intercept)
         split = given if data.noise_cov is None else whitened_rows(given, data.noise_cov)
         rows = distinct_rows(split)
         return cls(objective, given, rows, split, *rows.normalised(objective.groups, compress))

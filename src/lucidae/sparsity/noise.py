@@ -425,7 +425,7 @@ def contributions(state: State, objective: Energy) -> tuple[Any, float]:
 
     The second value is the share of the sum of squares of the responses that these explain.
     """
-    powers = state.power * column_squares(state.dictionary)
+    powers = state.relevance**2 * state.alignment * column_squares(state.dictionary)
     total = float(squared_norm(state.responses) + state.outside)
     explained = 1.0 - float(state.residual) / total if total > 0 else 0.0
     return powers if objective.groups is None else objective.groups.share(powers), explained

@@ -106,11 +106,6 @@ class State(NamedTuple):
         explained = namespace(self.relevance).sum(self.relevance * self.alignment, axis=-1)
         return self.noise * (self.fit - explained) + self.outside
 
-    @property
-    def power(self) -> Array:
-        """Mean squares w²Q of each column's coefficients over the responses."""
-        return self.relevance**2 * self.alignment
-
     def compact(self) -> State:
         """Return the state without the four fields of matrices, which saves memory."""
         nothing = self.inverse[..., :0, :0]
@@ -528,8 +523,9 @@ class Marginal(Energy):
 
     def value(self, state: State) -> Array:
         """Return the energy at the relevances of `state`, divided by the number of responses."""
-        xp = namespace(state.noise)
-        return state.energy_of_fit + self.volume(state) + state.spare * xp.log(state.noise)
+        noise = state.noise
+        constant = state.outside / noise + state.spare * namespace(noise).log(noise)
+        return state.fit + self.volume(state) + constant
 
     def gradient(self, state: State) -> Array:
         """Return the derivative of the energy per response in each relevance (of a group)."""
@@ -618,7 +614,7 @@ class DiagonalCovariance(Marginal):
 
         Groups have no closed form, but the minimiser of a bound with tangents.
         """
-        power, xp = state.power, namespace(state.power)
+        power, xp = state.relevance**2 * state.alignment, namespace(state.relevance)
         if self.groups is not None:
             pressure = positive(self.groups.share(self.pressure(state)))
             return xp.sqrt(self.groups.share(power) / pressure)
@@ -656,10 +652,10 @@ class Autoencoder(Energy):
 
     def power(self, state: State) -> Array:
         """Return the mean square of the coefficients of each column, averaged over its group."""
+        power = state.relevance**2 * state.alignment
         if self.groups is None:
-            return state.power
-        ones = namespace(state.noise).ones_like(state.relevance)
-        return self.groups.share(state.power) / self.groups.share(ones)
+            return power
+        return self.groups.share(power) / self.groups.share(namespace(power).ones_like(power))
 
     def value(self, state: State) -> Array:
         """Return the energy per response at the coefficients of `state`."""

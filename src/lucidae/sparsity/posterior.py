@@ -298,11 +298,6 @@ def evidence_ratios(state: State, n_responses: int) -> Array:
     return n_responses * (ratio - 1.0 - xp.log(ratio))
 
 
-def significance_threshold(significance: float, n_columns: int) -> float:
-    """Return the quantile of χ²₁ at 1 − significance/count that the evidence must exceed."""
-    return float(scipy.special.chdtri(1, significance / n_columns))
-
-
 def merged_relevance(relevance: Array, curvature: Array, dictionaries: Sequence[Dictionary]) -> Any:
     """Return the relevances with those of proportional columns added to the first one in use.
 
@@ -337,19 +332,19 @@ def significant_columns(state: State, rows: Rows, significance: float, objective
     # Twice the log-likelihood ratio of one parameter is χ²₁ under the null hypothesis (Wilks); the
     # level α/κ per column bounds the probability of any spurious column by α (Bonferroni).
     groups, count = objective.groups, rows.responses.shape[1] * (1 + rows.is_complex)
+    blocks = state.dictionary.shape[-1] if groups is None else groups.count
+    threshold = scipy.special.chdtri(1, significance / blocks)
     if groups is None:
-        threshold = significance_threshold(significance, state.dictionary.shape[-1])
         merged = merged_relevance(state.relevance, state.curvature, [state.dictionary])
         state = state._replace(relevance=merged)
         return (merged > 0) & (to_numpy(evidence_ratios(state, count)) > threshold)
-    thresholds: Any = significance_threshold(significance, groups.count)
     if isinstance(objective, GroupCovariance):
         found = {
             size: covariance_threshold(significance, groups.count, size, 1 + rows.is_complex)
             for size in np.unique(groups.sizes).tolist()
         }
-        thresholds = np.array([found[size] for size in groups.sizes.tolist()])
-    return groups.expand(group_evidence(state, groups, count) > thresholds)
+        threshold = np.array([found[size] for size in groups.sizes.tolist()])
+    return groups.expand(group_evidence(state, groups, count) > threshold)
 
 
 def group_evidence(state: State, groups: Groups, n_responses: int) -> Any:
@@ -390,7 +385,7 @@ def shared_support(
         group_evidence(state._replace(relevance=w), blocks, count)
         for state, count in zip(states, counts, strict=True)
     )
-    return blocks.expand(lost > significance_threshold(significance, blocks.count))
+    return blocks.expand(lost > scipy.special.chdtri(1, significance / blocks.count))
 
 
 def removal_costs(left: Any, moment: Any) -> Any:

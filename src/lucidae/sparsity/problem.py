@@ -571,11 +571,8 @@ def _filled(A: Any) -> Any:
     return np.bincount(A.indices, minlength=A.shape[1]) == A.shape[0]
 
 
-def rows_of(X: Any, responses: Any, weights: Any, intercept: bool) -> Rows:
-    """Return the rows of a dictionary, dense or sparse, with their responses and weights."""
-    weights = np.ones(len(responses)) if weights is None else weights
-    if not scipy.sparse.issparse(X):
-        return Rows(as_double(X), responses, weights, intercept)
+def sparse_rows(X: Any, responses: Any, weights: Any, intercept: bool) -> SparseRows:
+    """Return the rows of a sparse dictionary with their responses and weights."""
     if min(X.shape) > LARGEST_SIDE:
         raise ValueError(
             f"X is a sparse matrix of shape {tuple(X.shape)}, expected at most {LARGEST_SIDE} rows "

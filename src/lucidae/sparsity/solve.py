@@ -64,8 +64,9 @@ BASIN_LIMIT = {"mm": 30, "mackay": 15, "em": 300}
 FEW_RESPONSES = 2
 """Largest number of responses for which "auto" uses EM, which then finds lower minima."""
 
-EM_PER_COLUMN = 15
-"""For few responses, "auto" makes this many EM steps times the ratio of columns to rows."""
+EM_PER_COLUMN, EM_STEPS = 15, (30, 100)
+"""For few responses, "auto" makes this many EM steps times the ratio of columns to rows, but at
+least and at most these."""
 
 SMALL = 200_000
 """Largest number of entries of a dictionary for which "auto" updates all columns in every step."""
@@ -144,12 +145,6 @@ def is_small(problem: Problem) -> bool:
     return bool(math.prod(problem.dictionary.shape) <= SMALL)
 
 
-def em_steps(problem: Problem) -> int:
-    """Return how many EM steps ``solver="auto"`` makes for one or two responses: 30 to 100."""
-    rows, columns = problem.dictionary.shape[-2:]
-    return int(min(max(EM_PER_COLUMN * columns // rows, 30), 100))
-
-
 def basin_limit(objective: Energy, rule: str) -> int:
     """Return the largest number of updates by `rule` before Newton steps take over."""
     return BASIN_LIMIT[rule] if objective.exact_coordinates else max(BASIN_LIMIT.values())
@@ -187,7 +182,11 @@ def solve(
     if methods == ("auto",) and not objective.exact_coordinates:
         methods = ("mm",)
     elif methods == ("auto",):
-        allowed = BASIN_LIMIT if noise_free else BASIN_LIMIT | {"em": em_steps(problem)}
+        allowed = (
+            BASIN_LIMIT
+            if noise_free
+            else BASIN_LIMIT | {"em": int(np.clip(EM_PER_COLUMN * columns // rows, *EM_STEPS))}
+        )
         methods = ("mackay", "em")
         if start is not None or not is_small(problem):
             methods = ("coordinate",)
