@@ -251,7 +251,7 @@ def test_no_wrong_result_of_a_broken_solver_is_certified(healthy, size):
         judge = partial(is_right, name)
         return outcome(partial(fitted, name), numbers, judge, healthy[name][0], seconds=0.4)
 
-    drawn = sampled(all_mutants(), healthy, size, seed=15)
+    drawn = sampled(all_mutants(), healthy, size, seed=16)
     effective, survivors = surveyed(drawn, outcome_of, healthy)
     assert not survivors, survivors
     assert effective >= 3

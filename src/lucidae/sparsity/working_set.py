@@ -86,6 +86,12 @@ GROUP_CANDIDATES = 60
 PROMISING = 1e-3
 """Inactive blocks join the working set if their gain exceeds this share of the largest."""
 
+SLOW = 3
+"""Sweeps without a lower distance after which every second one makes exact moves alone."""
+
+IDLE = 15
+"""Sweeps that lower neither distance nor energy, beyond rounding, that end the iteration."""
+
 CHECK_MOVES = 16
 """Number of coordinate moves between two checks of the stopping rule."""
 
@@ -120,6 +126,33 @@ ROUNDS = 100
 NO_GAIN = 1e-14
 """Decrease of the energy per response in a round of exact moves that counts as rounding."""
 
+NEWTON_STEPS = 30
+"""Largest number of Newton steps on a working set."""
+
+FIRST_DAMPING = 1e-4
+SMALLEST_DAMPING = 1e-12
+
+DEFINITE = 1.0
+"""Damping at and above which the damped Hessian matrix is positive definite."""
+
+ROUNDING = 0.1
+"""Share of the damping that is added to the Hessian's diagonal, for nearly dependent columns."""
+
+NEAR = 1e-3
+"""Distance to optimality below which a Newton step may be judged by the distance after it."""
+
+LARGEST_DAMPING = 1e8
+"""Damping at which Newton steps in covariances end, because none lowers the energy."""
+
+FADED = 0.1
+"""Smallest damping after a step in covariances that was impossible or raised the energy."""
+
+MOST_TURNS = 400
+"""Largest number of parameters by which ranges may turn; if there are more, they stay."""
+
+DROPPED = 1e-10
+"""Singular values of a group's unit columns below this share of the largest count as zero."""
+
 LIFT = 1e-2
 """Smallest relevance from which updates start, relative to that of `flat_start`."""
 
@@ -129,113 +162,8 @@ STAGE = 10.0
 STAGE_SWEEPS = 20
 """Largest number of sweeps in a stage of a continuation."""
 
-SLOW = 3
-"""Sweeps without a lower distance after which every second one makes exact moves alone."""
 
-IDLE = 15
-"""Sweeps that lower neither distance nor energy, beyond rounding, that end the iteration."""
-
-
-@dataclass(frozen=True, slots=True)
-class SolverSettings:
-    """How an energy is minimised, and at which distance to stationarity or after how many steps."""
-
-    method: str = "auto"
-    tolerance: float = 1e-6
-    limit: int = 1000
-    callbacks: Sequence[Callback] = ()
-
-
-def iterated(
-    step: Callable[[Any], Any], first: Any, settings: SolverSettings, size: int
-) -> Solution[Any]:
-    """Repeat a step, from a point with an `energy` and a `violation`, until it is stationary."""
-    return iterate(
-        step,
-        first,
-        stop=Below(attrgetter("violation"), settings.tolerance),
-        limit=settings.limit,
-        record={"energy": attrgetter("energy")},
-        callbacks=settings.callbacks,
-        size=size,
-    )
-
-
-def descend(first: Any, settings: SolverSettings) -> Solution[Any]:
-    """Minimise an energy by sweeps over working sets of blocks, from the point `first`."""
-    rounding = max(float(rounding_distances(problem.noise)) for problem in first.problems)
-    reachable = max(settings.tolerance, rounding)
-    lowest, waited, idle = [np.inf, np.inf], 0, 0
-
-    def noticed(progress: Progress) -> bool:
-        nonlocal waited, idle
-        point = progress.state
-        nearer = progress.distance < lowest[0]
-        lower = point.energy < lowest[1] - rounding * max(abs(point.energy), 1.0)
-        lowest[0] = min(lowest[0], progress.distance)
-        lowest[1] = point.energy if lower else lowest[1]
-        waited, idle = 0 if nearer else waited + 1, 0 if nearer or lower else idle + 1
-        return idle >= IDLE
-
-    def step(point: Any) -> Any:
-        # 1) One factorisation of Σ, and the gains of moves of all blocks. 2) to 4) `swept`.
-        # If the distance has stopped falling, every second sweep makes exact moves alone.
-        alone = waited >= SLOW and waited % 2 == 1
-        trial = point.swept(reachable, alone, NEWTON_STEPS)
-        # Moves and steps that raise the energy by rounding errors are not taken.
-        allowed = point.energy + rounding * max(abs(point.energy), 1.0)
-        return trial if not trial.energy > allowed else point
-
-    # 5) Check: the distance to optimality of all blocks.
-    size = max(len(problem.responses) for problem in first.problems)
-    checks = replace(settings, tolerance=reachable, callbacks=[noticed, *settings.callbacks])
-    found = iterated(step, first, checks, size)
-    stalled = found.status is Status.STOPPED and idle >= IDLE
-    return replace(found, status=Status.STALLED) if stalled else found
-
-
-def continuation(first: Any, settings: SolverSettings) -> Any:
-    """Return the point from which to minimise the full energy, found at decreasing γ.
-
-    A large γ smooths the energy: blocks hardly interact, and those that explain most enter first.
-    For a tiny γ this ends lower than a direct descent, and avoids the ill-conditioned Σ of a poor
-    start.
-    """
-    problem, point = first.problems[0], first
-    target = float(problem.noise)
-    stages = round(math.log(max(1.0 / target, 1.0), STAGE))
-    rough = replace(settings, tolerance=max(COARSE, settings.tolerance), limit=STAGE_SWEEPS)
-    for stage in range(1, stages):
-        smooth = problem.with_noise(target ** (stage / stages))
-        point = descend(replace(point, problems=[smooth]), rough).value
-    return replace(point, problems=[problem])
-
-
-def first_point(problem: Problem, energy: Energy, given: Any = None, *, lift: bool = False) -> Any:
-    """Return the point at zero, or at given relevances or covariances of groups.
-
-    With `lift` it is one from which updates can begin: they cannot change relevances of zero.
-    """
-    if lift and (given is None or given.ndim == 1):
-        flat = flat_start(problem, energy.groups)
-        given = flat if given is None else namespace(given).maximum(given, LIFT * flat)
-    if isinstance(energy, GroupCovariance):
-        assert energy.groups is not None
-        count, size = energy.groups.members.shape
-        turned, basis = orthonormal(problem, energy.groups)
-        if given is None:
-            return BlockPoint([turned], np.zeros((count, size, size)), energy, basis=basis)
-        if given.ndim == 1:
-            given = energy.groups.gather(given)[:, :, None] * np.eye(size)
-        return BlockPoint([turned], basis.within(given), energy, basis=basis)
-    if energy.exact_coordinates and energy.marginal is None:
-        raise ValueError(
-            f"The energy {type(energy).__name__} has exact_coordinates=True but its marginal is "
-            "None. Define the property marginal too, because steps in one relevance (prior "
-            "variance) are followed by Newton steps."
-        )
-    start = np.zeros(problem.dictionary.shape[-1]) if given is None else given
-    return ColumnPoint([problem], start, energy)
+# 1. The solver, for single columns ----------------------------------------------------------------
 
 
 @dataclass(frozen=True, eq=False)
@@ -251,6 +179,44 @@ class Point:
     objective: Any
     shares: tuple[float, ...] = (1.0,)  # weights of the problems
     basis: Any = None  # orthonormal columns of the groups, if they have covariances
+
+
+def descend(first: Any, settings: SolverSettings) -> Solution[Any]:
+    """Minimise an energy by sweeps over working sets of blocks, from the point `first`.
+
+    A sweep has five phases: 1) one factorisation of Σ, and the gains of moves of all blocks, 2) the
+    choice of a working set, 3) exact moves of single blocks of it, 4) Newton steps on all of them,
+    and 5) the check of the conditions of optimality of all blocks. The phases 2) to 4) are `swept`,
+    for columns below, and for groups further down.
+    """
+    rounding = max(float(rounding_distances(problem.noise)) for problem in first.problems)
+    reachable = max(settings.tolerance, rounding)
+    lowest, waited, idle = [np.inf, np.inf], 0, 0
+
+    def noticed(progress: Progress) -> bool:
+        nonlocal waited, idle
+        point = progress.state
+        nearer = progress.distance < lowest[0]
+        lower = point.energy < lowest[1] - rounding * max(abs(point.energy), 1.0)
+        lowest[0] = min(lowest[0], progress.distance)
+        lowest[1] = point.energy if lower else lowest[1]
+        waited, idle = 0 if nearer else waited + 1, 0 if nearer or lower else idle + 1
+        return idle >= IDLE
+
+    def step(point: Any) -> Any:
+        # 1) to 4) If the distance has stopped falling, every second sweep makes exact moves alone.
+        alone = waited >= SLOW and waited % 2 == 1
+        trial = point.swept(reachable, alone, NEWTON_STEPS)
+        # Moves and steps that raise the energy by rounding errors are not taken.
+        allowed = point.energy + rounding * max(abs(point.energy), 1.0)
+        return trial if not trial.energy > allowed else point
+
+    # 5) Check: the distance to optimality of all blocks.
+    size = max(len(problem.responses) for problem in first.problems)
+    checks = replace(settings, tolerance=reachable, callbacks=[noticed, *settings.callbacks])
+    found = iterated(step, first, checks, size)
+    stalled = found.status is Status.STOPPED and idle >= IDLE
+    return replace(found, status=Status.STALLED) if stalled else found
 
 
 class ColumnPoint(Point):
@@ -325,54 +291,6 @@ class ColumnPoint(Point):
         return replace(self, parameters=found)
 
 
-def averaged(states: Sequence[State], shares: Sequence[float]) -> State:
-    """Return the state with the derivatives and the full energy of problems that share relevances.
-
-    They are sums over the problems, weighted by `shares`, and the noise variance is the smallest.
-    """
-    first = states[0]
-    if len(states) == 1:
-        return first
-    xp, parts = namespace(first.noise), list(zip(shares, states, strict=True))
-    noise = first.noise
-    for state in states[1:]:
-        noise = xp.minimum(noise, state.noise)
-    volumes = (p * (at.log_determinant + at.spare * xp.log(at.noise)) for p, at in parts)
-    zero = 0.0 * noise
-    return first._replace(
-        noise=noise, outside=zero, spare=zero,
-        curvature=sum(p * at.curvature for p, at in parts),
-        alignment=sum(p * at.alignment for p, at in parts),
-        fit=sum(p * at.energy_of_fit for p, at in parts), log_determinant=sum(volumes),
-    )  # fmt: skip
-
-
-def remaining_relevances(
-    states: Sequence[State], marginal: Any, shares: Sequence[float] = (1.0,)
-) -> Array:
-    """Return the relevances of problems, or stacks of them, with those set to zero that tend to it.
-
-    These are relevances far below γ if the energy falls as they shrink and, for single columns with
-    exact moves, those whose minimiser is zero, if that does not raise the energy.
-    """
-    state = averaged(states, shares)
-    w, xp = state.relevance, namespace(state.relevance)
-    vanishing = (w < 1e-6 * state.noise[..., None]) & (marginal.gradient(state) > 0)
-    remaining = xp.where(vanishing, 0.0 * w, w)
-    if not marginal.exact_coordinates or marginal.groups is not None:
-        return remaining
-    # The slope of the energy at zero, Σ s − q², is not negative if zero is the minimiser. Each
-    # minimiser holds the others fixed; setting many to zero at once may raise the energy.
-    slope: Any = 0.0
-    for share, each in zip(shares, states, strict=True):
-        sparsity, quality = leave_one_out(each)
-        slope = slope + share * (sparsity - quality)
-    trial = xp.where(slope >= 0, 0.0 * w, remaining)
-    reached = averaged([evaluate(Problem(*each[:5]), trial) for each in states], shares)
-    lower = marginal.value(reached) <= marginal.value(state)
-    return xp.where(lower[..., None], trial, remaining)
-
-
 def candidates(active: Any, gains: Any, most: int) -> np.ndarray[Any, Any]:
     """Return ascending indices of active items and of inactive ones with the largest gains."""
     # Candidates far below the best gain rarely survive the first moves, and each one makes the
@@ -425,6 +343,164 @@ def descend_coordinates(
     found = relevance.copy()
     found[index] = w
     return found, (w > 0) | (alignment > curvature)
+
+
+def polish_relevances(
+    states: Sequence[State], marginal: Marginal, shares: Sequence[float] = (1.0,), *,
+    tolerance: float, limit: int = NEWTON_STEPS,
+) -> tuple[State, ...]:  # fmt: skip
+    """Return the states after damped Newton steps on all relevances of a working set."""
+    damping = namespace(states[0].noise).full_like(states[0].noise, FIRST_DAMPING)
+    stop = Below(
+        lambda point: marginal.violation(averaged(point[0], shares)), tolerance, patience=10
+    )
+    begin = (tuple(states), damping)
+    return iterate(
+        lambda point: newton_step(*point, marginal, shares), begin, stop=stop, limit=limit
+    ).value[0]
+
+
+def newton_step(
+    states: Sequence[State], damping: Array, marginal: Marginal, shares: Sequence[float] = (1.0,)
+) -> tuple[tuple[State, ...], Array]:
+    """Return states and damping after one damped Newton step, for one problem or a stack of them.
+
+    If `is_accepted` refuses it, the relevances stay the same and the damping is raised.
+    """
+    xp, relevance = namespace(damping), states[0].relevance
+    direction = newton_direction(states, damping, marginal, shares)
+    one = relevance.ndim == 1
+    if one and bool(xp.any(xp.isnan(direction))):  # in a stack, this problem would wait
+        damping = _raised(damping, direction)
+        direction = newton_direction(states, damping, marginal, shares)
+    trial = xp.maximum(relevance + direction, 0.0 * relevance)
+    reached = tuple(evaluate(state.problem, trial, columns=True) for state in states)
+    before, after = averaged(states, shares), averaged(reached, shares)
+    accepted = is_accepted(
+        marginal.reduced_value(before),
+        marginal.reduced_value(after),
+        before.noise,
+        lambda: (marginal.violation(before), marginal.violation(after)),
+        lazily=one,
+    )
+    lowered = xp.maximum(damping / 10.0, xp.full_like(damping, SMALLEST_DAMPING))
+    raised = _raised(damping, direction)
+    if one:
+        return (reached, lowered) if bool(accepted) else (tuple(states), raised)
+    chosen = [
+        xp.where(xp.reshape(accepted, accepted.shape + (1,) * (new.ndim - accepted.ndim)), new, old)
+        for new, old in zip(after[5:], before[5:], strict=True)
+    ]
+    return (State(*before[:5], *chosen),), xp.where(accepted, lowered, raised)
+
+
+def _raised(damping: Array, direction: Array) -> Array:
+    """Return ten times the damping, at least `DEFINITE` if the step was indefinite."""
+    xp = namespace(damping)
+    safe = where_set(0.0 * damping, xp.any(xp.isnan(direction), axis=-1), DEFINITE)
+    return xp.maximum(10.0 * damping, safe)
+
+
+def newton_direction(
+    states: Sequence[State], damping: Array, marginal: Marginal, shares: Sequence[float] = (1.0,)
+) -> Array:
+    """Return the damped Newton step: the change of each relevance.
+
+    Only relevances that are positive, or with which the energy falls, change. The Hessian is scaled
+    by the pressures, so that the step has no units, and is NaN if it is not definite.
+    """
+    # With N = φⱼφⱼᵀ the Hessian is 2 Re(G∘K̄) − |G|∘|G|; another log-volume replaces |G|∘|G| by its
+    # own concave part. Relevances of groups have sums over their columns.
+    xp, groups, mean, hessian = namespace(damping), marginal.groups, averaged(states, shares), 0.0
+    for state, share in zip(states, shares, strict=True):
+        metric = adjoint(state.whitened) @ state.whitened
+        explained = state.loading @ adjoint(state.loading)
+        concave = marginal.concavity(metric, marginal.pressure(state))
+        concave = (1.0 - damping[..., None, None]) * concave
+        hessian = hessian + share * (real_part(2.0 * metric * conjugate(explained)) - concave)
+    relevance, pressure = mean.relevance, marginal.pressure(mean)
+    slope = mean.alignment - pressure
+    if groups is not None:
+        hessian = groups.total(groups.total(hessian).mT)
+        slope, pressure = groups.total(slope), groups.total(pressure)
+        relevance = groups.gather(relevance)[..., 0]
+    free = (relevance > 0) | (slope > 0)
+    units = where_set(1.0 / positive(pressure), ~free, 0.0)
+    fixed = xp.astype(~free, relevance.dtype)
+    scaled = hessian * units[..., :, None] * units[..., None, :]
+    factor, _ = cholesky(add_diagonal(scaled, ROUNDING * damping[..., None] + fixed))
+    half = solve_lower(factor, (slope * units)[..., None])
+    direction = units * solve_lower(factor, half, transpose=True)[..., 0]
+    return direction if groups is None else groups.expand(direction)
+
+
+def is_accepted(
+    energy: Any, after: Any, noise: Any, distances: Callable[[], tuple[Any, Any]], *,
+    lazily: bool = True,
+) -> Any:  # fmt: skip
+    """Tell whether a Newton step is accepted: it lowers the energy, or the distance.
+
+    Near a minimum a step gains about the square of the distance, which may be less than the
+    rounding error of the energy. Then the distance must halve.
+    """
+    size = abs(energy) + 1.0
+    lower = after <= energy + 16.0 * machine_epsilon(noise) * size
+    if lazily and bool(lower):
+        return lower
+    before, reached = distances()
+    same = after <= energy + rounding_distances(noise) * size
+    return lower | (same & (before <= NEAR) & (reached <= 0.5 * before))
+
+
+def averaged(states: Sequence[State], shares: Sequence[float]) -> State:
+    """Return the state with the derivatives and the full energy of problems that share relevances.
+
+    They are sums over the problems, weighted by `shares`, and the noise variance is the smallest.
+    """
+    first = states[0]
+    if len(states) == 1:
+        return first
+    xp, parts = namespace(first.noise), list(zip(shares, states, strict=True))
+    noise = first.noise
+    for state in states[1:]:
+        noise = xp.minimum(noise, state.noise)
+    volumes = (p * (at.log_determinant + at.spare * xp.log(at.noise)) for p, at in parts)
+    zero = 0.0 * noise
+    return first._replace(
+        noise=noise, outside=zero, spare=zero,
+        curvature=sum(p * at.curvature for p, at in parts),
+        alignment=sum(p * at.alignment for p, at in parts),
+        fit=sum(p * at.energy_of_fit for p, at in parts), log_determinant=sum(volumes),
+    )  # fmt: skip
+
+
+def remaining_relevances(
+    states: Sequence[State], marginal: Any, shares: Sequence[float] = (1.0,)
+) -> Array:
+    """Return the relevances of problems, or stacks of them, with those set to zero that tend to it.
+
+    These are relevances far below γ if the energy falls as they shrink and, for single columns with
+    exact moves, those whose minimiser is zero, if that does not raise the energy.
+    """
+    state = averaged(states, shares)
+    w, xp = state.relevance, namespace(state.relevance)
+    vanishing = (w < 1e-6 * state.noise[..., None]) & (marginal.gradient(state) > 0)
+    remaining = xp.where(vanishing, 0.0 * w, w)
+    if not marginal.exact_coordinates or marginal.groups is not None:
+        return remaining
+    # The slope of the energy at zero, Σ s − q², is not negative if zero is the minimiser. Each
+    # minimiser holds the others fixed; setting many to zero at once may raise the energy.
+    slope: Any = 0.0
+    for share, each in zip(shares, states, strict=True):
+        sparsity, quality = leave_one_out(each)
+        slope = slope + share * (sparsity - quality)
+    trial = xp.where(slope >= 0, 0.0 * w, remaining)
+    reached = averaged([evaluate(Problem(*each[:5]), trial) for each in states], shares)
+    lower = marginal.value(reached) <= marginal.value(state)
+    return xp.where(lower[..., None], trial, remaining)
+
+
+# 2. The same for groups with covariances ----------------------------------------------------------
 
 
 class BlockPoint(Point):
@@ -658,204 +734,6 @@ def change_covariance_(gram: Matrices, index: Matrices, change: Matrices) -> Non
     gram -= gram[:, index] @ lost
 
 
-DROPPED = 1e-10
-"""Singular values of a group's unit columns below this share of the largest count as zero."""
-
-
-class GroupBasis(NamedTuple):
-    """An orthonormal basis Φ_gB of the span of the m columns Φ_g of each group."""
-
-    # (g, m, m): the matrices B of the g groups and their pseudo-inverses, padded with zeros
-    into: Matrices
-    back: Matrices
-
-    def within(self, covariances: Any) -> Matrices:
-        """Return the covariances of the coefficients that belong to the orthonormal bases."""
-        return np.asarray(self.back @ covariances @ adjoint(self.back))
-
-    def outside(self, covariances: Matrices) -> Matrices:
-        """Return the covariances of the coefficients of the given columns; undoes `within`."""
-        return np.asarray(self.into @ covariances @ adjoint(self.into))
-
-
-def orthonormal(problem: Problem, groups: Groups) -> tuple[Problem, GroupBasis]:
-    """Return the problem with orthonormal columns in every group, and the bases of the groups.
-
-    Nearly dependent columns would enlarge rounding errors. Directions whose singular value, for
-    columns of unit norm, is below `DROPPED` become zero. With fewer columns than rows the problem
-    is reduced to their span.
-    """
-    columns = problem.dictionary
-    count, size = groups.members.shape
-    into = np.zeros((count, size, size), columns.dtype)
-    back, found = np.zeros_like(into), np.zeros_like(columns)
-    used = np.zeros(columns.shape[1], dtype=bool)
-    for numbers, members in groups.by_size:
-        stack = np.moveaxis(columns[:, members], 1, 0)
-        norms = np.linalg.norm(stack, axis=1)
-        norms = np.where(norms > 0, norms, 1.0)
-        triangle: Any = np.linalg.qr(stack / norms[:, None, :], mode="r")
-        missing = members.shape[1] - triangle.shape[1]  # of rows, in groups wider than the problem
-        triangle = np.pad(triangle, ((0, 0), (0, missing), (0, 0)))
-        _, values, right = np.linalg.svd(triangle)
-        kept = values > DROPPED * values[:, :1]
-        inverse = np.where(kept, 1.0 / np.where(kept, values, 1.0), 0.0)
-        turns = adjoint(right) * inverse[:, None, :] / norms[:, :, None]
-        width = np.arange(members.shape[1])
-        into[numbers[:, None, None], width[:, None], width] = turns
-        back[numbers[:, None, None], width[:, None], width] = (
-            (values * kept)[:, :, None] * right * norms[:, None, :]
-        )
-        found[:, members] = np.moveaxis(stack @ turns, 0, 1)
-        used[members] = kept
-    turned, basis = problem._replace(dictionary=found), GroupBasis(into, back)
-    index = np.flatnonzero(used)
-    if not 0 < index.size < len(problem.responses):
-        return turned, basis
-    # The energy outside the span of the columns is a constant, which would hide gains.
-    small = turned.restricted(index)
-    wide = np.zeros((index.size, columns.shape[1]), small.dictionary.dtype)
-    wide[:, index] = small.dictionary
-    return small._replace(dictionary=wide), basis
-
-
-# Newton steps.
-
-FIRST_DAMPING = 1e-4
-SMALLEST_DAMPING = 1e-12
-DEFINITE = 1.0
-"""Damping at and above which the damped Hessian matrix is positive definite."""
-
-ROUNDING = 0.1
-"""Share of the damping that is added to the Hessian's diagonal, for nearly dependent columns."""
-
-NEAR = 1e-3
-"""Distance to optimality below which a Newton step may be judged by the distance after it."""
-
-LARGEST_DAMPING = 1e8
-"""Damping at which Newton steps in covariances end, because none lowers the energy."""
-
-FADED = 0.1
-"""Smallest damping after a step in covariances that was impossible or raised the energy."""
-
-MOST_TURNS = 400
-"""Largest number of parameters by which ranges may turn; if there are more, they stay."""
-
-NEWTON_STEPS = 30
-"""Largest number of Newton steps on a working set."""
-
-
-def is_accepted(
-    energy: Any, after: Any, noise: Any, distances: Callable[[], tuple[Any, Any]], *,
-    lazily: bool = True,
-) -> Any:  # fmt: skip
-    """Tell whether a Newton step is accepted: it lowers the energy, or the distance.
-
-    Near a minimum a step gains about the square of the distance, which may be less than the
-    rounding error of the energy. Then the distance must halve.
-    """
-    size = abs(energy) + 1.0
-    lower = after <= energy + 16.0 * machine_epsilon(noise) * size
-    if lazily and bool(lower):
-        return lower
-    before, reached = distances()
-    same = after <= energy + rounding_distances(noise) * size
-    return lower | (same & (before <= NEAR) & (reached <= 0.5 * before))
-
-
-# Relevances. The states are those of one problem, or of several problems that share their
-# relevances, whose energies are added with the weights `shares`.
-
-
-def newton_direction(
-    states: Sequence[State], damping: Array, marginal: Marginal, shares: Sequence[float] = (1.0,)
-) -> Array:
-    """Return the damped Newton step: the change of each relevance.
-
-    Only relevances that are positive, or with which the energy falls, change. The Hessian is scaled
-    by the pressures, so that the step has no units, and is NaN if it is not definite.
-    """
-    # With N = φⱼφⱼᵀ the Hessian is 2 Re(G∘K̄) − |G|∘|G|; another log-volume replaces |G|∘|G| by its
-    # own concave part. Relevances of groups have sums over their columns.
-    xp, groups, mean, hessian = namespace(damping), marginal.groups, averaged(states, shares), 0.0
-    for state, share in zip(states, shares, strict=True):
-        metric = adjoint(state.whitened) @ state.whitened
-        explained = state.loading @ adjoint(state.loading)
-        concave = marginal.concavity(metric, marginal.pressure(state))
-        concave = (1.0 - damping[..., None, None]) * concave
-        hessian = hessian + share * (real_part(2.0 * metric * conjugate(explained)) - concave)
-    relevance, pressure = mean.relevance, marginal.pressure(mean)
-    slope = mean.alignment - pressure
-    if groups is not None:
-        hessian = groups.total(groups.total(hessian).mT)
-        slope, pressure = groups.total(slope), groups.total(pressure)
-        relevance = groups.gather(relevance)[..., 0]
-    free = (relevance > 0) | (slope > 0)
-    units = where_set(1.0 / positive(pressure), ~free, 0.0)
-    fixed = xp.astype(~free, relevance.dtype)
-    scaled = hessian * units[..., :, None] * units[..., None, :]
-    factor, _ = cholesky(add_diagonal(scaled, ROUNDING * damping[..., None] + fixed))
-    half = solve_lower(factor, (slope * units)[..., None])
-    direction = units * solve_lower(factor, half, transpose=True)[..., 0]
-    return direction if groups is None else groups.expand(direction)
-
-
-def newton_step(
-    states: Sequence[State], damping: Array, marginal: Marginal, shares: Sequence[float] = (1.0,)
-) -> tuple[tuple[State, ...], Array]:
-    """Return states and damping after one damped Newton step, for one problem or a stack of them.
-
-    If `is_accepted` refuses it, the relevances stay the same and the damping is raised.
-    """
-    xp, relevance = namespace(damping), states[0].relevance
-    direction = newton_direction(states, damping, marginal, shares)
-    one = relevance.ndim == 1
-    if one and bool(xp.any(xp.isnan(direction))):  # in a stack, this problem would wait
-        damping = _raised(damping, direction)
-        direction = newton_direction(states, damping, marginal, shares)
-    trial = xp.maximum(relevance + direction, 0.0 * relevance)
-    reached = tuple(evaluate(state.problem, trial, columns=True) for state in states)
-    before, after = averaged(states, shares), averaged(reached, shares)
-    accepted = is_accepted(
-        marginal.reduced_value(before),
-        marginal.reduced_value(after),
-        before.noise,
-        lambda: (marginal.violation(before), marginal.violation(after)),
-        lazily=one,
-    )
-    lowered = xp.maximum(damping / 10.0, xp.full_like(damping, SMALLEST_DAMPING))
-    raised = _raised(damping, direction)
-    if one:
-        return (reached, lowered) if bool(accepted) else (tuple(states), raised)
-    chosen = [
-        xp.where(xp.reshape(accepted, accepted.shape + (1,) * (new.ndim - accepted.ndim)), new, old)
-        for new, old in zip(after[5:], before[5:], strict=True)
-    ]
-    return (State(*before[:5], *chosen),), xp.where(accepted, lowered, raised)
-
-
-def _raised(damping: Array, direction: Array) -> Array:
-    """Return ten times the damping, at least `DEFINITE` if the step was indefinite."""
-    xp = namespace(damping)
-    safe = where_set(0.0 * damping, xp.any(xp.isnan(direction), axis=-1), DEFINITE)
-    return xp.maximum(10.0 * damping, safe)
-
-
-def polish_relevances(
-    states: Sequence[State], marginal: Marginal, shares: Sequence[float] = (1.0,), *,
-    tolerance: float, limit: int = NEWTON_STEPS,
-) -> tuple[State, ...]:  # fmt: skip
-    """Return the states after damped Newton steps on all relevances of a working set."""
-    damping = namespace(states[0].noise).full_like(states[0].noise, FIRST_DAMPING)
-    stop = Below(
-        lambda point: marginal.violation(averaged(point[0], shares)), tolerance, patience=10
-    )
-    begin = (tuple(states), damping)
-    return iterate(
-        lambda point: newton_step(*point, marginal, shares), begin, stop=stop, limit=limit
-    ).value[0]
-
-
 # Covariances. Γ_g = TTᵀ, with as many columns in T as its rank, becomes (T + UF)(I + E)(T + UF)ᵀ
 # with a symmetric E, where U spans the complement of the range: it stays positive semi-definite and
 # of its rank, and its range may turn. Energy and derivatives follow from the columns Φ_gT and Φ_gU.
@@ -1003,3 +881,132 @@ def _newton_roots(at: Roots, damping: float) -> Matrices | None:
     values, vectors = np.linalg.eigh(np.eye(len(G) - count) + change[count:])
     half = vectors * np.sqrt(np.where(values > 1e-12, values, 0.0))
     return np.asarray((at.roots + at.beside @ change[:count]) @ half)
+
+
+class GroupBasis(NamedTuple):
+    """An orthonormal basis Φ_gB of the span of the m columns Φ_g of each group."""
+
+    # (g, m, m): the matrices B of the g groups and their pseudo-inverses, padded with zeros
+    into: Matrices
+    back: Matrices
+
+    def within(self, covariances: Any) -> Matrices:
+        """Return the covariances of the coefficients that belong to the orthonormal bases."""
+        return np.asarray(self.back @ covariances @ adjoint(self.back))
+
+    def outside(self, covariances: Matrices) -> Matrices:
+        """Return the covariances of the coefficients of the given columns; undoes `within`."""
+        return np.asarray(self.into @ covariances @ adjoint(self.into))
+
+
+def orthonormal(problem: Problem, groups: Groups) -> tuple[Problem, GroupBasis]:
+    """Return the problem with orthonormal columns in every group, and the bases of the groups.
+
+    Nearly dependent columns would enlarge rounding errors. Directions whose singular value, for
+    columns of unit norm, is below `DROPPED` become zero. With fewer columns than rows the problem
+    is reduced to their span.
+    """
+    columns = problem.dictionary
+    count, size = groups.members.shape
+    into = np.zeros((count, size, size), columns.dtype)
+    back, found = np.zeros_like(into), np.zeros_like(columns)
+    used = np.zeros(columns.shape[1], dtype=bool)
+    for numbers, members in groups.by_size:
+        stack = np.moveaxis(columns[:, members], 1, 0)
+        norms = np.linalg.norm(stack, axis=1)
+        norms = np.where(norms > 0, norms, 1.0)
+        triangle: Any = np.linalg.qr(stack / norms[:, None, :], mode="r")
+        missing = members.shape[1] - triangle.shape[1]  # of rows, in groups wider than the problem
+        triangle = np.pad(triangle, ((0, 0), (0, missing), (0, 0)))
+        _, values, right = np.linalg.svd(triangle)
+        kept = values > DROPPED * values[:, :1]
+        inverse = np.where(kept, 1.0 / np.where(kept, values, 1.0), 0.0)
+        turns = adjoint(right) * inverse[:, None, :] / norms[:, :, None]
+        width = np.arange(members.shape[1])
+        into[numbers[:, None, None], width[:, None], width] = turns
+        back[numbers[:, None, None], width[:, None], width] = (
+            (values * kept)[:, :, None] * right * norms[:, None, :]
+        )
+        found[:, members] = np.moveaxis(stack @ turns, 0, 1)
+        used[members] = kept
+    turned, basis = problem._replace(dictionary=found), GroupBasis(into, back)
+    index = np.flatnonzero(used)
+    if not 0 < index.size < len(problem.responses):
+        return turned, basis
+    # The energy outside the span of the columns is a constant, which would hide gains.
+    small = turned.restricted(index)
+    wide = np.zeros((index.size, columns.shape[1]), small.dictionary.dtype)
+    wide[:, index] = small.dictionary
+    return small._replace(dictionary=wide), basis
+
+
+# 3. How it is called, and from where it starts ----------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class SolverSettings:
+    """How an energy is minimised, and at which distance to stationarity or after how many steps."""
+
+    method: str = "auto"
+    tolerance: float = 1e-6
+    limit: int = 1000
+    callbacks: Sequence[Callback] = ()
+
+
+def iterated(
+    step: Callable[[Any], Any], first: Any, settings: SolverSettings, size: int
+) -> Solution[Any]:
+    """Repeat a step, from a point with an `energy` and a `violation`, until it is stationary."""
+    return iterate(
+        step,
+        first,
+        stop=Below(attrgetter("violation"), settings.tolerance),
+        limit=settings.limit,
+        record={"energy": attrgetter("energy")},
+        callbacks=settings.callbacks,
+        size=size,
+    )
+
+
+def first_point(problem: Problem, energy: Energy, given: Any = None, *, lift: bool = False) -> Any:
+    """Return the point at zero, or at given relevances or covariances of groups.
+
+    With `lift` it is one from which updates can begin: they cannot change relevances of zero.
+    """
+    if lift and (given is None or given.ndim == 1):
+        flat = flat_start(problem, energy.groups)
+        given = flat if given is None else namespace(given).maximum(given, LIFT * flat)
+    if isinstance(energy, GroupCovariance):
+        assert energy.groups is not None
+        count, size = energy.groups.members.shape
+        turned, basis = orthonormal(problem, energy.groups)
+        if given is None:
+            return BlockPoint([turned], np.zeros((count, size, size)), energy, basis=basis)
+        if given.ndim == 1:
+            given = energy.groups.gather(given)[:, :, None] * np.eye(size)
+        return BlockPoint([turned], basis.within(given), energy, basis=basis)
+    if energy.exact_coordinates and energy.marginal is None:
+        raise ValueError(
+            f"The energy {type(energy).__name__} has exact_coordinates=True but its marginal is "
+            "None. Define the property marginal too, because steps in one relevance (prior "
+            "variance) are followed by Newton steps."
+        )
+    start = np.zeros(problem.dictionary.shape[-1]) if given is None else given
+    return ColumnPoint([problem], start, energy)
+
+
+def continuation(first: Any, settings: SolverSettings) -> Any:
+    """Return the point from which to minimise the full energy, found at decreasing γ.
+
+    A large γ smooths the energy: blocks hardly interact, and those that explain most enter first.
+    For a tiny γ this ends lower than a direct descent, and avoids the ill-conditioned Σ of a poor
+    start.
+    """
+    problem, point = first.problems[0], first
+    target = float(problem.noise)
+    stages = round(math.log(max(1.0 / target, 1.0), STAGE))
+    rough = replace(settings, tolerance=max(COARSE, settings.tolerance), limit=STAGE_SWEEPS)
+    for stage in range(1, stages):
+        smooth = problem.with_noise(target ** (stage / stages))
+        point = descend(replace(point, problems=[smooth]), rough).value
+    return replace(point, problems=[problem])
