@@ -307,12 +307,9 @@ def merged_relevance(relevance: Array, curvature: Array, dictionaries: Sequence[
     w, z = to_numpy(relevance).copy(), to_numpy(curvature)
     norms: Any = sum(to_numpy(column_squares(Phi)) for Phi in dictionaries)
     level = z / np.where(norms > 0, norms, 1.0)  # equal for proportional columns
-    order = np.argsort(level)
-    places = np.searchsorted(level[order], [level * (1.0 - NEARLY), level * (1.0 + NEARLY)])
     done = norms <= 0
-    for column in np.flatnonzero((w * z > IN_USE) & (places[1] - places[0] > 1)):
-        near = np.sort(order[places[0, column] : places[1, column]])
-        near = near[~done[near]]
+    for column in np.flatnonzero(w * z > IN_USE):
+        near = np.flatnonzero(~done & (np.abs(level - level[column]) <= NEARLY * level[column]))
         if done[column] or near.size < 2:
             continue
         inner: Any = 0.0

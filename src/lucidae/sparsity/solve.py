@@ -34,7 +34,7 @@ from typing import Any
 import numpy as np
 from sklearn.linear_model import Lasso, MultiTaskLasso
 
-from lucidae.arrays import Array
+from lucidae.arrays import Array, adjoint
 from lucidae.iteration import Solution, Status
 from lucidae.iteration.solution import joined
 from lucidae.sparsity.objectives import (
@@ -223,7 +223,8 @@ def fitted_parameters(
         solution = solve(problem, objective, settings, start)
         return solution, objective.parameters(solution.value)
     found = minimised(problem, objective, settings, start, "coordinate")
-    return found, found.value.basis.outside(found.value.parameters)
+    basis = found.value.basis.into
+    return found, basis @ found.value.parameters @ adjoint(basis)
 
 
 NEEDED = {

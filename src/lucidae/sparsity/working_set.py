@@ -886,17 +886,10 @@ def _newton_roots(at: Roots, damping: float) -> Matrices | None:
 class GroupBasis(NamedTuple):
     """An orthonormal basis Φ_gB of the span of the m columns Φ_g of each group."""
 
-    # (g, m, m): the matrices B of the g groups and their pseudo-inverses, padded with zeros
+    # (g, m, m): the matrices B of the g groups and their pseudo-inverses, padded with zeros. A
+    # covariance Γ of the coefficients of the basis is BΓBᵀ for the given columns
     into: Matrices
     back: Matrices
-
-    def within(self, covariances: Any) -> Matrices:
-        """Return the covariances of the coefficients that belong to the orthonormal bases."""
-        return np.asarray(self.back @ covariances @ adjoint(self.back))
-
-    def outside(self, covariances: Matrices) -> Matrices:
-        """Return the covariances of the coefficients of the given columns; undoes `within`."""
-        return np.asarray(self.into @ covariances @ adjoint(self.into))
 
 
 def orthonormal(problem: Problem, groups: Groups) -> tuple[Problem, GroupBasis]:
@@ -984,7 +977,8 @@ def first_point(problem: Problem, energy: Energy, given: Any = None, *, lift: bo
             return BlockPoint([turned], np.zeros((count, size, size)), energy, basis=basis)
         if given.ndim == 1:
             given = energy.groups.gather(given)[:, :, None] * np.eye(size)
-        return BlockPoint([turned], basis.within(given), energy, basis=basis)
+        inside = np.asarray(basis.back @ given @ adjoint(basis.back))
+        return BlockPoint([turned], inside, energy, basis=basis)
     if energy.exact_coordinates and energy.marginal is None:
         raise ValueError(
             f"The energy {type(energy).__name__} has exact_coordinates=True but its marginal is "
