@@ -57,6 +57,7 @@ from lucidae.sparsity.noise import (
     warn_if_collapsed,
 )
 from lucidae.sparsity.objectives import (
+    Energy,
     EnergySlice,
     GroupCovariance,
     as_penalty,
@@ -603,6 +604,17 @@ class SparseVAE(CertifiedMixin, MultiOutputMixin, RegressorMixin, BaseEstimator)
         changed = self._state.changed_attributes(replaced_attributes(self))
         return with_changes(found, changed, AGAIN)
 
+    def _checked_objective(self, n_columns: int) -> Energy:
+        """Check the parameters that do not depend on data; return the energy to minimise."""
+        for name in ("fit_intercept", "warm_start", "verbose", "n_jobs", "random_state"):
+            check_argument(getattr(self, name), name)
+        check_number(self.significance, "significance", low=0.0, high=1.0, open_low=True)
+        check_number(self.tol, "tol", low=0.0)
+        check_integer(self.max_iter, "max_iter", low=1)
+        objective = make_objective(vars(self), n_columns)
+        check_suited(self.solver, objective)
+        return objective
+
     def _posed(
         self, X: Any, y: Any, sample_weight: Any, noise_cov: Any, zeros: bool = False
     ) -> tuple[SparseData, PreparedProblem]:
@@ -611,13 +623,7 @@ class SparseVAE(CertifiedMixin, MultiOutputMixin, RegressorMixin, BaseEstimator)
         Responses that are all zero are refused, unless `zeros`.
         """
         data = SparseData.of(self, X, y, sample_weight, noise_cov)
-        for name in ("fit_intercept", "warm_start", "verbose", "n_jobs", "random_state"):
-            check_argument(getattr(self, name), name)
-        check_number(self.significance, "significance", low=0.0, high=1.0, open_low=True)
-        check_number(self.tol, "tol", low=0.0)
-        check_integer(self.max_iter, "max_iter", low=1)
-        objective = make_objective(vars(self), data.X.shape[1])
-        check_suited(self.solver, objective)
+        objective = self._checked_objective(data.X.shape[1])
         correlated = self.response_covariance is not None
         for name, used in (
             ("noise_cov", data.noise_cov is not None),

@@ -579,6 +579,15 @@ class Evaluation(NamedTuple):
         entries = sum(at.rows.distinct * at.n for at in self.ats)
         return sum(power(at.rows.responses) for at in self.ats) / entries or 1.0
 
+    def spread(self, at: At) -> Any:
+        """Return the eigenvalues λs² of ΦΓΦᴴ or, for a diagonal posterior, w‖φ‖² in their place.
+
+        They have the log-volume Σ log(λs² + γ), and λs²/(λs² + γ) sum to the effective parameters.
+        """
+        if self.kind.posterior != "diagonal":
+            return at.powers
+        return (self.prior.relevance * at.rows.powers)[:, None]
+
     def pressure(self, at: At) -> Ball:
         """Return the slope of the log-volume: z, or ‖φ‖²/(γ + w‖φ‖²) of a diagonal posterior."""
         if self.kind.posterior != "diagonal":
@@ -924,11 +933,9 @@ def _noise_change(state: Evaluation, at: At) -> float:
     The trace is the mean square residual over γ, plus the effective parameters, minus the number of
     rows. At its lower limit γ also counts as stationary if a smaller one would lower the energy.
     """
-    freedom = (squares(at.left) @ at.shares).mean(axis=1)
-    if state.kind.posterior == "diagonal":
-        freedom = state.prior.relevance * state.pressure(at).value
-    errors = squares(at.residuals).mean(axis=1) / at.noise
-    change = float((errors.sum() + freedom.sum()) / at.rows.dimension - 1.0)
+    spread, errors = state.spread(at), power(at.residuals) / (at.n * at.noise)
+    freedom = (spread / (spread + at.noise)).mean(axis=1).sum()
+    change = float((errors + freedom) / at.rows.dimension - 1.0)
     return max(change, 0.0) if _floored(state, at) else abs(change)
 
 
@@ -965,10 +972,8 @@ def energy_of(state: Evaluation) -> float:
             penalties = penalty_of(state.kind.penalty)[0](_penalised(state, at.q.value)[0])
             total += power(at.residuals) / at.noise + at.n * np.sum(penalties)
             continue
-        volume = np.log1p(at.powers / at.noise).mean(axis=1)
-        if state.kind.posterior == "diagonal":
-            volume = np.log1p(state.prior.relevance * at.rows.powers / at.noise)
-        determinant = volume.sum() + at.rows.dimension * np.log(at.noise) + at.rows.volume
+        volume = np.log1p(state.spread(at) / at.noise).mean(axis=1).sum()
+        determinant = volume + at.rows.dimension * np.log(at.noise) + at.rows.volume
         total += at.n * (at.fit + determinant)
     return float(total)
 
