@@ -71,13 +71,7 @@ from lucidae.sparsity.working_set import (
     newton_step,
     remaining_relevances,
 )
-from lucidae.validation import (
-    check_argument,
-    check_choice,
-    check_integer,
-    check_number,
-    real_array,
-)
+from lucidae.validation import check_argument, check_choice, check_integer, check_number, real_array
 
 __all__ = ["SparseBatch", "SparseGroupBatch", "solve_batch"]
 

@@ -10,16 +10,7 @@ from sklearn.base import BaseEstimator, MultiOutputMixin, RegressorMixin
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils.validation import check_is_fitted
 
-from lucidae.arrays import (
-    Array,
-    as_double,
-    is_array,
-    is_complex,
-    like,
-    namespace,
-    number,
-    to_numpy,
-)
+from lucidae.arrays import Array, as_double, is_array, is_complex, like, namespace, number, to_numpy
 from lucidae.base import (
     CertifiedMixin,
     Fitted,
@@ -32,11 +23,7 @@ from lucidae.base import (
 from lucidae.certificates.claims import Certificate, with_changes
 from lucidae.iteration import Solution, Status, limited_blas, progress_bars
 from lucidae.sparsity.claims import AGAIN
-from lucidae.sparsity.covariances import (
-    checked_spectrum,
-    correlated_attributes,
-    solve_correlated,
-)
+from lucidae.sparsity.covariances import checked_spectrum, correlated_attributes, solve_correlated
 from lucidae.sparsity.fitted import (
     CERTIFIED_PARAMETERS,
     PreparedProblem,
@@ -67,12 +54,7 @@ from lucidae.sparsity.objectives import (
     make_objective,
     prior_in_units,
 )
-from lucidae.sparsity.posterior import (
-    Posterior,
-    determination,
-    narrowed,
-    significant_columns,
-)
+from lucidae.sparsity.posterior import Posterior, determination, narrowed, significant_columns
 from lucidae.sparsity.prior import Groups
 from lucidae.sparsity.problem import Mean, Problem, dense_if_small
 from lucidae.sparsity.solve import advice_on, check_suited, solve

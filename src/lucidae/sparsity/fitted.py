@@ -25,13 +25,7 @@ from lucidae.iteration import limited_blas
 from lucidae.rows.operator import TrainingRows
 from lucidae.sparsity.claims import certificate_of, plain
 from lucidae.sparsity.covariances import checked_noise_cov, whitened_rows
-from lucidae.sparsity.objectives import (
-    Energy,
-    as_penalty,
-    evaluate,
-    make_objective,
-    stored_penalty,
-)
+from lucidae.sparsity.objectives import Energy, as_penalty, evaluate, make_objective, stored_penalty
 from lucidae.sparsity.posterior import Posterior, level_at_center
 from lucidae.sparsity.prior import Groups
 from lucidae.sparsity.problem import (

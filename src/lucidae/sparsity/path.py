@@ -18,13 +18,7 @@ from lucidae.iteration import limited_blas
 from lucidae.iteration.progress import elapsed
 from lucidae.sparsity.estimator import SparseVAE
 from lucidae.sparsity.fitted import PreparedProblem
-from lucidae.sparsity.noise import (
-    USED,
-    PathTrace,
-    contributions,
-    entry_noise,
-    held_out_errors,
-)
+from lucidae.sparsity.noise import USED, PathTrace, contributions, entry_noise, held_out_errors
 from lucidae.sparsity.objectives import GroupCovariance, State, prior_in_units
 from lucidae.sparsity.posterior import significant_columns
 from lucidae.sparsity.solve import is_small, solve

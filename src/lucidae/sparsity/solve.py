@@ -37,13 +37,7 @@ from sklearn.linear_model import Lasso, MultiTaskLasso
 from lucidae.arrays import Array, adjoint
 from lucidae.iteration import Solution, Status
 from lucidae.iteration.solution import joined
-from lucidae.sparsity.objectives import (
-    Autoencoder,
-    Energy,
-    GroupCovariance,
-    PowerPenalty,
-    State,
-)
+from lucidae.sparsity.objectives import Autoencoder, Energy, GroupCovariance, PowerPenalty, State
 from lucidae.sparsity.posterior import Posterior
 from lucidae.sparsity.problem import Problem, normalise, rounding_distances
 from lucidae.sparsity.working_set import (

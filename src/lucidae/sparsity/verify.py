@@ -1035,9 +1035,8 @@ def _support(state: Evaluation) -> Distance:
         members = blocks == number
         evidence, error = _evidence_of(state, owners == number)
         error += 1e-9 * abs(evidence)
-        likely, low, high = _tails(
-            state, np.array([evidence, evidence + error, evidence - error]), int(members.sum())
-        )
+        nearby = np.array([evidence, evidence + error, evidence - error])
+        likely, low, high = _tails(state, nearby, int(members.sum()))
         expected |= members & (likely < level)
         close |= members & (low < level <= high)
     support = np.asarray(state.fit.support, dtype=int)
@@ -1054,10 +1053,8 @@ def tied_columns(state: Evaluation) -> list[Any]:
     Proportional columns have equal z/‖φ‖²: only columns where it is nearly equal are compared.
     """
     w, dictionaries = state.prior.relevance, [at.rows.dictionary for at in state.ats]
-    norms, z = (
-        sum(at.rows.powers for at in state.ats),
-        state.average(at.z for at in state.ats).value,
-    )
+    norms = sum(at.rows.powers for at in state.ats)
+    z = state.average(at.z for at in state.ats).value
     level, found, done = z / positive(norms), [], norms <= 0
     for column in np.flatnonzero(w * z > IN_USE):
         near = np.flatnonzero(~done & (np.abs(level - level[column]) <= NEARLY * level[column]))
