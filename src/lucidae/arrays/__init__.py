@@ -184,11 +184,10 @@ def arange_like(ref: Array, start: int = 0) -> Array:
 
 def add_diagonal(A: Array, values: Any) -> Array:
     """Return matrices with `values`, a number or an array (…, size), added to their diagonals."""
-    # Sums in place keep the dtype of A.
     if isinstance(A, np.ndarray) and np.ndim(values) < A.ndim:
         # A view of the diagonal: ten times faster than the sum with a diagonal matrix.
         total = A.copy()
-        np.einsum("...ii->...i", total)[...] += values
+        np.einsum("...ii->...i", total)[...] += np.asarray(values, dtype=A.dtype)
         return total
     if compat.is_torch_array(A) and (not is_array(values) or values.ndim < A.ndim):
         total = A.clone()
