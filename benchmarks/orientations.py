@@ -24,7 +24,8 @@ from lucidae.datasets._sensors import brain_points, helmet, sarvas_gain
 from lucidae.sparsity.objectives import FullCovariance
 from lucidae.sparsity.prior import Groups
 from lucidae.sparsity.problem import normalise
-from lucidae.sparsity.solve import SolverSettings, lifted, repeat_update
+from lucidae.sparsity.solve import repeat_update
+from lucidae.sparsity.working_set import SolverSettings, first_point
 
 SENSORS, SOURCES, RESPONSES, ACTIVE = 234, 8196, 13, 6
 SHARES = (0.2, 0.045)
@@ -93,10 +94,10 @@ def updated(data: Recording, noise: float, limit: int) -> tuple[Any, Any]:
     """Return the relevances after MM updates of all columns, and how the updates ended."""
     groups = Groups.of(3, data.dictionary.shape[1])
     problem, units = normalise(data.dictionary, data.responses, groups=groups)
-    problem = problem.with_noise(float(units.normalised_noise(noise)))
-    begin = lifted(problem, FullCovariance(groups))
+    problem = problem.with_noise(noise, units)
+    begin = first_point(problem, FullCovariance(groups), lift=True)
     solution = repeat_update(begin, "mm", SolverSettings(tolerance=1e-8, limit=limit))
-    return units.relevance(solution.value.parameters), solution
+    return units.relevance * solution.value.parameters, solution
 
 
 def gamma_map(data: Recording, noise: float, limit: int) -> Any:

@@ -22,7 +22,7 @@ from lucidae.linear.weights import TiedWeights, UntiedWeights
 from lucidae.rows.covariances import EigenbasisCovariance
 from lucidae.sparsity import group_lasso
 from lucidae.sparsity.objectives import UPDATES, DiagonalCovariance, FullCovariance, evaluate
-from lucidae.sparsity.prior import best_change, coordinate_gains
+from lucidae.sparsity.prior import best_change, gain_of
 from lucidae.sparsity.problem import Problem
 from lucidae.spectrum import Spectrum
 from lucidae_papers.linear.landscape import TURN, Plane
@@ -366,7 +366,8 @@ def compare_updates(comparison, relevance, problem, parameters):
     for name, update in UPDATES.items():
         comparison.equal(update(state), "sparsity.updated", {**own, "rule": name}, given)
     moved, change = relevance.copy(), best_change(relevance, state.curvature, state.alignment)
-    best = int(np.argmax(coordinate_gains(relevance, state.curvature, state.alignment)))
+    gains = gain_of(change, state.curvature, state.alignment)
+    best = int(np.argmax(gains))
     moved[best] += change[best]
     comparison.equal(moved, "sparsity.updated", {**own, "rule": "coordinate"}, given)
     comparison.equal(

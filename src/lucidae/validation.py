@@ -579,7 +579,11 @@ def _is_number(value: Any, kind: type = Real) -> bool:
     return isinstance(value, kind) and not isinstance(value, _NO_NUMBERS)
 
 
+_FLAG = "True or False", lambda value: isinstance(value, bool | np.bool_)
+
 ARGUMENTS: dict[str, tuple[str, Callable[[Any], Any]]] = {
+    "fit_intercept": _FLAG,
+    "warm_start": _FLAG,
     "verbose": (
         "an integer of at least 0, True, False or 'auto'",
         lambda value: (

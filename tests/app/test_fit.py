@@ -324,7 +324,7 @@ def test_the_time_of_a_long_command_is_shown_without_the_progress_of_its_fits(mo
 
     monkeypatch.setattr(progress, "DELAY", 0.0)
     monkeypatch.setattr(progress, "TICK", 0.001)
-    monkeypatch.setattr(progress, "_on_screen", lambda: True)
+    monkeypatch.setattr(progress, "_screen", lambda: "terminal")
     seen, end = "", time.monotonic() + 30
     with console.timed("Fitting [b]"):
         assert not progress.is_shown("auto")

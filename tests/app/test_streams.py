@@ -175,7 +175,7 @@ def test_a_scheduler_does_the_runs_of_experiments(call_main, monkeypatch, schedu
 @pytest.mark.parametrize("command", ["fit", "report"])
 def test_progress_is_printed_on_a_terminal_only(run, short_page, monkeypatch, watched, command):
     monkeypatch.setattr("lucidae.iteration.progress.DELAY", 0.0)
-    monkeypatch.setattr("lucidae.iteration.progress._on_screen", lambda: watched)
+    monkeypatch.setattr("lucidae.iteration.progress._screen", lambda: "terminal" * watched)
     if command == "fit":
         code, _, err = run("fit", "linear", "rows.csv", "--components", 2)
     else:

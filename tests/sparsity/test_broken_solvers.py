@@ -80,41 +80,46 @@ PROBLEMS = {
 }  # fmt: skip
 
 METHODS = {
-    problem.Units: ("relevance", "normalised_relevance", "noise", "normalised_noise", "energy"),
+    problem.Problem: ("with_noise",),
     problem.Rows: ("_offset", "normalised"),
     problem.Mean: ("removed_from",),
-    posterior.ActiveFactor: ("of", "mean", "posterior"),
-    posterior.Posterior: ("variance",),
+    posterior.Posterior: ("fitted", "variance"),
     estimator.SparseState: ("_moved", "predicted", "variances"),
     working_set.ColumnPoint: ("swept", "without_vanishing", "states"),
-    objectives.State: ("residual", "power", "energy_of_fit"),
-    objectives.Marginal: ("value", "gradient", "violation", "reduced_value", "degrees_of_freedom"),
+    objectives.State: ("residual",),
+    objectives.Marginal: (
+        "value",
+        "gradient",
+        "violation",
+        "reduced_value",
+        "degrees_of_freedom",
+        "in_units",
+    ),
     objectives.FullCovariance: ("volume", "pressure", "concavity"),
     objectives.DiagonalCovariance: ("_update", "volume", "pressure", "concavity"),
 }
 FUNCTIONS = {
     objectives: (
         "expectation_maximization", "majorize_minimize", "mackay", "learned_noise",
-        "factorise", "evaluate", "whitened_columns", "flat_start", "complementarity",
+        "factorise", "evaluate", "whitened_columns", "flat_start",
         "leave_one_out",
     ),
-    prior: ("best_change", "gain_of", "coordinate_gains"),
+    prior: ("best_change", "gain_of"),
     working_set: (
-        "candidates", "descend_coordinates", "remaining_relevances", "is_accepted", "violation",
+        "candidates", "descend_coordinates", "remaining_relevances", "is_accepted", "averaged",
         "newton_direction", "newton_step", "_raised", "polish_relevances",
+        "descend", "continuation", "first_point",
     ),
     problem: (
         "normalise", "compressed", "covariance", "distinct_rows", "_sortable",
         "column_squares",
     ),
     posterior: (
-        "level_at_center", "evidence_ratios", "significance_threshold", "significant_columns",
+        "level_at_center", "evidence_ratios", "active_columns", "significant_columns",
         "group_evidence", "removal_costs",
     ),
     noise: ("first_noise", "learn_noise"),
-    solve: (
-        "descend", "continuation", "repeat_update", "lifted",
-    ),
+    solve: ("repeat_update",),
 }  # fmt: skip
 
 

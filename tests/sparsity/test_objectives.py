@@ -63,8 +63,12 @@ def dense_diagonal(Phi, X, w, noise):
 
 def state_of(Phi, X, w, noise, groups=None):
     problem, units = normalise(Phi, X, groups=groups)
-    problem = problem.with_noise(float(units.normalised_noise(noise)))
-    return evaluate(problem, units.normalised_relevance(w)), units
+    problem = problem.with_noise(noise, units)
+    return evaluate(problem, w / units.relevance), units
+
+
+def mean_squares(state):
+    return state.relevance**2 * state.alignment
 
 
 @pytest.mark.parametrize("shape", SHAPES)
@@ -75,7 +79,9 @@ def state_of(Phi, X, w, noise, groups=None):
 def test_energy_is_the_dense_formula_whatever_was_reduced(shape, objective, dense):
     Phi, X, w, noise = draw(*shape)
     state, units = state_of(Phi, X, w, noise)
-    assert_allclose(units.energy(objective.value(state)), dense(Phi, X, w, noise), rtol=1e-11)
+    assert_allclose(
+        objective.in_units(objective.value(state), units), dense(Phi, X, w, noise), rtol=1e-11
+    )
 
 
 @pytest.mark.parametrize("shape", SHAPES)
@@ -162,7 +168,9 @@ def test_the_problem_of_the_paper_has_the_energy_of_its_noise():
     p = make_sparse_regression(20, 30, 3, 50, snr_db=10, random_state=0)
     state, units = state_of(p.dictionary, p.responses, np.zeros(30), p.noise_variance)
     expected = (p.responses**2).sum() / p.noise_variance + 50 * 20 * np.log(p.noise_variance)
-    assert_allclose(units.energy(FullCovariance().value(state)), expected, rtol=1e-12)
+    assert_allclose(
+        FullCovariance().in_units(FullCovariance().value(state), units), expected, rtol=1e-12
+    )
 
 
 LABELS = [0, 0, 1, 1, 1, 2, 0]
@@ -176,7 +184,7 @@ def stacked_state(groups=None):
         problem, units = normalise(Phi, X, groups=groups)
         # The columns of a normalised dictionary have unit length, which would hide their norms.
         problem = problem._replace(dictionary=problem.dictionary * np.linspace(0.5, 2.0, 7))
-        problems.append(problem.with_noise(float(units.normalised_noise(noise))))
+        problems.append(problem.with_noise(noise, units))
         relevances.append(w if groups is None else groups.expand(w[: groups.count]))
     both = Problem(*(np.stack(parts) for parts in zip(*problems, strict=True)))
     alone = [evaluate(*pair) for pair in zip(problems, relevances, strict=True)]
@@ -231,7 +239,7 @@ def test_the_diagonal_update_minimises_the_energy_at_fixed_coefficients():
     found = DiagonalCovariance().update()(both)
     for row, state in zip(found, alone, strict=True):
         norms = (state.dictionary**2).sum(axis=0)
-        for w, a, c in zip(row, state.power, norms, strict=True):
+        for w, a, c in zip(row, mean_squares(state), norms, strict=True):
 
             def bound(log_w, a=a, c=c, noise=float(state.noise)):
                 return a * np.exp(-log_w) + np.log(noise + np.exp(log_w) * c)
@@ -250,7 +258,7 @@ def test_the_grouped_diagonal_update_minimises_its_bound():
         pressure = objective.pressure(state)
         for label in range(3):
             own = groups.labels == label
-            expected = np.sqrt(state.power[own].sum() / pressure[own].sum())
+            expected = np.sqrt(mean_squares(state)[own].sum() / pressure[own].sum())
             assert_allclose(row[own], expected)
         assert objective.value(evaluate(state.problem, row)) < objective.value(state)
 
@@ -261,7 +269,9 @@ def test_the_autoencoder_averages_over_groups_and_measures_its_next_step():
     objective = Autoencoder(PowerPenalty(0.5), groups)
     power, violation = objective.power(both), objective.violation(both)
     for run, state in enumerate(alone):
-        means = np.array([state.power[groups.labels == label].mean() for label in groups.labels])
+        means = np.array(
+            [mean_squares(state)[groups.labels == label].mean() for label in groups.labels]
+        )
         assert_allclose(power[run], means)
         target = 1 / PowerPenalty(0.5).supergradient(means)
         assert_allclose(objective.update()(state), target)
@@ -364,7 +374,7 @@ def test_update_rules_of_groups_by_their_formulas():
 
 def test_learned_noise_by_its_formula_and_its_floor():
     now = state()
-    expected = (now.residual + now.noise * 1.7) / (now.spare + now.problem.rows)
+    expected = (now.residual + now.noise * 1.7) / (now.spare + len(now.responses))
     assert_allclose(learned_noise(now, 1.7), expected, rtol=1e-12)
     assert learned_noise(now, -1e9) == SMALLEST_LEARNED
 

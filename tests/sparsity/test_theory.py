@@ -358,7 +358,7 @@ def test_as_many_columns_as_rows_have_one_minimum_without_noise(seed):
         separate = np.sum(expected / w + np.log(w)) + 2 * np.linalg.slogdet(Phi)[1]
         assert energy == pytest.approx(separate, rel=1e-6)
     problem, units = normalise(Phi, X)
-    state = evaluate(problem.with_noise(1e-12), units.normalised_relevance(expected))
+    state = evaluate(problem.with_noise(1e-12), expected / units.relevance)
     assert float(FullCovariance().violation(state)) < 1e-4
 
 

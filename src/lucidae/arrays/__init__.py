@@ -155,7 +155,7 @@ def of_one_kind(*arrays: Array) -> tuple[Array, ...]:
 
 def adjoint(A: Array) -> Array:
     """Return the conjugate transposes of matrices `A`; for real matrices a view of `A`."""
-    return conjugate(A.mT)
+    return namespace(A).conj(A.mT) if is_complex(A) else A.mT
 
 
 def squared_moduli(A: Array) -> Array:
@@ -184,16 +184,16 @@ def arange_like(ref: Array, start: int = 0) -> Array:
 
 def add_diagonal(A: Array, values: Any) -> Array:
     """Return matrices with `values`, a number or an array (…, size), added to their diagonals."""
-    values = _unpromoting(values, A)
     if isinstance(A, np.ndarray) and np.ndim(values) < A.ndim:
         # A view of the diagonal: ten times faster than the sum with a diagonal matrix.
         total = A.copy()
-        np.einsum("...ii->...i", total)[...] += values
+        np.einsum("...ii->...i", total)[...] += np.asarray(values, dtype=A.dtype)
         return total
     if compat.is_torch_array(A) and (not is_array(values) or values.ndim < A.ndim):
         total = A.clone()
-        total.diagonal(dim1=-2, dim2=-1).add_(values)
+        total.diagonal(dim1=-2, dim2=-1).add_(_unpromoting(values, A))
         return total
+    values = _unpromoting(values, A)
     on_diagonal = eye_like(A.shape[-1], A) != 0
     added = values[..., None, :] if is_array(values) and values.ndim else values
     return namespace(A).where(on_diagonal, A + added, A)
@@ -387,7 +387,7 @@ def cholesky(A: Array) -> tuple[Array, Array]:
                     factors[index] = np.linalg.cholesky(given[index])
             factor = like(factors, A)
     # L[i, i]² = A[i, i] − Σⱼ L[i, j]²: an entry that is not finite shows on the diagonal.
-    ok = valid & xp.all(xp.isfinite(diagonal(factor)), axis=-1)
+    ok = valid & xp.all(xp.isfinite(xp.linalg.diagonal(factor)), axis=-1)
     if isinstance(A, np.ndarray) and ok.all():
         return factor, ok
     return where_set(factor, ~ok[..., None, None], xp.nan), ok

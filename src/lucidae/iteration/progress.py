@@ -63,7 +63,7 @@ def is_shown(verbose: Any) -> bool:
         return isinstance(verbose, bool | np.bool_ | Integral) and bool(verbose)
     in_main_thread = threading.current_thread() is threading.main_thread()
     is_child = multiprocessing.parent_process() or multiprocessing.current_process().daemon
-    return verbose == "auto" and in_main_thread and not is_child and _on_screen()
+    return verbose == "auto" and in_main_thread and not is_child and bool(_screen())
 
 
 @contextmanager
@@ -76,20 +76,17 @@ def silenced() -> Iterator[None]:
         _SILENCED.reset(token)
 
 
-def _on_screen() -> bool:
-    """Return whether a line that is written to standard error can be written over."""
+def _screen() -> str:
+    """Return "terminal" or "notebook" if a line on standard error can be written over, else ""."""
+    ipython = sys.modules.get("IPython")
+    shell = getattr(ipython, "get_ipython", lambda: None)()
+    if hasattr(shell, "kernel"):
+        return "notebook"
     try:
         on_terminal = sys.stderr.isatty() and os.environ.get("TERM") != "dumb"
     except (AttributeError, ValueError):  # None in programs without a console, or a closed file
         on_terminal = False
-    return on_terminal or _in_notebook()
-
-
-def _in_notebook() -> bool:
-    """Return whether this process is the kernel of a notebook."""
-    ipython = sys.modules.get("IPython")
-    shell = getattr(ipython, "get_ipython", lambda: None)()
-    return hasattr(shell, "kernel")
+    return "terminal" if on_terminal else ""
 
 
 @cache
@@ -130,7 +127,7 @@ def _bar_class(in_notebook: bool) -> Any:
 
         def display(self, msg: str | None = None, *arguments: Any, **named: Any) -> Any:
             """Draw the bar; in a log, print it as a line of its own."""
-            if _on_screen():
+            if _screen():
                 return super().display(msg, *arguments, **named)
             if msg != "":  # by which tqdm erases a line
                 print(self if msg is None else msg, file=sys.stderr, flush=True)
@@ -143,13 +140,13 @@ def _bar_class(in_notebook: bool) -> Any:
 
 def _new_bar(description: str, **settings: Any) -> Any:
     """Return a bar of tqdm, already drawn."""
-    screen = _on_screen()
-    return _bar_class(_in_notebook())(
+    screen = _screen()
+    return _bar_class(screen == "notebook")(
         desc=description,
         file=sys.stderr,
         leave=False,
         position=None if screen else 1,  # tqdm ends the bar at position 0 by a carriage return
-        dynamic_ncols=screen,
+        dynamic_ncols=bool(screen),
         mininterval=0.1 if screen else DELAY,
         miniters=1,
         smoothing=0.0,
@@ -284,7 +281,7 @@ def _show_time(description: str, ended: threading.Event) -> None:
         return
     with _new_bar(description, bar_format="{desc}: {elapsed}") as bar:
         bar.start_t -= DELAY
-        while not ended.wait(TICK if _on_screen() else LOG_PAUSE):
+        while not ended.wait(TICK if _screen() else LOG_PAUSE):
             bar.refresh()
 
 

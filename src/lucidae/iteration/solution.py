@@ -345,7 +345,7 @@ def joined(first: Solution[Any], second: Solution[Any]) -> Solution[Any]:
         [first.history.iterations, second.history.iterations[1:] + first.n_iter]
     )
     values = {
-        name: np.concatenate([series, second.history[name][1:]])
+        name: np.concatenate([series, second.history.values[name][1:]])
         for name, series in first.history.values.items()
     }
     history = History(iterations, values)

@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 import scipy.linalg
 import scipy.sparse
+import scipy.special
 from sklearn.base import clone
 from sklearn.exceptions import ConvergenceWarning
 
@@ -30,7 +31,6 @@ from lucidae.sparsity.path import NoisePath, noise_path
 from lucidae.sparsity.posterior import (
     covariance_threshold,
     removal_costs,
-    significance_threshold,
 )
 from lucidae.sparsity.prior import (
     Groups,
@@ -40,8 +40,8 @@ from lucidae.sparsity.prior import (
     square_root,
 )
 from lucidae.sparsity.problem import Problem, group_grams, normalise
-from lucidae.sparsity.solve import SolverSettings, advice_on, fitted_parameters
-from lucidae.sparsity.working_set import change_covariance_, move_all
+from lucidae.sparsity.solve import advice_on, fitted_parameters
+from lucidae.sparsity.working_set import SolverSettings, change_covariance_, move_all
 from lucidae.validation import check_choice, check_number, check_rows, warn_user
 
 __all__ = ["GroupEstimate", "observable_basis"]
@@ -276,7 +276,7 @@ class GroupEstimate:
         return {
             int(size): ratio * covariance_threshold(self.level, sizes.size, int(size))
             if self.full
-            else ratio * significance_threshold(self.level, sizes.size)
+            else ratio * float(scipy.special.chdtri(1, self.level / sizes.size))
             for size in np.unique(sizes)
         }
 
@@ -560,8 +560,7 @@ def fit_prior(
     full = groups is not None and template.group_covariance == "full"
     energy = GroupCovariance(groups) if full else FullCovariance(groups)
     problem, units = normalise(gain, responses, groups=groups)
-    problem = problem.with_noise(float(units.normalised_noise(noise)))
-    factors = units.relevance(np.ones(labels.size))
+    problem, factors = problem.with_noise(noise, units), units.relevance
     if groups is not None and full:
         factors = factors[groups.members[:, :1, None]]
         start = prior[groups.members[:, :, None], groups.members[:, None, :]]

@@ -22,7 +22,6 @@ from lucidae.arrays import (
     device,
     diagonal,
     is_complex,
-    like,
     matched,
     namespace,
     on_host,
@@ -46,7 +45,7 @@ from lucidae.sparsity.objectives import (
     make_objective,
     prior_in_units,
 )
-from lucidae.sparsity.posterior import ActiveFactor, check_kept, narrowed
+from lucidae.sparsity.posterior import Posterior, narrowed
 from lucidae.sparsity.problem import (
     Problem,
     covariance,
@@ -59,21 +58,20 @@ from lucidae.sparsity.problem import (
 from lucidae.sparsity.solve import (
     BASIN,
     BASIN_LIMIT,
+    EM_PER_COLUMN,
+    EM_STEPS,
     FEW_RESPONSES,
-    SolverSettings,
     basin_limit,
     check_suited,
-    em_steps,
     solve,
 )
-from lucidae.sparsity.working_set import FIRST_DAMPING, newton_step, remaining_relevances
-from lucidae.validation import (
-    check_argument,
-    check_choice,
-    check_integer,
-    check_number,
-    real_array,
+from lucidae.sparsity.working_set import (
+    FIRST_DAMPING,
+    SolverSettings,
+    newton_step,
+    remaining_relevances,
 )
+from lucidae.validation import check_argument, check_choice, check_integer, check_number, real_array
 
 __all__ = ["SparseBatch", "SparseGroupBatch", "solve_batch"]
 
@@ -290,10 +288,10 @@ def _solve_stack(
             return _solve_one_by_one(dictionary, responses, noise, objective, settings, y)
         problem, units = normalise(dictionary, responses, groups=objective.groups)
         learn = noise is None
-        level = first_noise(problem) if learn else units.normalised_noise(noise)
-        solution = _solve_together(problem._replace(noise=level), objective, settings, learn)
+        begin = problem.with_noise(*((first_noise(problem),) if learn else (noise, units)))
+        solution = _solve_together(begin, objective, settings, learn)
         state = solution.value
-        relevance, level = units.relevance(state.relevance), units.noise(state.noise)
+        relevance, level = units.relevance * state.relevance, units.noise * state.noise
         # The canonical problem has a root of XXᵀ in place of X: means come from the given data.
         coef = _posterior_means(dictionary, responses, relevance, level)
         energy = objective.in_units(objective.value(state), units)
@@ -312,14 +310,14 @@ def _solve_one_by_one(
         if noise is None:
             solution = learn_noise(problem, objective, settings)
         else:
-            level = float(units.normalised_noise(noise[index]))
-            solution = solve(problem.with_noise(level), objective, settings)
+            at = problem.with_noise(float(noise[index]), units)
+            solution = solve(at, objective, settings)
         state = solution.value
-        latent, level = units.relevance(state.relevance), units.noise(state.noise)
+        latent, level = units.relevance * state.relevance, units.noise * state.noise
         axes = getattr(state, "axes", None)
-        coef = ActiveFactor.of(X[index], latent, float(level), axes).mean(y[index]).T
+        _, mean = Posterior.fitted(X[index], y[index], latent, float(level), axes)
         relevance, covariances = prior_in_units(state, units)
-        fields = [coef, relevance, level, objective.in_units(objective.value(state), units)]
+        fields = [mean.T, relevance, level, objective.in_units(objective.value(state), units)]
         ended.append(solution)
         values.append(fields if covariances is None else [*fields, covariances])
         norms.append(units.norms)
@@ -346,13 +344,13 @@ def _reported(
     xp = namespace(value.coef)
     parts = {name: getattr(value, name) for name in SparseBatch._fields}
     for name, part in parts.items():
-        narrowed(xp.where(xp.isfinite(part), part, xp.zeros_like(part)), y, name)
+        finite = xp.where(xp.isfinite(part), part, xp.zeros_like(part))
+        sizes = xp.abs(finite) * norms[:, None, :] if name == "coef" else None
+        narrowed(finite, y, name, sizes)
     narrow = value._replace(**{name: matched(part, y) for name, part in parts.items()})
     if isinstance(value, SparseGroupBatch):
         wide = namespace(y).asarray(value.group_covariances, device=device(y))
         narrow = narrow._replace(group_covariances=wide)
-    sizes = xp.abs(value.coef) * norms[:, None, :]
-    check_kept(value.coef, like(narrow.coef, value.coef), sizes, "coef")
     finite = xp.all(xp.isfinite(value.coef), axis=(1, 2)) & xp.isfinite(value.energy)
     status = tuple(
         ended if sound else Status.DIVERGED
@@ -371,7 +369,8 @@ def _solve_together(
     """
     errors = rounding_distances(problem.noise)
     reachable = max(settings.tolerance, float(namespace(errors).max(errors)))
-    large = problem.columns > NEWTON_COLUMNS * problem.rows
+    rows, columns = problem.dictionary.shape[-2:]
+    large = columns > NEWTON_COLUMNS * rows
     marginal = objective.marginal
     rule = settings.method if settings.method in objective.rules else "mm"
     if learn or large or reachable >= BASIN or marginal is None:
@@ -379,7 +378,8 @@ def _solve_together(
     updates = basin_limit(objective, rule)
     if settings.method == "auto" and objective.exact_coordinates:
         few = problem.responses.shape[-1] <= FEW_RESPONSES
-        rule, updates = ("em", em_steps(problem)) if few else ("mackay", BASIN_LIMIT["mackay"])
+        steps = int(np.clip(EM_PER_COLUMN * columns // rows, *EM_STEPS))
+        rule, updates = ("em", steps) if few else ("mackay", BASIN_LIMIT["mackay"])
     basin = _update(problem, objective, rule, BASIN, min(settings.limit, updates), learn)
     left = settings.limit - int(basin.n_iter.max())
     if left >= 1:
@@ -423,7 +423,7 @@ def _update(
         limit=limit,
         check_every=(ON_HOST if on_host(start.noise) else ON_DEVICE)[0],
         copy=keeper(recorded),
-        size=problem.rows,
+        size=problem.dictionary.shape[-2],
     )
 
 

@@ -32,7 +32,7 @@ STABLE = 0.5
 SAME_COLUMN = 0.9
 """Smallest correlation at which one strongest column may replace another at neighbouring γ."""
 
-WIPF, CHEN_HUO = "Wipf 2023", "Chen & Huo 2006, Theorem 2.4"
+WIPF, EQ_18, CHEN_HUO = "Wipf 2023", "Wipf 2023, eq. 18", "Chen & Huo 2006, Theorem 2.4"
 UNVERIFIED = "the methods of the registered energy itself, not verified independently"
 SPARSEST = "no other representation of the responses uses as few columns"
 OPEN = "It is not known whether another set of as few columns represents the responses"
@@ -71,17 +71,12 @@ TRUST = (
 
 LEARNED = "the energy is stationary in the noise variance"
 HELD = "the noise variance follows from predictions of held-out rows"
-NOISE_STATEMENTS = {
-    "learn": LEARNED,
-    "floor": LEARNED,
-    **dict.fromkeys(HELD_OUT, HELD),
-}
+NOISE_STATEMENTS = {"learn": LEARNED, "floor": LEARNED} | dict.fromkeys(HELD_OUT, HELD)
 """What is claimed of the noise variance, by the rule by which it was found."""
 
-NOT_REPEATED = {
-    **dict.fromkeys(
-        HELD_OUT, "Held-out rows are predicted during fit; the certificate does not repeat this."
-    ),
+NOT_REPEATED = dict.fromkeys(
+    HELD_OUT, "Held-out rows are predicted during fit; the certificate does not repeat this."
+) | {
     "floor": "Learning ended at the smallest noise variance that is allowed. The energy has no "
     "minimum: it falls without limit as the noise variance tends to zero.",
 }
@@ -112,9 +107,12 @@ def certificate_of(figures: Figures, title: str) -> Certificate:
     return Certificate(title, tuple(found), evidence)
 
 
-def judged(figures: Figures, claim: Claim, advice: str, without: str = NO_NOISE) -> Claim:
-    """Return the claim about what was measured under its name; `without` says why nothing was."""
-    found = figures.distances.get(claim.name)
+def judged(
+    figures: Figures, name: str, statement: str, reference: str, advice: str,
+    without: str = NO_NOISE, headline: str = "",
+) -> Claim:  # fmt: skip
+    """Return the claim about what was measured under a name; `without` says why nothing was."""
+    claim, found = Claim(name, statement, reference, headline=headline), figures.distances.get(name)
     if found is None:
         return replace(claim, advice=without)
     verdict = claim.judged(found.ball, found.limit, advice)
@@ -128,43 +126,40 @@ def _fit(figures: Figures) -> Iterator[Claim]:
     """Yield the claims about relevances, coefficients, noise variance, energy and predictions."""
     blocks = "covariances of the groups" if figures.kind.full_groups else "relevances"
     known = figures.kind.violation is None
-    stationary = Claim(
-        "stationarity", f"the energy is stationary in the {blocks} (KKT conditions)",
-        f"{WIPF}, eq. 18 and 21" if known else UNVERIFIED,
-        headline="stationary point of the loss",
-    )  # fmt: skip
+    statement = f"the energy is stationary in the {blocks} (KKT conditions)"
+    reference = f"{WIPF}, eq. 18 and 21" if known else UNVERIFIED
     advice = "Raise max_iter, or raise tol if this accuracy is enough."
-    yield judged(figures, stationary, advice)
+    headline = "stationary point of the loss"
+    yield judged(figures, "stationarity", statement, reference, advice, headline=headline)
     if "group_covariances" in figures.distances:
         statement = (
             "the covariances of the groups are symmetric and positive semi-definite, and their "
             "diagonals are the relevances"
         )
-        yield judged(figures, Claim("group_covariances", statement, f"{WIPF}, eq. 18"), CHANGED)
+        yield judged(figures, "group_covariances", statement, EQ_18, CHANGED)
     statement = "the coefficients are the posterior mean, and predictions are computed from it"
-    yield judged(figures, Claim("posterior_mean", statement, f"{WIPF}, eq. 18"), CHANGED)
+    yield judged(figures, "posterior_mean", statement, EQ_18, CHANGED)
     yield _noise_variance(figures)
     statement = "the reported energy is the energy at the fitted relevances and noise variance"
-    energy = Claim("energy", statement, f"{WIPF}, eq. 18, 48 and 50")
     without = "No energy was reported, or the verifier does not know the formula of this energy."
-    yield judged(figures, energy, CHANGED, without)
+    yield judged(figures, "energy", statement, f"{EQ_18}, 48 and 50", CHANGED, without)
     if figures.fit.variances is not None or figures.fit.relevance is None:
         statement = "the variances of predictions follow from the relevances and the noise variance"
-        spread = Claim("predictive_variance", statement, f"{WIPF}, eq. 18")
-        yield judged(figures, spread, CHANGED, "Coefficients alone have no predictive variance.")
+        without = "Coefficients alone have no predictive variance."
+        yield judged(figures, "predictive_variance", statement, EQ_18, CHANGED, without)
 
 
 def _noise_variance(figures: Figures) -> Claim:
     """Return the claim that the noise variance is what its rule gives."""
     rule = figures.noise_rule
     statement = NOISE_STATEMENTS.get(rule, "the noise variance is the one that was given")
-    text = Claim("noise_variance", statement, "Wipf & Rao 2007")
     without = NOT_FITTED if "stationarity" in figures.distances else NO_NOISE
-    without = NOT_REPEATED.get(rule, without)
-    claim = judged(
-        figures, text, LEARN_AGAIN if statement.startswith(LEARNED) else CHANGED, without
-    )
-    return replace(text, advice=without) if claim.holds and rule in NOT_REPEATED else claim
+    without, reference = NOT_REPEATED.get(rule, without), "Wipf & Rao 2007"
+    advice = LEARN_AGAIN if statement == LEARNED else CHANGED
+    claim = judged(figures, "noise_variance", statement, reference, advice, without)
+    if claim.holds and rule in NOT_REPEATED:  # right for its rule, whose result is not judged
+        return Claim(claim.name, statement, reference, advice=without)
+    return claim
 
 
 def _representation(figures: Figures) -> Iterator[Claim]:
@@ -174,7 +169,7 @@ def _representation(figures: Figures) -> Iterator[Claim]:
         "The value is the number of columns that support_ lacks or contains wrongly. Fit again."
     )
     without = "Coefficients alone have no support with a test of significance."
-    support = judged(figures, Claim("support", statement, "Wilks 1938"), advice, without)
+    support = judged(figures, "support", statement, "Wilks 1938", advice, without)
     if figures.tied and support.holds is not None:
         sets = "; ".join(" or ".join(map(str, np.sort(found))) for found in figures.tied)
         alternatives = (
@@ -202,10 +197,10 @@ def _shape(figures: Figures) -> Iterator[Claim]:
     statement = (
         f"none of the {collapsed} collapsed latents would lower the energy if it were active"
     )
-    collapse = Claim("posterior_collapse", statement, f"{WIPF}, Theorem 4.4")
     advice = "The value is the number of collapsed latents that would lower it. Raise max_iter."
     without = ZERO_STATIONARY if "stationarity" in figures.distances else NO_NOISE
-    collapse = judged(figures, collapse, advice, without)
+    theorem = f"{WIPF}, Theorem 4.4"
+    collapse = judged(figures, "posterior_collapse", statement, theorem, advice, without)
     if figures.full_gains and figures.kind.posterior != "full":
         full = f"{figures.full_gains} of the collapsed latents would lower the energy of "
         advice = f"{collapse.advice} {full}posterior='full'."
@@ -272,7 +267,7 @@ def _covariances(figures: Figures) -> Iterator[Claim]:
     if figures.fit.responses is not None:
         rule = "learn" if figures.fit.given_responses is None else "given"
         statement, advice = RESPONSE_CLAIMS[rule]
-        yield judged(figures, Claim("response_covariance", statement, "Zhang & Rao 2011"), advice)
+        yield judged(figures, "response_covariance", statement, "Zhang & Rao 2011", advice)
 
 
 def _uniqueness(figures: Figures, unique: Uniqueness) -> Iterator[Claim]:

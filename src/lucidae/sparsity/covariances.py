@@ -31,7 +31,6 @@ from lucidae.sparsity.objectives import (
     SMALLEST_LEARNED,
     Energy,
     FullCovariance,
-    complementarity,
     evaluate,
     flat_start,
     positive,
@@ -48,8 +47,8 @@ from lucidae.sparsity.problem import (
     refuse_extremes,
     rounding_distances,
 )
-from lucidae.sparsity.solve import BASIN, SolverSettings, iterated
-from lucidae.sparsity.working_set import POLISHED, polish_relevances
+from lucidae.sparsity.solve import BASIN
+from lucidae.sparsity.working_set import POLISHED, SolverSettings, iterated, polish_relevances
 from lucidae.validation import has_complex, real_array
 
 ASYMMETRIC = 1e-8
@@ -66,9 +65,7 @@ UNIDENTIFIED = 1e-7
 
 
 def checked_noise_cov(noise_cov: Any, X: Any, y: Any, weights: Any) -> Any:
-    """Return the covariance R of the noise of the rows, or its diagonal; None if there is none."""
-    if noise_cov is None:
-        return None
+    """Return the covariance R of the noise of the rows, or its diagonal."""
     if scipy.sparse.issparse(noise_cov):
         noise_cov = noise_cov.toarray()
     given = to_numpy(real_array(noise_cov, "noise_cov", accept_complex=True))
@@ -197,7 +194,7 @@ def whitened_rows(rows: Rows, noise_cov: Any) -> Rows:
     """
     pairs = zip((rows.dictionary, rows.responses), rows.offsets, strict=True)
     values = [mean.removed_from(part, rows.ones) for part, mean in pairs]
-    values, unidentified = [*values, np.ones((rows.count, 1))], UNIDENTIFIED
+    values, unidentified = [*values, np.ones((len(rows.weights), 1))], UNIDENTIFIED
     if noise_cov.ndim == 1:
         kept = noise_cov > 0
         variances = noise_cov[kept]
@@ -359,16 +356,21 @@ class CorrelatedState:
         residual += float(self.problem.outside)
         # The posterior variance of the mean response is γ times this number.
         used = (self.inverses * np.outer(self.axes[0], self.spectrum.values)).sum()
-        dimension = float(self.problem.spare) + self.problem.rows
+        dimension = float(self.problem.spare) + len(self.problem.responses)
         noise = residual + self.noise * used / self.spectrum.values.size
         return max(float(noise) / max(dimension, 1e-300), SMALLEST_LEARNED)
 
     @cached_property
+    def distance(self) -> float:
+        """Distance to the KKT conditions of the relevances."""
+        state: Any = self
+        return float(FullCovariance(self.groups).violation(state))
+
+    @property
     def violation(self) -> float:
         """Distance to the KKT conditions, and to a fixed point of ρ and γ if they are learned."""
-        parts = self.relevance, self.alignment, self.curvature, self.groups
         change = abs(self.learned_noise / self.noise - 1.0) if self.learns_noise else 0.0
-        return max(float(complementarity(*parts)), self.moved, change)
+        return max(self.distance, self.moved, change)
 
 
 def energy_at(problem: Problem, powers: Any, values: Any, rotated: Any) -> float:
@@ -412,14 +414,13 @@ def newton_sweep(state: CorrelatedState, tolerance: float) -> CorrelatedState:
     """Return the state after damped Newton steps, or MacKay's update if these take too long."""
     w, groups, (Q, z) = state.relevance, state.groups, state.totals
     index = np.flatnonzero((w > 0) | (z < Q))
-    count, rows = state.spectrum.values.size, state.problem.rows
+    count, rows = state.spectrum.values.size, len(state.problem.responses)
     if not index.size or count * w.size + count * rows * index.size**2 > NEWTON_WORK:
         return mackay_step(state)
     marginal = FullCovariance(None if groups is None else groups.restricted(index))
     problems = of_each_response(state, state.problem.restricted(index))
     parts = [evaluate(problem, w[index], columns=True) for problem in problems]
-    distance = float(complementarity(w, state.alignment, state.curvature, groups))
-    enough = max(tolerance / 4.0, POLISHED * distance)
+    enough = max(tolerance / 4.0, POLISHED * state.distance)
     ended = polish_relevances(parts, marginal, (1.0 / count,) * len(parts), tolerance=enough)
     reached = w.copy()
     reached[index] = ended[0].relevance
@@ -481,17 +482,22 @@ def solve_correlated(
     relevance = to_numpy(flat_start(problem, objective.groups))
     relevance = relevance if start is None else np.maximum(start, 1e-2 * relevance)
     first = CorrelatedState(problem, objective.groups, learn_noise, relevance, spectrum)
-    return iterated(step, first, replace(settings, tolerance=reachable), problem.rows)
+    return iterated(step, first, replace(settings, tolerance=reachable), len(problem.responses))
 
 
 def correlated_attributes(
-    found: CorrelatedState, units: Units, rows: Rows, X: Array, significance: float
+    found: CorrelatedState,
+    objective: Energy,
+    units: Units,
+    rows: Rows,
+    X: Array,
+    significance: float,
 ) -> tuple[dict[str, Any], CorrelatedPosterior, Any]:
     """Return fitted attributes, posterior and mean, at relevances rounded as X is."""
-    relevance = narrowed(units.relevance(found.relevance), X, "relevance_")
+    relevance = narrowed(units.relevance * found.relevance, X, "relevance_")
     kept = as_double(relevance)
-    state = replace(found, relevance=units.normalised_relevance(kept))
-    noise, spectrum = float(units.noise(state.problem.noise)), state.spectrum
+    state = replace(found, relevance=kept / units.relevance)
+    noise, spectrum = float(units.noise * state.problem.noise), state.spectrum
     posterior, mean = CorrelatedPosterior.fitted(
         *rows.weighted, kept, noise, spectrum.values, spectrum.vectors
     )
@@ -502,7 +508,7 @@ def correlated_attributes(
         "relevance_": relevance,
         "noise_variance_": noise,
         "support_": np.flatnonzero(significant),
-        "energy_": float(units.energy(np.asarray(state.energy))),
+        "energy_": float(objective.in_units(np.asarray(state.energy), units)),
         "response_covariance_": spectrum.covariance,
     }
     return results, posterior, mean

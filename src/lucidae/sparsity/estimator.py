@@ -10,16 +10,7 @@ from sklearn.base import BaseEstimator, MultiOutputMixin, RegressorMixin
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils.validation import check_is_fitted
 
-from lucidae.arrays import (
-    Array,
-    as_double,
-    is_array,
-    is_complex,
-    like,
-    namespace,
-    number,
-    to_numpy,
-)
+from lucidae.arrays import Array, as_double, is_array, is_complex, like, namespace, number, to_numpy
 from lucidae.base import (
     CertifiedMixin,
     Fitted,
@@ -32,11 +23,7 @@ from lucidae.base import (
 from lucidae.certificates.claims import Certificate, with_changes
 from lucidae.iteration import Solution, Status, limited_blas, progress_bars
 from lucidae.sparsity.claims import AGAIN
-from lucidae.sparsity.covariances import (
-    checked_spectrum,
-    correlated_attributes,
-    solve_correlated,
-)
+from lucidae.sparsity.covariances import checked_spectrum, correlated_attributes, solve_correlated
 from lucidae.sparsity.fitted import (
     CERTIFIED_PARAMETERS,
     PreparedProblem,
@@ -67,20 +54,14 @@ from lucidae.sparsity.objectives import (
     make_objective,
     prior_in_units,
 )
-from lucidae.sparsity.posterior import (
-    ActiveFactor,
-    check_kept,
-    determination,
-    narrowed,
-    significant_columns,
-)
+from lucidae.sparsity.posterior import Posterior, determination, narrowed, significant_columns
 from lucidae.sparsity.prior import Groups
-from lucidae.sparsity.problem import Problem, dense_if_small
-from lucidae.sparsity.solve import SolverSettings, advice_on, check_suited, solve
+from lucidae.sparsity.problem import Mean, Problem, dense_if_small
+from lucidae.sparsity.solve import advice_on, check_suited, solve
 from lucidae.sparsity.verify import HELD_OUT
+from lucidae.sparsity.working_set import SolverSettings
 from lucidae.validation import (
     check_argument,
-    check_flag,
     check_integer,
     check_number,
     check_rows,
@@ -342,27 +323,26 @@ class SparseVAE(CertifiedMixin, MultiOutputMixin, RegressorMixin, BaseEstimator)
         """
         # 1) Check data and parameters. NumPy solves the problem wherever the arrays are.
         data, posed = self._posed(X, y, sample_weight, noise_cov, zeros)
-        objective, n_columns = posed.objective, posed.problem.columns
+        objective, n_columns = posed.objective, posed.problem.dictionary.shape[-1]
         with limited_blas(len(data.y)):
             # 2) How the noise variance is found.
             wanted, spectrum = self.response_covariance, None
-            rule = noise_rule(self.noise_variance, objective, posed.rows.count, n_columns)
+            n_rows = len(posed.rows.weights)
+            rule = noise_rule(self.noise_variance, objective, n_rows, n_columns)
             if wanted is not None:
                 spectrum = checked_spectrum(
                     wanted, posed.rows, objective, self.posterior, self.solver
                 )
             # 3) The noise variance, and a path above it that shows how stable the columns are.
-            error = None
+            error, units, problem = None, posed.units, posed.problem
             if rule in HELD_OUT:
                 held_out = held_out_errors(self, posed, "path of noise variances")
-                noise = error = held_out.minimum()
-                if rule == "cv_1se":
-                    noise = held_out.one_standard_error()
-                elif rule == "auto":
-                    noise = held_out.with_misfit(posed.rows.count, n_columns)
-                trace = coarse_trace(posed.at(noise), objective, noise) if wanted is None else None
+                noise, error = held_out.found(rule, n_rows, n_columns)
             else:
                 noise = FALLBACK * posed.rows.mean_square() if isinstance(rule, str) else rule
+            at = problem.with_noise(noise, units)
+            if rule in HELD_OUT and wanted is None:
+                trace = coarse_trace(at, objective, noise)
             # 4) The relevances of lowest energy, with the noise variance if it is learned.
             solution: Any
             bar = progress_bars("SparseVAE, minimising the energy", self.verbose)
@@ -372,13 +352,12 @@ class SparseVAE(CertifiedMixin, MultiOutputMixin, RegressorMixin, BaseEstimator)
                 begin = self._last_fit(posed)
             if spectrum is not None:
                 learn = rule == "learn"
-                level = first_noise(posed.problem) if learn else posed.at(noise).noise
-                at = posed.problem.with_noise(level)
+                at = problem.with_noise(first_noise(problem)) if learn else at
                 solution = solve_correlated(at, objective, spectrum, learn, settings, begin)
             elif rule == "learn":
-                solution = learn_noise(posed.problem, objective, settings, begin)
+                solution = learn_noise(problem, objective, settings, begin)
             else:
-                solution = solve(posed.at(noise), objective, settings, begin)
+                solution = solve(at, objective, settings, begin)
             # 5) The posterior of the coefficients and the fitted attributes.
             single = (y.ndim if hasattr(y, "ndim") else np.asarray(y).ndim) == 1
             state = self._fitted_state(solution, posed, data, single)
@@ -402,7 +381,7 @@ class SparseVAE(CertifiedMixin, MultiOutputMixin, RegressorMixin, BaseEstimator)
         self._state = state
         if rule == "learn":
             warn_if_collapsed(solution)
-        if not solution.status.ok:
+        if solution.status is not Status.CONVERGED:
             advice = advice_on_learning(solution) if rule == "learn" else advice_on(solution)
             diverged = solution.status is Status.DIVERGED
             warn_user(DIVERGED if diverged else advice, ConvergenceWarning)
@@ -519,7 +498,7 @@ class SparseVAE(CertifiedMixin, MultiOutputMixin, RegressorMixin, BaseEstimator)
             Energy summed over the outputs, as ``energy_`` is.
         """
         posed, problem = self._fitted_problem(X, y, sample_weight, noise_cov)
-        columns = problem.columns
+        columns = problem.dictionary.shape[-1]
         given = check_vector(relevance, "relevance")
         if given.shape != (columns,) or not (given >= 0).all():
             raise ValueError(
@@ -531,7 +510,8 @@ class SparseVAE(CertifiedMixin, MultiOutputMixin, RegressorMixin, BaseEstimator)
             raise ValueError(
                 "relevance has different entries for columns of one group, expected equal ones."
             )
-        return posed.energy(evaluate(problem, posed.units.normalised_relevance(given)))
+        state = evaluate(problem, given / posed.units.relevance)
+        return float(posed.objective.in_units(posed.objective.value(state), posed.units))
 
     def energy_slice(
         self, j: int, X: Any = None, y: Any = None, sample_weight: Any = None,
@@ -557,15 +537,12 @@ class SparseVAE(CertifiedMixin, MultiOutputMixin, RegressorMixin, BaseEstimator)
             Relevances and energies, with a method ``plot``.
         """
         posed, problem = self._fitted_problem(X, y, sample_weight, noise_cov)
-        column = check_integer(j, "j", low=0)
-        if column >= problem.columns:
-            raise ValueError(f"j={j} was given, expected an index of one of {problem.columns} "
-                             "columns.")  # fmt: skip
-        relevance = posed.units.normalised_relevance(like(self.relevance_, problem.noise))
-        return energy_slice(
-            problem, posed.units, relevance, column, as_penalty(self._settings()["penalty"]),
-            posed.objective.groups, posed.rows.log_volume,
-        )  # fmt: skip
+        column, columns = check_integer(j, "j", low=0), problem.dictionary.shape[-1]
+        if column >= columns:
+            raise ValueError(f"j={j} was given, expected an index of one of {columns} columns.")
+        relevance = like(self.relevance_, problem.noise) / posed.units.relevance
+        penalty, groups = as_penalty(self._settings()["penalty"]), posed.objective.groups
+        return energy_slice(problem, posed.units, relevance, column, penalty, groups)
 
     def _fitted_problem(
         self, X: Any, y: Any, sample_weight: Any, noise_cov: Any
@@ -590,7 +567,7 @@ class SparseVAE(CertifiedMixin, MultiOutputMixin, RegressorMixin, BaseEstimator)
             data = self._state.data
         objective = make_objective(settings, data.X.shape[1])
         posed = PreparedProblem.of(data, objective, bool(settings["fit_intercept"]))
-        return posed, posed.at(self.noise_variance_)
+        return posed, posed.problem.with_noise(self.noise_variance_, posed.units)
 
     def _settings(self) -> dict[str, Any]:
         """Return the parameters on which the certificate depends: those of the fit."""
@@ -611,9 +588,7 @@ class SparseVAE(CertifiedMixin, MultiOutputMixin, RegressorMixin, BaseEstimator)
 
     def _checked_objective(self, n_columns: int) -> Energy:
         """Check the parameters that do not depend on data; return the energy to minimise."""
-        check_flag(self.fit_intercept, "fit_intercept")
-        check_flag(self.warm_start, "warm_start")
-        for name in ("verbose", "n_jobs", "random_state"):
+        for name in ("fit_intercept", "warm_start", "verbose", "n_jobs", "random_state"):
             check_argument(getattr(self, name), name)
         check_number(self.significance, "significance", low=0.0, high=1.0, open_low=True)
         check_number(self.tol, "tol", low=0.0)
@@ -678,20 +653,18 @@ class SparseVAE(CertifiedMixin, MultiOutputMixin, RegressorMixin, BaseEstimator)
             last: Any = self._state.parameters.get("groups")
             same = np.array_equal(last, groups.labels)
             if same and is_covariance(covariances):
-                factor = to_numpy(
-                    groups.gather(units.normalised_relevance(1.0 + 0.0 * units.norms))
-                )
-                return covariances * factor[:, :1, None]
+                return covariances / to_numpy(units.relevance)[groups.members[:, :1, None]]
         relevance = to_numpy(self.relevance_)
         if not (np.isfinite(relevance).all() and (relevance >= 0).all()):
             reason = "relevance_ has entries that are negative or not finite"
-        elif relevance.size != problem.columns:
-            reason = f"the last fit had {relevance.size} columns, this one has {problem.columns}"
+        elif relevance.size != problem.dictionary.shape[-1]:
+            columns = problem.dictionary.shape[-1]
+            reason = f"the last fit had {relevance.size} columns, this one has {columns}"
         elif groups is not None and not full and not _constant_in(groups, relevance):
             reason = "the relevances of the last fit differ within the groups of this one"
         else:
             xp = namespace(problem.noise)
-            start = units.normalised_relevance(like(relevance, problem.noise))
+            start = like(relevance, problem.noise) / units.relevance
             return xp.where(flat_start(problem, groups) > 0, start, 0.0 * start)
         warn_user(
             f"warm_start=True was given, but {reason}: the fit starts from the default relevances "
@@ -703,43 +676,42 @@ class SparseVAE(CertifiedMixin, MultiOutputMixin, RegressorMixin, BaseEstimator)
         self, solution: Solution[Any], posed: PreparedProblem, data: SparseData, single: bool
     ) -> SparseState:
         """Return the fitted state, with arrays in the dtype of the dictionary."""
-        rows, units, ref = posed.rows, posed.units, reference_array(data.X)
+        rows, units, ref = posed.rows, posed.units, np.empty(0, dtype=data.X.dtype)
         posterior: Any
         if self.response_covariance is not None:
             results, posterior, estimate = correlated_attributes(
-                solution.value, units, rows, ref, self.significance
+                solution.value, posed.objective, units, rows, ref, self.significance
             )
         else:
             # Everything is computed from the relevances as they are stored. Variances along
             # principal axes are not rounded: it would change small eigenvalues.
             state = solution.value
-            relevance = units.relevance(state.relevance)
+            objective, relevance = posed.objective, units.relevance * state.relevance
             axes = getattr(state, "axes", None)
             if axes is None:
-                exact, relevance = relevance, narrowed(relevance, ref, "relevance_")
-                kept = as_double(relevance)
-                if kept.dtype != relevance.dtype:
-                    check_kept(exact, kept, state.relevance, "relevance_")
-                    state = evaluate(state.problem, units.normalised_relevance(kept))
-            noise = float(units.noise(state.noise))
-            dictionary, responses = rows.weighted
-            factor = ActiveFactor.of(dictionary, as_double(relevance), noise, axes)
-            posterior, estimate = factor.posterior(), factor.mean(responses)
-            significant = significant_columns(state, rows, self.significance, posed.objective)
+                relevance = narrowed(relevance, ref, "relevance_", state.relevance)
+                if relevance.dtype != state.relevance.dtype:
+                    state = evaluate(state.problem, as_double(relevance) / units.relevance)
+            noise = float(units.noise * state.noise)
+            posterior, estimate = Posterior.fitted(
+                *rows.weighted, as_double(relevance), noise, axes
+            )
+            significant = significant_columns(state, rows, self.significance, objective)
             results = {
                 "relevance_": relevance,
                 "noise_variance_": noise,
                 "support_": np.flatnonzero(significant),
-                "energy_": posed.energy(state),
+                "energy_": float(objective.in_units(objective.value(state), units)),
             }
-            shared, covariances = prior_in_units(state, units)
-            if covariances is not None:
-                results["group_covariances_"] = covariances
+            if axes is not None:
+                shared, results["group_covariances_"] = prior_in_units(state, units)
                 results["relevance_"] = narrowed(shared, ref, "relevance_")
-        coef = narrowed(estimate, ref, "coef_")
+        coef = narrowed(estimate, ref, "coef_", abs(estimate) * units.norms[:, None])
         kept = as_double(coef)
-        check_kept(estimate, kept, abs(estimate) * units.norms[:, None], "coef_")
-        center, mean = rows.means
+        center, mean = rows.offsets
+        if rows.origin is not None:  # means were removed before, and after the rows were whitened
+            pairs = zip(rows.origin, rows.offsets, strict=True)
+            center, mean = (Mean(a.rounded, a.rest + b.rounded + b.rest) for a, b in pairs)
         level = mean.rounded + mean.rest
         intercept = level - kept.mT @ center.rounded - kept.mT @ center.rest
         results |= {

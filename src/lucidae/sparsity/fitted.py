@@ -25,14 +25,7 @@ from lucidae.iteration import limited_blas
 from lucidae.rows.operator import TrainingRows
 from lucidae.sparsity.claims import certificate_of, plain
 from lucidae.sparsity.covariances import checked_noise_cov, whitened_rows
-from lucidae.sparsity.objectives import (
-    Energy,
-    State,
-    as_penalty,
-    evaluate,
-    make_objective,
-    stored_penalty,
-)
+from lucidae.sparsity.objectives import Energy, as_penalty, evaluate, make_objective, stored_penalty
 from lucidae.sparsity.posterior import Posterior, level_at_center
 from lucidae.sparsity.prior import Groups
 from lucidae.sparsity.problem import (
@@ -42,7 +35,7 @@ from lucidae.sparsity.problem import (
     dense_if_small,
     distinct_rows,
     refuse_extremes,
-    rows_of,
+    sparse_rows,
 )
 from lucidae.sparsity.verify import HELD_OUT, EnergyKind, Fit, Sample, measure
 from lucidae.validation import (
@@ -130,7 +123,9 @@ class SparseData(NamedTuple):
             )
         X, y = to_numpy(X) if is_array(X) else X, as_double(to_numpy(y))
         weights = None if weights is None else to_numpy(weights)
-        return cls(X, y, weights, checked_noise_cov(noise_cov, X, y, weights))
+        if noise_cov is not None:
+            noise_cov = checked_noise_cov(noise_cov, X, y, weights)
+        return cls(X, y, weights, noise_cov)
 
 
 class PreparedProblem(NamedTuple):
@@ -148,20 +143,14 @@ class PreparedProblem(NamedTuple):
         cls, data: SparseData, objective: Energy, intercept: bool, compress: bool = True
     ) -> Self:
         """Return the problem of centred and whitened rows."""
-        given = rows_of(data.X, data.y, data.weights, intercept)
+        weights = np.ones(len(data.y)) if data.weights is None else data.weights
+        if scipy.sparse.issparse(data.X):
+            given: Rows = sparse_rows(data.X, data.y, weights, intercept)
+        else:
+            given = Rows(as_double(data.X), data.y, weights, intercept)
         split = given if data.noise_cov is None else whitened_rows(given, data.noise_cov)
         rows = distinct_rows(split)
         return cls(objective, given, rows, split, *rows.normalised(objective.groups, compress))
-
-    def at(self, noise: float) -> Problem:
-        """Return the normalised problem with a noise variance in the units of the data."""
-        return self.problem.with_noise(float(self.units.normalised_noise(noise)))
-
-    def energy(self, state: State) -> float:
-        """Return the energy of all responses, with the log-determinant of the noise covariance."""
-        volume = self.rows.log_volume if self.objective.has_posterior else 0.0
-        whitened = float(self.objective.in_units(self.objective.value(state), self.units))
-        return whitened + self.units.n_responses * volume
 
 
 @dataclass(eq=False)
@@ -295,8 +284,9 @@ class SparseState(FittedState):
             if posterior not in VERIFIED:  # an energy added by `register_posterior` reports its own
                 energy = make_objective(settings, X.shape[1])
                 posed = PreparedProblem.of(data, energy, bool(settings["fit_intercept"]))
-                w = posed.units.normalised_relevance(like(relevance, posed.problem.noise))
-                violation = float(energy.violation(evaluate(posed.at(noise), w)))
+                w = like(relevance, posed.problem.noise) / posed.units.relevance
+                at = posed.problem.with_noise(noise, posed.units)
+                violation = float(energy.violation(evaluate(at, w)))
             fit = Fit(
                 [plain(coef.mT)],
                 plain(relevance),

@@ -31,7 +31,7 @@ from lucidae.iteration.progress import elapsed
 from lucidae.sparsity.claims import certificate_of
 from lucidae.sparsity.noise import checked_levels, first_noise, learn_levels
 from lucidae.sparsity.objectives import UPDATES, FullCovariance, flat_start
-from lucidae.sparsity.posterior import ActiveFactor, shared_support
+from lucidae.sparsity.posterior import Posterior, shared_support
 from lucidae.sparsity.problem import (
     Problem,
     Rows,
@@ -40,15 +40,9 @@ from lucidae.sparsity.problem import (
     refuse_extremes,
     refuse_zero_problem,
 )
-from lucidae.sparsity.solve import (
-    BASIN_LIMIT,
-    FEW_RESPONSES,
-    SolverSettings,
-    descend,
-    repeat_update,
-)
+from lucidae.sparsity.solve import BASIN_LIMIT, FEW_RESPONSES, repeat_update
 from lucidae.sparsity.verify import EnergyKind, Fit, Sample, measure
-from lucidae.sparsity.working_set import ColumnPoint
+from lucidae.sparsity.working_set import ColumnPoint, SolverSettings, descend
 from lucidae.validation import (
     check_argument,
     check_choice,
@@ -207,7 +201,7 @@ def solve_joint(
     shown = elapsed(
         f"solving {len(parts)} joint sparse problems", check_argument(verbose, "verbose")
     )
-    with shown, limited_blas(max(part.count for part in parts)):
+    with shown, limited_blas(max(len(part.weights) for part in parts)):
         problems, units = _normalised(parts)
         counts = [unit.n_responses for unit in units]
         rule = ("mackay" if sum(counts) > FEW_RESPONSES else "em") if solver == "auto" else solver
@@ -228,21 +222,21 @@ def solve_joint(
             first = [float(first_noise(problem)) for problem in problems]
             solution = learn_levels(
                 solved, lambda point: point.states, FULL, first, lambda point: point.energy,
-                settings, max(problem.rows for problem in problems),
+                settings, max(len(problem.responses) for problem in problems),
             )  # fmt: skip
         else:
-            given = zip(units, noise, strict=True)
-            solution = solved([float(unit.normalised_noise(g)) for unit, g in given], None)
+            given = zip(problems, noise, units, strict=True)
+            solution = solved([float(p.with_noise(g, unit).noise) for p, g, unit in given], None)
         joint = solution.value
-        relevance = units[0].relevance(joint.parameters)
+        relevance = units[0].relevance * joint.parameters
         pairs = list(zip(units, joint.states, strict=True))
-        levels = [float(unit.noise(state.noise)) for unit, state in pairs]
+        levels = [float(unit.noise * state.noise) for unit, state in pairs]
         coef = [
-            ActiveFactor.of(part.dictionary, relevance, level).mean(part.responses).mT
+            Posterior.fitted(part.dictionary, part.responses, relevance, level)[1].mT
             for part, level in zip(parts, levels, strict=True)
         ]
-        energy = sum(float(unit.energy(FULL.value(state))) for unit, state in pairs)
-        real = [part.real_responses for part in parts]
+        energy = sum(float(FULL.in_units(FULL.value(state), unit)) for unit, state in pairs)
+        real = [part.responses.shape[1] * (1 + part.is_complex) for part in parts]
         support = np.flatnonzero(shared_support(joint.states, real, significance, None))
         found = SparseJoint(coef, relevance, np.asarray(levels), energy, support)
         certificate = _certified(found, parts, noise, tolerance=tol, significance=significance)
@@ -361,14 +355,15 @@ def _normalised(parts: Sequence[Rows]) -> tuple[list[Problem], list[Units]]:
     norms = np.sqrt(sum(squared_norms(part.dictionary, -2) * n for part, n in pairs) / sum(counts))
     norms = np.where(norms > 0, norms, 1.0)
     power: Any = sum(squared_norm(part.responses) for part in parts)  # none is zero
-    scale = np.sqrt(power / sum(part.count * n for part, n in pairs))
+    scale = np.sqrt(power / sum(len(part.weights) * n for part, n in pairs))
+    unit_relevance = (scale / norms) ** 2
     problems, units = [], []
     for part, n in pairs:
         unit, scaled = part.dictionary / norms[None, :], part.responses / scale / n**0.5
         unit, scaled, outside = compressed(unit, scaled)
         one = np.ones_like(outside)
-        problems.append(Problem(unit, scaled, one, outside, one * (part.count - len(unit))))
-        units.append(Units(norms, scale, float(part.count), n))
+        problems.append(Problem(unit, scaled, one, outside, one * (len(part.weights) - len(unit))))
+        units.append(Units(norms, scale, unit_relevance, scale**2, float(len(part.weights)), n))
     return problems, units
 
 

@@ -18,10 +18,11 @@ from numbers import Real
 from typing import Any, NamedTuple
 
 import numpy as np
+import scipy.sparse
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.model_selection import KFold
 
-from lucidae.arrays import Array, namespace, squared_norm, squared_norms
+from lucidae.arrays import Array, namespace, squared_moduli, squared_norm, squared_norms
 from lucidae.iteration import Below, Solution, Status, iterate, limited_blas, of_each
 from lucidae.iteration.progress import progress_bars
 from lucidae.sparsity.objectives import (
@@ -33,19 +34,17 @@ from lucidae.sparsity.objectives import (
     learned_noise,
     positive,
 )
-from lucidae.sparsity.posterior import ActiveFactor
-from lucidae.sparsity.problem import Problem, Rows, Units, adjoint_times, column_squares
-from lucidae.sparsity.solve import (
-    FEW_RESPONSES,
+from lucidae.sparsity.posterior import rough_mean
+from lucidae.sparsity.problem import Mean, Problem, Rows, Units, adjoint_times, column_squares
+from lucidae.sparsity.solve import FEW_RESPONSES, advice_on, is_small, minimised, solve
+from lucidae.sparsity.working_set import (
+    COARSE,
+    NEWTON_STEPS,
     SolverSettings,
-    advice_on,
-    is_small,
+    first_point,
     iterated,
-    lifted,
-    minimised,
-    solve,
+    orthonormal,
 )
-from lucidae.sparsity.working_set import COARSE, NEWTON_STEPS, first_point, orthonormal
 from lucidae.validation import (
     check_choice,
     check_integer,
@@ -167,13 +166,14 @@ def row_pairs(cv: Any, random_state: Any, distinct: Rows, given: Rows) -> list[t
         usual = 10 if few else 5  # one response is no longer identified by four fifths of its rows
         wanted = usual if cv is None else check_integer(cv, "cv", low=2, others=others)
         seed = 0 if random_state is None else random_state
-        splitter = KFold(min(wanted, distinct.count), shuffle=True, random_state=seed)
-        splits = splitter.split(np.empty((distinct.count, 1)))
+        splitter = KFold(min(wanted, len(distinct.weights)), shuffle=True, random_state=seed)
+        splits = splitter.split(np.empty((len(distinct.weights), 1)))
         return [(distinct.take(train), distinct.take(test)) for train, test in splits]
     if isinstance(cv, str | bytes) or not (hasattr(cv, "split") or np.iterable(cv)):
         check_integer(cv, "cv", low=2, others=others)
     splits = cv.split(given.dictionary, given.responses) if hasattr(cv, "split") else cv
-    folds = [pair_of_rows(split, given.count, number) for number, split in enumerate(splits)]
+    count = len(given.weights)
+    folds = [pair_of_rows(split, count, number) for number, split in enumerate(splits)]
     pairs = [(given.take(train), given.take(test)) for train, test in folds]
     if not pairs:
         raise ValueError(
@@ -203,18 +203,26 @@ class RowFold:
 
     def fitted(self, noise: float, objective: Energy, quick: bool) -> tuple[float, Any, float]:
         """Return the error on the test rows, the start of the next fit, and columns per row."""
-        with limited_blas(self.train.count):
-            at = self.problem.with_noise(float(self.units.normalised_noise(noise)))
+        train, test = self.train, self.test
+        with limited_blas(len(train.weights)):
+            at = self.problem.with_noise(noise, self.units)
             point = _coarse(self.point, at, objective, self.start, quick)
-            dictionary, responses = self.train.weighted
             relevance, axes = point.parameters, None
             if isinstance(objective, GroupCovariance):
-                relevance, axes = point.state.relevance, getattr(point.state, "axes", None)
-            relevance = self.units.relevance(relevance)
-            factor = ActiveFactor.of(dictionary, relevance, noise, axes)
-            index, mean = factor.nonzero_mean(responses, rough=True)
-            error = self.test.squared_error(index, mean, self.train)
-            return error, point.parameters, factor.active.size / self.train.count
+                (state,) = point.states
+                relevance, axes = state.relevance, getattr(state, "axes", None)
+            relevance = self.units.relevance * relevance
+            index, mean = rough_mean(*train.weighted, relevance, noise, axes)
+            # Both means are those of the training rows.
+            center, level = train.offsets
+            columns = test.dictionary[:, index]
+            columns = columns.toarray() if scipy.sparse.issparse(columns) else columns
+            part = Mean(center.rounded[index], center.rest[index])
+            predicted = part.removed_from(columns, test.ones) @ mean
+            left = level.removed_from(test.responses, test.ones) - predicted
+            error = float(test.weights @ squared_moduli(left).sum(axis=1))
+            dense = np.count_nonzero(relevance) / len(train.weights)
+            return error, point.parameters, dense
 
 
 def _coarse(
@@ -225,7 +233,10 @@ def _coarse(
         # After one sweep from nothing, the errors of held-out rows of groups with covariances were
         # up to 2.5 times those of an accurate fit, so that there are three. From the fit before,
         # one sweep ended at the same smallest error, up to 0.1 %.
-        point = first.moved(first.parameters if start is None else start, float(problem.noise))
+        problems = [first.problems[0]._replace(noise=problem.noise)]
+        point = replace(first, problems=problems)
+        if start is not None:
+            point = replace(point, parameters=start)
         several = isinstance(objective, GroupCovariance) and not point.parameters.any()
         for _ in range(3 if several else 1):
             if point.violation <= COARSE:
@@ -235,10 +246,10 @@ def _coarse(
         return point
     # No start is better for a small problem: one from a larger γ may end at a higher energy.
     exact = objective.exact_coordinates
-    begin = lifted(problem, objective, None if exact else start)
+    begin = first_point(problem, objective, None if exact else start, lift=True)
     rule, limit = ("mackay", FEW_STEPS) if exact else ("mm", 100)
     settings = SolverSettings(tolerance=COARSE, limit=limit)
-    return iterated(lambda at: at.updated(rule), begin, settings, problem.rows).value
+    return iterated(lambda at: at.updated(rule), begin, settings, len(problem.responses)).value
 
 
 @dataclass(frozen=True, eq=False)
@@ -246,55 +257,36 @@ class HeldOut:
     """Errors of predicting held-out rows, for a decreasing sequence of noise variances."""
 
     noise: Any  # (m,): the noise variances, in descending order
-    errors: Any  # (m, n_folds): mean squared error of the held-out rows of each fold
-    shares: Any  # (n_folds,): share of each fold in the weight of all held-out rows
+    mean: Any  # (m,): mean squared error of all held-out rows
+    # (m,): standard error of `mean`, from the differences between the folds; NaN for one fold
+    standard_error: Any
     scale: float  # mean square response
 
-    @property
-    def mean(self) -> Any:
-        """Mean squared error of all held-out rows, for each noise variance."""
-        return self.errors @ self.shares
+    def found(self, rule: str, n_rows: int, n_columns: int) -> tuple[float, float]:
+        """Return the noise variance of a rule, and the smallest mean squared error.
 
-    @property
-    def standard_error(self) -> Any:
-        """Standard error of `mean`, from the differences between the folds; NaN for one fold."""
-        count = self.shares.size
-        if count < 2:
-            return np.full(len(self.noise), np.nan)
-        spread = ((self.errors - self.mean[:, None]) ** 2) @ self.shares
-        return np.sqrt(spread / (count - 1))
-
-    def minimum(self) -> float:
-        """Return the smallest mean squared error, up to sampling errors an upper bound of γ."""
-        return max(float(self.mean.min()), float(PATH[-1]) * self.scale)
-
-    def with_misfit(self, n_rows: int, n_columns: int) -> float:
-        """Return 1 + 3(1 − d/2κ) times the smallest error, at most the mean square response.
-
-        Errors of a dictionary are predicted on held-out rows by further columns, the better the
-        more there are. With a larger noise variance they stay unexplained. At κ = d/2, below which
-        "auto" learns γ, the factor is 1. `python -m benchmarks noise_rules` compares rules.
+        "cv" takes this error, up to sampling errors an upper bound of γ. "auto" takes 1 + 3(1 −
+        d/2κ) times it, at most the mean square response: errors of a dictionary are predicted on
+        held-out rows by further columns, the better the more there are, and stay unexplained with a
+        larger noise variance. At κ = d/2, below which "auto" learns γ, the factor is 1. `python -m
+        benchmarks noise_rules` compares rules. "cv_1se" takes the largest γ whose error is within a
+        standard error of the smallest, with errors interpolated in log γ.
         """
-        least, excess = self.minimum(), max(1.0 - n_rows / (2.0 * n_columns), 0.0)
-        return min((1.0 + 3.0 * excess) * least, max(self.scale, least))
-
-    def one_standard_error(self) -> float:
-        """Return the largest γ whose error is within a standard error of the smallest.
-
-        Errors are interpolated in log γ. The result is never below `minimum`.
-        """
-        errors, best = self.mean, int(np.argmin(self.mean))
-        level = errors[best] + np.nan_to_num(self.standard_error[best])
-        last = best
-        while last > 0 and errors[last - 1] <= level:
-            last -= 1
-        if not self.noise[last] > 0.0:  # the responses are zero
-            return self.minimum()
-        logarithm = np.log(self.noise[last])
-        if last > 0:
-            share = (level - errors[last]) / (errors[last - 1] - errors[last])
-            logarithm += share * np.log(self.noise[last - 1] / self.noise[last])
-        return max(float(np.exp(logarithm)), self.minimum())
+        errors, last = self.mean, int(np.argmin(self.mean))
+        least = found = max(float(errors[last]), float(PATH[-1]) * self.scale)
+        if rule == "auto":
+            excess = max(1.0 - n_rows / (2.0 * n_columns), 0.0)
+            found = min((1.0 + 3.0 * excess) * least, max(self.scale, least))
+        elif rule == "cv_1se" and self.scale > 0.0:
+            level = errors[last] + np.nan_to_num(self.standard_error[last])
+            while last > 0 and errors[last - 1] <= level:
+                last -= 1
+            logarithm = np.log(self.noise[last])
+            if last > 0:
+                share = (level - errors[last]) / (errors[last - 1] - errors[last])
+                logarithm += share * np.log(self.noise[last - 1] / self.noise[last])
+            found = max(float(np.exp(logarithm)), least)
+        return found, least
 
 
 class Walk(NamedTuple):
@@ -317,7 +309,8 @@ def held_out_errors(
     weights = np.array([test.weights.sum() for _, test in pairs])
     shares = weights / weights.sum()
     if scale == 0.0:
-        return HeldOut(np.zeros(1), np.zeros((1, len(pairs))), shares, 0.0)
+        unknown = np.zeros(1) if len(pairs) > 1 else np.full(1, np.nan)
+        return HeldOut(np.zeros(1), np.zeros(1), unknown, 0.0)
     parts = []
     for train, test in pairs:
         problem, units = train.normalised(objective.groups)
@@ -353,7 +346,10 @@ def held_out_errors(
         limit=len(path),
         callbacks=progress_bars(f"SparseVAE, {task}", model.verbose),
     )
-    return HeldOut(path[: len(errors)], np.array(errors), shares, scale)
+    mean = np.array(errors) @ shares
+    spread = ((np.array(errors) - mean[:, None]) ** 2) @ shares
+    others = len(pairs) - 1 if len(pairs) > 1 else np.nan
+    return HeldOut(path[: len(errors)], mean, np.sqrt(spread / others), scale)
 
 
 class PathTrace(NamedTuple):
@@ -408,16 +404,18 @@ def entry_noise(problem: Problem, objective: Energy) -> float:
 def coarse_trace(problem: Problem, objective: Energy, noise: float) -> PathTrace:
     """Return what each column contributes at noise variances above a given one."""
     target, highest = float(problem.noise), entry_noise(problem, objective)
+    columns = problem.dictionary.shape[-1]
     if not highest > target:
-        return PathTrace(np.zeros(0), np.zeros((0, problem.columns)), np.zeros(0))
+        return PathTrace(np.zeros(0), np.zeros((0, columns)), np.zeros(0))
     count = max(1, int(np.ceil(np.log(highest / target) / -np.log(PATH_STEP))))
     steps = np.geomspace(highest, target, count + 1)[1:-1]
     first = first_point(problem, objective) if objective.exact_coordinates else None
-    start, powers, shares = None, np.zeros((len(steps), problem.columns)), np.zeros(len(steps))
+    start, powers, shares = None, np.zeros((len(steps), columns)), np.zeros(len(steps))
     for place, level in enumerate(steps):
         point = _coarse(first, problem.with_noise(float(level)), objective, start)
-        start, full = point.parameters, isinstance(objective, GroupCovariance)
-        state = point.state if full else evaluate(point.problem, start, curvature=False)
+        start, (at,) = point.parameters, point.problems
+        full = isinstance(objective, GroupCovariance)
+        state = point.states[0] if full else evaluate(at, start, curvature=False)
         powers[place], shares[place] = contributions(state, objective)
     return PathTrace(noise * steps / target, powers, shares)
 
@@ -427,7 +425,7 @@ def contributions(state: State, objective: Energy) -> tuple[Any, float]:
 
     The second value is the share of the sum of squares of the responses that these explain.
     """
-    powers = state.power * column_squares(state.dictionary)
+    powers = state.relevance**2 * state.alignment * column_squares(state.dictionary)
     total = float(squared_norm(state.responses) + state.outside)
     explained = 1.0 - float(state.residual) / total if total > 0 else 0.0
     return powers if objective.groups is None else objective.groups.share(powers), explained
@@ -492,12 +490,13 @@ def learn_noise(
         if last is None:
             return solve(at, objective, settings, start)
         found = minimised(at, objective, again, objective.parameters(last), method)
-        return replace(found, value=found.value.state)
+        return replace(found, value=found.value.states[0])
 
     first = [float(first_noise(problem))]
     return learn_levels(
-        solved, lambda state: [state], objective, first, objective.value, settings, problem.rows
-    )
+        solved, lambda state: [state], objective, first, objective.value, settings,
+        len(problem.responses),
+    )  # fmt: skip
 
 
 def warn_if_collapsed(solution: Solution[Any]) -> None:

@@ -38,8 +38,6 @@ from lucidae.arrays import (
     squared_norm,
     squared_norms,
     to_numpy,
-    where_set,
-    zeros_like_shape,
 )
 from lucidae.sparsity.prior import Axes, Groups
 from lucidae.sparsity.problem import (
@@ -108,14 +106,9 @@ class State(NamedTuple):
         explained = namespace(self.relevance).sum(self.relevance * self.alignment, axis=-1)
         return self.noise * (self.fit - explained) + self.outside
 
-    @property
-    def power(self) -> Array:
-        """Mean squares w²Q of each column's coefficients over the responses."""
-        return self.relevance**2 * self.alignment
-
     def compact(self) -> State:
         """Return the state without the four fields of matrices, which saves memory."""
-        nothing = zeros_like_shape((*self.relevance.shape[:-1], 0, 0), self.relevance)
+        nothing = self.inverse[..., :0, :0]
         return self._replace(
             inverse=nothing, whitened_responses=nothing, whitened=nothing, loading=nothing
         )
@@ -145,7 +138,7 @@ def prior_in_units(state: State, units: Units) -> tuple[Array, Array | None]:
 
     With covariances, the relevances of the columns are their diagonals.
     """
-    relevance = units.relevance(state.relevance)
+    relevance = units.relevance * state.relevance
     if not isinstance(state, PrincipalState):
         return relevance, None
     covariances = state.axes.covariances(relevance, state.groups)
@@ -162,7 +155,7 @@ def factorise(problem: Problem, relevance: Array) -> Factor:
     if relevance.ndim == 1 and not bool(definite) and bool(xp.all(xp.isfinite(relevance))):
         dictionary = dense_columns(dictionary, np.arange(dictionary.shape[1]))
         factor, _ = root_by_qr(adjoint(dictionary * xp.sqrt(relevance)[None, :]), problem.noise)
-    log_determinant = 2.0 * xp.sum(xp.log(real_part(diagonal(factor))), axis=-1)
+    log_determinant = 2.0 * xp.sum(xp.log(xp.abs(xp.linalg.diagonal(factor))), axis=-1)
     inverse = inverse_lower(factor)
     return Factor(inverse, inverse @ problem.responses, log_determinant)
 
@@ -176,30 +169,22 @@ def evaluate(
     Without `curvature`, which not all energies need, the curvatures are NaN.
     """
     factor = factorise(problem, relevance)
+    nothing = factor.inverse[..., :0, :0]
+    stored = (factor.inverse, factor.responses, nothing, nothing)
     if not curvature or isinstance(problem.dictionary, SparseDictionary):
         precise = adjoint(factor.inverse) @ factor.responses
         alignment = squared_norms(adjoint_times(problem.dictionary, precise), -1)
-        unknown = namespace(relevance).full_like(relevance, np.nan)
-        known = norms_after(problem.dictionary, factor.inverse) if curvature else unknown
-        return state_at(problem, relevance, known, alignment, factor)
-    whitened = multiply_lower(factor.inverse, problem.dictionary)
-    loading = adjoint(whitened) @ factor.responses
-    stored = (whitened, loading) if columns else None
-    norms, alignment = squared_norms(whitened, -2), squared_norms(loading, -1)
-    return state_at(problem, relevance, norms, alignment, factor, stored)
-
-
-def state_at(
-    problem: Problem, relevance: Array, curvature: Array, alignment: Array, factor: Factor,
-    columns: tuple[Array, Array] | None = None,
-) -> State:  # fmt: skip
-    """Return the state of known curvatures and alignments; it stores the factor or `columns`."""
-    nothing = zeros_like_shape((*relevance.shape[:-1], 0, 0), relevance)
-    stored = factor[:2] if columns is None else (nothing, nothing)
-    return State(
-        *problem, relevance, curvature, alignment, squared_norm(factor.responses),
-        factor.log_determinant, *stored, *(columns or (nothing, nothing)),
-    )  # fmt: skip
+        norms = namespace(relevance).full_like(relevance, np.nan)
+        if curvature:
+            norms = norms_after(problem.dictionary, factor.inverse)
+    else:
+        whitened = multiply_lower(factor.inverse, problem.dictionary)
+        loading = adjoint(whitened) @ factor.responses
+        norms, alignment = squared_norms(whitened, -2), squared_norms(loading, -1)
+        if columns:
+            stored = (nothing, nothing, whitened, loading)
+    fit = squared_norm(factor.responses)
+    return State(*problem, relevance, norms, alignment, fit, factor.log_determinant, *stored)
 
 
 def whitened_columns(state: State, index: Any) -> tuple[Array, Array]:
@@ -216,9 +201,9 @@ def flat_start(problem: Problem, groups: Groups | None = None) -> Array:
     Zero columns get zero, but a zero column of a group the relevance of its group.
     """
     # Newton steps and the test of significance read a group's relevance off its first column.
-    squares = column_squares(problem.dictionary)
+    squares, (rows, columns) = column_squares(problem.dictionary), problem.dictionary.shape[-2:]
     squares = squares if groups is None else groups.share(squares)
-    return where_set(0.0 * squares, squares > 0, float(problem.rows) / problem.columns)
+    return namespace(squares).where(squares > 0, rows / columns, 0.0 * squares)
 
 
 def positive(values: Array) -> Array:
@@ -238,18 +223,6 @@ def leave_one_out(state: State) -> tuple[Array, Array]:
     variance = 1.0 - state.relevance * state.curvature
     variance = xp.maximum(variance, xp.full_like(variance, machine_epsilon(variance)))
     return state.curvature / variance, state.alignment / variance**2
-
-
-def complementarity(
-    relevance: Array, alignment: Array, pressure: Array, groups: Groups | None = None
-) -> Array:
-    """Return the distance to the KKT conditions Q = z if w > 0 and Q ≤ z if w = 0."""
-    xp = namespace(relevance)
-    if groups is not None:
-        alignment, pressure = groups.share(alignment), groups.share(pressure)
-    slope = alignment - pressure
-    slack = xp.max(relevance * xp.abs(slope), axis=-1)
-    return xp.maximum(slack, xp.max(slope / positive(pressure), axis=-1))
 
 
 SMALLEST = 1e-300
@@ -517,7 +490,7 @@ class Energy(ABC):
         `per_response` is the energy per response, as `value` returns it for the scaled dictionary
         and responses, and `units` contains the scales and the number of responses.
         """
-        return units.n_responses * per_response
+        return units.n_responses * (per_response + units.log_volume * self.has_posterior)
 
 
 @dataclass(frozen=True, slots=True)
@@ -550,8 +523,9 @@ class Marginal(Energy):
 
     def value(self, state: State) -> Array:
         """Return the energy at the relevances of `state`, divided by the number of responses."""
-        xp = namespace(state.noise)
-        return state.energy_of_fit + self.volume(state) + state.spare * xp.log(state.noise)
+        noise = state.noise
+        constant = state.outside / noise + state.spare * namespace(noise).log(noise)
+        return state.fit + self.volume(state) + constant
 
     def gradient(self, state: State) -> Array:
         """Return the derivative of the energy per response in each relevance (of a group)."""
@@ -559,8 +533,16 @@ class Marginal(Energy):
         return slope if self.groups is None else self.groups.share(slope)
 
     def violation(self, state: State) -> Array:
-        """Return the distance to the KKT conditions, that of `complementarity`."""
-        return complementarity(state.relevance, state.alignment, self.pressure(state), self.groups)
+        """Return the distance to the KKT conditions Q = z if w > 0 and Q ≤ z if w = 0.
+
+        For groups, Q and z are sums over their columns.
+        """
+        alignment, pressure = state.alignment, self.pressure(state)
+        if self.groups is not None:
+            alignment, pressure = self.groups.share(alignment), self.groups.share(pressure)
+        xp, slope = namespace(pressure), alignment - pressure
+        slack = xp.max(state.relevance * xp.abs(slope), axis=-1)
+        return xp.maximum(slack, xp.max(slope / positive(pressure), axis=-1))
 
     def degrees_of_freedom(self, state: State) -> Array:
         """Return Σⱼ wⱼ·pressureⱼ, the effective parameters; tr(ΦWΦᵀΣ⁻¹) for the full energy."""
@@ -569,7 +551,8 @@ class Marginal(Energy):
 
     def in_units(self, per_response: Array, units: Units) -> Array:
         """Return the energy of all responses in data units; scaling shifts the log-volume."""
-        return units.energy(per_response)
+        shift = 2.0 * units.dimension * namespace(units.scale).log(units.scale)
+        return units.n_responses * (per_response + shift + units.log_volume)
 
 
 @dataclass(frozen=True, slots=True)
@@ -631,7 +614,7 @@ class DiagonalCovariance(Marginal):
 
         Groups have no closed form, but the minimiser of a bound with tangents.
         """
-        power, xp = state.power, namespace(state.power)
+        power, xp = state.relevance**2 * state.alignment, namespace(state.relevance)
         if self.groups is not None:
             pressure = positive(self.groups.share(self.pressure(state)))
             return xp.sqrt(self.groups.share(power) / pressure)
@@ -669,10 +652,10 @@ class Autoencoder(Energy):
 
     def power(self, state: State) -> Array:
         """Return the mean square of the coefficients of each column, averaged over its group."""
+        power = state.relevance**2 * state.alignment
         if self.groups is None:
-            return state.power
-        ones = namespace(state.noise).ones_like(state.relevance)
-        return self.groups.share(state.power) / self.groups.share(ones)
+            return power
+        return self.groups.share(power) / self.groups.share(namespace(power).ones_like(power))
 
     def value(self, state: State) -> Array:
         """Return the energy per response at the coefficients of `state`."""
@@ -844,7 +827,7 @@ class EnergySlice:
 
 def energy_slice(
     problem: Problem, units: Units, relevance: Array, column: int, penalty: Penalty,
-    groups: Groups | None, volume: float,
+    groups: Groups | None,
 ) -> EnergySlice:  # fmt: skip
     """Return the energies along the relevance of one column (or its group) of a problem."""
     moving = np.array([column])
@@ -868,11 +851,10 @@ def energy_slice(
     for value in grid:
         at = evaluate(part, like(np.where(chosen, value, weights), problem.noise))
         for name, energy in energies.items():
-            extra = units.n_responses * volume if energy.has_posterior else 0.0
-            found[name].append(float(energy.in_units(energy.value(at), units)) + extra)
+            found[name].append(float(energy.in_units(energy.value(at), units)))
     arrays = {name: np.array(values) for name, values in found.items()}
     arrays["point"][0] = np.nan
-    given = to_numpy(units.relevance(like(np.ones(problem.columns), problem.noise)))[column]
+    given = to_numpy(units.relevance)[column]
     fitted = float(weights[chosen][0] * given)
     return EnergySlice(column, fitted, grid * given, **arrays)
 

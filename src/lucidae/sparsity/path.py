@@ -18,16 +18,11 @@ from lucidae.iteration import limited_blas
 from lucidae.iteration.progress import elapsed
 from lucidae.sparsity.estimator import SparseVAE
 from lucidae.sparsity.fitted import PreparedProblem
-from lucidae.sparsity.noise import (
-    USED,
-    PathTrace,
-    contributions,
-    entry_noise,
-    held_out_errors,
-)
+from lucidae.sparsity.noise import USED, PathTrace, contributions, entry_noise, held_out_errors
 from lucidae.sparsity.objectives import GroupCovariance, State, prior_in_units
 from lucidae.sparsity.posterior import significant_columns
-from lucidae.sparsity.solve import SolverSettings, is_small, solve
+from lucidae.sparsity.solve import is_small, solve
+from lucidae.sparsity.working_set import SolverSettings
 from lucidae.validation import check_choice, check_integer, check_number, check_vector
 
 __all__ = ["NoisePath", "noise_path"]
@@ -69,7 +64,8 @@ class PathInput:
         A small problem is also solved from the default start, since the solution at a larger noise
         variance may lead to a poorer minimum.
         """
-        model, at, objective = self.template, self.posed.at(noise), self.posed.objective
+        model, posed, objective = self.template, self.posed, self.posed.objective
+        at = posed.problem.with_noise(noise, posed.units)
         settings = SolverSettings(model.solver, model.tol, model.max_iter)
         found = solve(at, objective, settings, start).value
         if start is None or not is_small(at):
@@ -87,7 +83,7 @@ class PathInput:
         powers, explained = contributions(state, posed.objective)
         return {
             "noise_variances": noise,
-            "energies": posed.energy(state),
+            "energies": float(posed.objective.in_units(posed.objective.value(state), posed.units)),
             "explained": explained,
             "supports": np.flatnonzero(significant),
             "relevances": np.asarray(prior_in_units(state, posed.units)[0]),
@@ -217,7 +213,7 @@ class NoisePath:
         columns, groups = np.asarray(columns, dtype=int), self._data.posed.objective.groups
         if groups is None or not isinstance(self._data.posed.objective, GroupCovariance):
             return np.diag(self.relevances[index, columns])
-        units = to_numpy(self._data.posed.units.relevance(1.0 + 0.0 * self._data.posed.units.norms))
+        units = to_numpy(self._data.posed.units.relevance)
         blocks, owners = to_numpy(self._starts[index]), groups.labels[columns]
         found = np.zeros((columns.size, columns.size), dtype=blocks.dtype)
         for group in np.unique(owners):
@@ -427,7 +423,7 @@ def noise_path(
     rows, problem = posed.rows, posed.problem
     with elapsed("noise_path", model.verbose), limited_blas(len(data.y)):
         scale = rows.mean_square()
-        highest = float(posed.units.noise(problem.noise)) * entry_noise(problem, posed.objective)
+        highest = float(posed.units.noise * problem.noise) * entry_noise(problem, posed.objective)
         if noise_variances is None:
             highest = max(highest, scale)
             count = int(np.ceil(np.log(LAST * scale / highest) / np.log(STEP)))
@@ -442,10 +438,10 @@ def noise_path(
             grid = np.unique(grid)[::-1]
         held_out = None
         if cv is not False:
-            if rows.count < 2:
+            if len(rows.weights) < 2:
                 raise ValueError(
                     "Held-out errors need at least 2 distinct rows, but there is only "
-                    f"{rows.count}. Give more rows, or cv=False."
+                    f"{len(rows.weights)}. Give more rows, or cv=False."
                 )
             patience = PATIENCE if noise_variances is None else len(grid) + 1
             held_out = held_out_errors(model, posed, "held-out errors", grid, patience)

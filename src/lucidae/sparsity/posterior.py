@@ -43,73 +43,34 @@ from lucidae.sparsity.prior import Groups
 from lucidae.sparsity.problem import Dictionary, Rows, column_squares, dense_columns, group_grams
 
 
-@dataclass(frozen=True, eq=False)
-class ActiveFactor:
-    """The active columns S = ΦW^½ = V diag(s) Pᴴ of a dictionary, from which the posterior follows.
+def active_columns(dictionary: Dictionary, relevance: Any, axes: Any) -> tuple[Any, Any, Any]:
+    """Return the indices (a,) of the active columns, the roots of their relevances, and S (d, a).
 
-    Products SᵀS are not formed, so that no digits are lost if the noise variance is small.
+    With principal axes of groups, `axes`, the columns are taken along these.
     """
+    active = np.flatnonzero(relevance)
+    roots = np.sqrt(relevance[active])
+    if axes is None:
+        return active, roots, dense_columns(dictionary, active) * roots
+    involved, turn = axes.latents(active, relevance.size)
+    return active, roots, dictionary[:, involved] @ turn * roots
 
-    active: np.ndarray[Any, Any]  # (a,): indices of the columns with positive relevance
-    roots: Array  # (a,): square roots of their relevances
-    scaled: Array  # (d, a): the matrix S
-    noise: float
-    n_columns: int  # number of all columns of the dictionary
-    # principal axes of groups of columns, along which the columns are taken; None for the columns
-    # themselves
-    axes: Any = None
 
-    @classmethod
-    def of(cls, dictionary: Dictionary, relevance: Any, noise: float, axes: Any = None) -> Self:
-        """Return the `ActiveFactor` of a dictionary whose rows are already centred and weighted."""
-        active = np.flatnonzero(relevance)
-        roots = np.sqrt(relevance[active])
-        if axes is None:
-            scaled = dense_columns(dictionary, active) * roots
-        else:
-            involved, turn = axes.latents(active, relevance.shape[0])
-            scaled = dictionary[:, involved] @ turn * roots
-        return cls(active, roots, scaled, noise, relevance.shape[0], axes)
+def rough_mean(
+    dictionary: Dictionary, responses: Any, relevance: Any, noise: float, axes: Any
+) -> tuple[Any, Any]:
+    """Return the indices of the columns whose coefficients are not zero, and their posterior mean.
 
-    @cached_property
-    def _factors(self) -> Any:
-        """The matrices V and Pᴴ, and the singular values s between them."""
-        return np.linalg.svd(self.scaled, full_matrices=False)
-
-    def mean(self, responses: Any) -> Any:
-        """Return the posterior mean WΦᵀΣ⁻¹X, of shape (κ, n)."""
-        index, found = self.nonzero_mean(responses)
-        mean = np.zeros((self.n_columns, responses.shape[1]), found.dtype)
-        mean[index] = found
-        return mean
-
-    def nonzero_mean(self, responses: Any, rough: bool = False) -> tuple[Any, Any]:
-        """Return the indices of the columns whose coefficients are not zero, and their mean.
-
-        A `rough` mean is sooner computed, and as accurate as the solution of equations with Σ.
-        """
-        if rough:
-            S = self.scaled
-            covariance = S @ adjoint(S) + self.noise * np.eye(len(S))
-            latent = adjoint(S) @ np.linalg.solve(covariance, responses)
-        else:
-            left, values, right = self._factors
-            shrunk = values / (values**2 + self.noise)
-            latent = adjoint(right) @ (shrunk[:, None] * (adjoint(left) @ responses))
-        found = self.roots[:, None] * latent
-        if self.axes is None:
-            return self.active, found
-        involved, turn = self.axes.latents(self.active, self.n_columns)
-        return involved, turn @ found
-
-    def posterior(self) -> Posterior:
-        """Return the posterior covariance of the coefficients as a `Posterior`."""
-        # C = P diag(γ/(s² + γ)) Pᴴ if P has all directions of the latents, else I − P diag(s²/(s² +
-        # γ)) Pᴴ.
-        explicit, (_, values, right) = len(self.active) <= len(self.scaled), self._factors
-        part = self.noise if explicit else values**2
-        half = np.sqrt(part / (values**2 + self.noise))[:, None] * right
-        return Posterior(self.active, self.roots, half, explicit, self.n_columns, self.axes)
+    It is sooner computed than that of `Posterior.fitted`, and as accurate as the solution of
+    equations with Σ.
+    """
+    active, roots, S = active_columns(dictionary, relevance, axes)
+    covariance = S @ adjoint(S) + noise * np.eye(len(S))
+    found = roots[:, None] * (adjoint(S) @ np.linalg.solve(covariance, responses))
+    if axes is None:
+        return active, found
+    involved, turn = axes.latents(active, relevance.size)
+    return involved, turn @ found
 
 
 @dataclass(frozen=True, eq=False)
@@ -126,6 +87,31 @@ class Posterior:
     explicit: bool  # whether the covariance is W^½ KᵀK W^½; if False, it is W^½ (I − KᵀK) W^½
     n_columns: int  # number of all columns of the dictionary
     axes: Any = None  # principal axes of the covariances of groups of columns
+
+    @classmethod
+    def fitted(
+        cls, dictionary: Dictionary, responses: Any, relevance: Any, noise: float, axes: Any = None
+    ) -> tuple[Self, Any]:
+        """Return the posterior for centred and weighted rows, and its mean of shape (κ, n).
+
+        Products SᵀS are not formed, so that no digits are lost if the noise variance is small.
+        """
+        active, roots, S = active_columns(dictionary, relevance, axes)
+        left, values, right = np.linalg.svd(S, full_matrices=False)
+        # C = P diag(γ/(s² + γ)) Pᴴ if P has all directions of the latents, else I − P diag(s²/(s² +
+        # γ)) Pᴴ.
+        explicit = len(active) <= len(S)
+        part = noise if explicit else values**2
+        half = np.sqrt(part / (values**2 + noise))[:, None] * right
+        shrunk = values / (values**2 + noise)
+        found = roots[:, None] * (adjoint(right) @ (shrunk[:, None] * (adjoint(left) @ responses)))
+        index = active
+        if axes is not None:
+            index, turn = axes.latents(active, relevance.size)
+            found = turn @ found
+        mean = np.zeros((relevance.size, responses.shape[1]), found.dtype)
+        mean[index] = found
+        return cls(active, roots, half, explicit, relevance.size, axes), mean
 
     def prior_roots(self, groups: Any) -> Any:
         """Return square roots A of the prior covariances AAᵀ of groups with `axes`."""
@@ -198,9 +184,7 @@ class CorrelatedPosterior:
         vectors: Any,
     ) -> tuple[CorrelatedPosterior, Any]:
         """Return the posterior, and its mean of shape (n_columns, n_responses)."""
-        active = np.flatnonzero(relevance)
-        roots = np.sqrt(relevance[active])
-        scaled = dense_columns(dictionary, active) * roots
+        active, roots, scaled = active_columns(dictionary, relevance, None)
         basis, singular, directions = np.linalg.svd(scaled, full_matrices=False)
         shrunk = np.outer(singular, values) / (np.outer(singular**2, values) + noise)
         latent = (shrunk * (basis.T @ responses @ vectors)) @ vectors.T
@@ -263,35 +247,37 @@ def determination(targets: Any, predicted: Any, weights: Any) -> float:
     return float(np.where(varies, 1.0 - ratios, errors == 0).mean())
 
 
-def narrowed(values: Array, ref: Array, name: str) -> Array:
-    """Return `values` in library, precision and device of `ref`; raise if they leave its range."""
+def narrowed(values: Array, ref: Array, name: str, sizes: Array | None = None) -> Array:
+    """Return `values` in library, precision and device of `ref`.
+
+    It is an error if they leave its range or if, with the `sizes` of what they stand for, entries
+    that matter are too small for it.
+    """
     xp = namespace(values)
-    if bool(xp.all(xp.abs(values) <= namespace(ref).finfo(ref.dtype).max)):
-        return matched(values, ref)
-    largest = float(xp.max(xp.abs(values)))
-    if as_double(ref).dtype == ref.dtype or not largest < float("inf"):
+    magnitudes = xp.abs(values)
+    if not bool(xp.all(magnitudes <= namespace(ref).finfo(ref.dtype).max)):
+        largest = float(xp.max(magnitudes))
+        if as_double(ref).dtype == ref.dtype or not largest < float("inf"):
+            raise ValueError(
+                f"{name} is not finite, because numbers in the computation leave the range of "
+                "float64. Rescale X and y, or give a larger noise_variance."
+            )
         raise ValueError(
-            f"{name} is not finite, because numbers in the computation leave the range of float64. "
-            "Rescale X and y, or give a larger noise_variance."
+            f"{name} has an entry of magnitude {largest:.3g}, which is outside the range of "
+            f"{ref.dtype}. Rescale X or y, or give X as float64."
         )
-    raise ValueError(
-        f"{name} has an entry of magnitude {largest:.3g}, which is outside the range of "
-        f"{ref.dtype}. Rescale X or y, or give X as float64."
-    )
-
-
-def check_kept(exact: Array, stored: Array, sizes: Array, name: str) -> None:
-    """Raise an error if entries that matter are too small to be stored in the dtype of the data."""
-    xp = namespace(exact)
-    largest = xp.abs(exact)
-    ones = xp.ones_like(largest)
-    lost = xp.abs(stored - exact) / xp.where(exact == 0, ones, largest)
+    found = matched(values, ref)
+    if sizes is None or as_double(ref).dtype == ref.dtype:
+        return found
+    ones = xp.ones_like(magnitudes)
+    lost = xp.abs(like(found, values) - values) / xp.where(values == 0, ones, magnitudes)
     if bool(xp.any((lost > KEPT_DIGITS) & (sizes > KEPT_DIGITS * xp.max(sizes)))):
-        smallest = float(xp.min(xp.where(exact == 0, xp.inf * ones, largest)))
+        smallest = float(xp.min(xp.where(values == 0, xp.inf * ones, magnitudes)))
         raise ValueError(
             f"{name} has entries of magnitude {smallest:.3g}, which are too small for float32. "
             "Rescale X or y, or give X as float64."
         )
+    return found
 
 
 TIED, IN_USE, NEARLY = 1e-12, 0.01, 1e-4
@@ -312,11 +298,6 @@ def evidence_ratios(state: State, n_responses: int) -> Array:
     return n_responses * (ratio - 1.0 - xp.log(ratio))
 
 
-def significance_threshold(significance: float, n_columns: int) -> float:
-    """Return the quantile of χ²₁ at 1 − significance/count that the evidence must exceed."""
-    return float(scipy.special.chdtri(1, significance / n_columns))
-
-
 def merged_relevance(relevance: Array, curvature: Array, dictionaries: Sequence[Dictionary]) -> Any:
     """Return the relevances with those of proportional columns added to the first one in use.
 
@@ -326,12 +307,9 @@ def merged_relevance(relevance: Array, curvature: Array, dictionaries: Sequence[
     w, z = to_numpy(relevance).copy(), to_numpy(curvature)
     norms: Any = sum(to_numpy(column_squares(Phi)) for Phi in dictionaries)
     level = z / np.where(norms > 0, norms, 1.0)  # equal for proportional columns
-    order = np.argsort(level)
-    places = np.searchsorted(level[order], [level * (1.0 - NEARLY), level * (1.0 + NEARLY)])
     done = norms <= 0
-    for column in np.flatnonzero((w * z > IN_USE) & (places[1] - places[0] > 1)):
-        near = np.sort(order[places[0, column] : places[1, column]])
-        near = near[~done[near]]
+    for column in np.flatnonzero(w * z > IN_USE):
+        near = np.flatnonzero(~done & (np.abs(level - level[column]) <= NEARLY * level[column]))
         if done[column] or near.size < 2:
             continue
         inner: Any = 0.0
@@ -350,20 +328,20 @@ def significant_columns(state: State, rows: Rows, significance: float, objective
     """Return a Boolean mask of the significant columns; groups are tested together."""
     # Twice the log-likelihood ratio of one parameter is χ²₁ under the null hypothesis (Wilks); the
     # level α/κ per column bounds the probability of any spurious column by α (Bonferroni).
-    groups = objective.groups
+    groups, count = objective.groups, rows.responses.shape[1] * (1 + rows.is_complex)
+    blocks = state.dictionary.shape[-1] if groups is None else groups.count
+    threshold = scipy.special.chdtri(1, significance / blocks)
     if groups is None:
-        threshold = significance_threshold(significance, state.dictionary.shape[-1])
         merged = merged_relevance(state.relevance, state.curvature, [state.dictionary])
-        state = state._replace(relevance=like(merged, state.relevance))
-        return (merged > 0) & (to_numpy(evidence_ratios(state, rows.real_responses)) > threshold)
-    thresholds: Any = significance_threshold(significance, groups.count)
+        state = state._replace(relevance=merged)
+        return (merged > 0) & (to_numpy(evidence_ratios(state, count)) > threshold)
     if isinstance(objective, GroupCovariance):
         found = {
             size: covariance_threshold(significance, groups.count, size, 1 + rows.is_complex)
             for size in np.unique(groups.sizes).tolist()
         }
-        thresholds = np.array([found[size] for size in groups.sizes.tolist()])
-    return groups.expand(group_evidence(state, groups, rows.real_responses) > thresholds)
+        threshold = np.array([found[size] for size in groups.sizes.tolist()])
+    return groups.expand(group_evidence(state, groups, count) > threshold)
 
 
 def group_evidence(state: State, groups: Groups, n_responses: int) -> Any:
@@ -404,7 +382,7 @@ def shared_support(
         group_evidence(state._replace(relevance=w), blocks, count)
         for state, count in zip(states, counts, strict=True)
     )
-    return blocks.expand(lost > significance_threshold(significance, blocks.count))
+    return blocks.expand(lost > scipy.special.chdtri(1, significance / blocks.count))
 
 
 def removal_costs(left: Any, moment: Any) -> Any:

@@ -65,11 +65,6 @@ def gain_of(change: Array, curvature: Array, alignment: Array) -> Array:
     return alignment * change / (1.0 + growth) - namespace(change).log1p(growth)
 
 
-def coordinate_gains(relevance: Array, curvature: Array, alignment: Array) -> Array:
-    """Return the decrease of the full energy if each relevance alone moves to its minimiser."""
-    return gain_of(best_change(relevance, curvature, alignment), curvature, alignment)
-
-
 def at_rest(metric: Matrices, explained: Matrices) -> Matrices:
     """Tell for each group whether its best covariance is zero, as a Boolean mask.
 

@@ -280,21 +280,18 @@ class Problem(NamedTuple):
     outside: Array
     spare: Array  # (): number of independent rows outside this span, where the data are noise alone
 
-    @property
-    def rows(self) -> int:
-        """Number of rows of the normalised dictionary."""
-        return int(self.dictionary.shape[-2])
+    def with_noise(self, noise: Any, units: Units | None = None) -> Problem:
+        """Return the same problem with another noise variance, in the `units` of the data if given.
 
-    @property
-    def columns(self) -> int:
-        """Number of columns of the dictionary."""
-        return int(self.dictionary.shape[-1])
-
-    def with_noise(self, noise: Any) -> Problem:
-        """Return the same problem with another noise variance."""
+        Then it is at least `NOISE_FLOOR`.
+        """
         xp = namespace(self.noise)
-        value = like(noise, self.noise) if not isinstance(noise, float) else noise
-        return self._replace(noise=xp.zeros_like(self.noise) + value)
+        noise = noise if isinstance(noise, float) else like(noise, self.noise)
+        noise = xp.zeros_like(self.noise) + noise
+        if units is not None:
+            noise = noise / units.scale / units.scale
+            noise = xp.maximum(noise, xp.full_like(noise, NOISE_FLOOR))
+        return self._replace(noise=noise)
 
     def restricted(self, index: Any) -> Problem:
         """Return the problem of the columns `index` alone, dense, reduced to their span.
@@ -303,43 +300,22 @@ class Problem(NamedTuple):
         """
         columns = dense_columns(self.dictionary, index)
         dictionary, responses, outside = compressed(columns, self.responses, few=False)
-        spare = self.spare + float(self.rows - dictionary.shape[-2])
+        spare = self.spare + float(self.dictionary.shape[-2] - dictionary.shape[-2])
         return Problem(dictionary, responses, self.noise, self.outside + outside, spare)
 
 
-@dataclass(frozen=True, slots=True)
-class Units:
-    """Conversion between normalised units and the units of the data."""
+class Units(NamedTuple):
+    """Units of a normalised problem: what a number is multiplied by to be one of the data."""
 
     norms: Array  # (..., n_columns): norms by which the columns were divided
     scale: Array  # (...): root mean square by which the responses were divided
+    relevance: Array  # (..., n_columns): unit of the relevances, (scale/norms)²
+    noise: Array  # (...): unit of the noise variance, scale²
     # number of independent rows of the data: the sum of the weights, minus one if there is an
     # intercept
     dimension: float
     n_responses: int  # number of responses
-
-    def relevance(self, normalised: Array) -> Array:
-        """Convert relevances of the normalised problem to the units of the data."""
-        return normalised * (self.scale[..., None] / self.norms) ** 2
-
-    def normalised_relevance(self, relevance: Array) -> Array:
-        """Convert relevances from the units of the data to those of the normalised problem."""
-        return relevance * (self.norms / self.scale[..., None]) ** 2
-
-    def noise(self, normalised: Array) -> Array:
-        """Convert a noise variance of the normalised problem to squared units of the responses."""
-        return normalised * self.scale**2
-
-    def normalised_noise(self, noise: Any) -> Any:
-        """Convert a noise variance to normalised units, at least `NOISE_FLOOR`."""
-        xp = namespace(self.scale)
-        value = like(noise, self.scale) / self.scale / self.scale
-        return xp.where(value < NOISE_FLOOR, xp.full_like(value, NOISE_FLOOR), value)
-
-    def energy(self, per_response: Array) -> Array:
-        """Return the energy in the units of the data, summed over the responses."""
-        xp = namespace(self.scale)
-        return self.n_responses * (per_response + 2.0 * self.dimension * xp.log(self.scale))
+    log_volume: float = 0.0  # log-determinant of the noise covariance R, without γ
 
 
 def normalise(
@@ -349,6 +325,7 @@ def normalise(
     dimension: float | None = None,
     groups: Groups | None = None,
     compress: bool = True,
+    log_volume: float = 0.0,
 ) -> tuple[Problem, Units]:
     """Return the problem scaled to unit columns and unit mean square, and the units."""
     xp = namespace(responses)
@@ -368,7 +345,8 @@ def normalise(
     unit, scaled, outside = compressed(unit, scaled, compress)
     ones = xp.ones_like(outside)
     problem = Problem(unit, scaled, ones, outside, ones * (dimension - unit.shape[-2]))
-    return problem, Units(norms, scale, dimension, n_responses)
+    relevance = (scale[..., None] / norms) ** 2
+    return problem, Units(norms, scale, relevance, scale**2, dimension, n_responses, log_volume)
 
 
 def covariance(dictionary: Dictionary, relevance: Array, noise: Array) -> Array:
@@ -412,10 +390,6 @@ class Mean(NamedTuple):
     rounded: Any
     rest: Any
 
-    def plus(self, other: Mean) -> Mean:
-        """Return the sum of two means, accurate if `other` is the smaller one."""
-        return Mean(self.rounded, self.rest + other.rounded + other.rest)
-
     def removed_from(self, values: Any, ones: Any) -> Any:
         """Return rows of values minus the mean, accurately even if they are far from zero.
 
@@ -442,16 +416,6 @@ class Rows:
     origin: tuple[Mean, Mean] | None = None
     log_volume: float = 0.0  # log-determinant of the noise covariance R, without γ
 
-    @property
-    def count(self) -> int:
-        """Number of rows, whatever their weights."""
-        return int(self.responses.shape[0])
-
-    @property
-    def real_responses(self) -> int:
-        """Number of responses, complex ones twice: the factor from energy to evidence."""
-        return int(self.responses.shape[1]) * (1 + self.is_complex)
-
     @cached_property
     def is_complex(self) -> bool:
         """Whether data are complex; complex dtypes with imaginary parts of zero count as real."""
@@ -463,14 +427,6 @@ class Rows:
         """Weighted means of the dictionary and of the responses; zeros without an intercept."""
         return self._offset(self.dictionary), self._offset(self.responses)
 
-    @property
-    def means(self) -> tuple[Mean, Mean]:
-        """Means of the dictionary and of the responses in the units of the data."""
-        if self.origin is None:
-            return self.offsets
-        mean, level = self.offsets
-        return self.origin[0].plus(mean), self.origin[1].plus(level)
-
     def _offset(self, values: Any) -> Mean:
         """Return the weighted mean of the rows of `values`; zeros without an intercept."""
         if not self.intercept:
@@ -479,7 +435,7 @@ class Rows:
         # rows are rounded relative to themselves. So the mean of the rows less their rounded mean
         # is accurate relative to their spread, and not only to the mean.
         ones, shares = self.ones, self.weights * np.conj(self.ones).ravel()
-        shares = shares / (shares @ np.broadcast_to(ones, (self.count, 1)))
+        shares = shares / (shares @ np.broadcast_to(ones, (len(values), 1)))
         center = shares @ values
         center = center + shares @ (values - ones * center)
         return Mean(center, shares @ (values - ones * center))
@@ -497,7 +453,10 @@ class Rows:
     def normalised(self, groups: Groups | None, compress: bool = True) -> tuple[Problem, Units]:
         """Return the canonical problem of the centred and weighted rows, and its units."""
         dimension = float(self.weights.sum()) - self.intercept  # the number of independent rows
-        return normalise(*self.weighted, dimension=dimension, groups=groups, compress=compress)
+        return normalise(
+            *self.weighted, dimension=dimension, groups=groups, compress=compress,
+            log_volume=self.log_volume,
+        )  # fmt: skip
 
     def mean_square(self) -> float:
         """Return the weighted mean square of the centred responses."""
@@ -516,15 +475,6 @@ class Rows:
     def row_keys(self) -> list[bytes]:
         """Return byte strings that sort the rows of the dictionary."""
         return [key.tobytes() for key in _sortable(self.dictionary + 0.0)]
-
-    def squared_error(self, index: Any, coefficients: Any, reference: Rows) -> float:
-        """Return the weighted sum of squared errors of predicting these rows."""
-        center, level = reference.offsets
-        part, columns = Mean(center.rounded[index], center.rest[index]), self.dictionary[:, index]
-        columns = columns.toarray() if scipy.sparse.issparse(columns) else columns
-        moved = part.removed_from(columns, self.ones)
-        left = level.removed_from(self.responses, self.ones) - moved @ coefficients
-        return float(self.weights @ squared_moduli(left).sum(axis=1))
 
 
 def distinct_rows(given: Rows) -> Rows:
@@ -621,11 +571,8 @@ def _filled(A: Any) -> Any:
     return np.bincount(A.indices, minlength=A.shape[1]) == A.shape[0]
 
 
-def rows_of(X: Any, responses: Any, weights: Any, intercept: bool) -> Rows:
-    """Return the rows of a dictionary, dense or sparse, with their responses and weights."""
-    weights = np.ones(len(responses)) if weights is None else weights
-    if not scipy.sparse.issparse(X):
-        return Rows(as_double(X), responses, weights, intercept)
+def sparse_rows(X: Any, responses: Any, weights: Any, intercept: bool) -> SparseRows:
+    """Return the rows of a sparse dictionary with their responses and weights."""
     if min(X.shape) > LARGEST_SIDE:
         raise ValueError(
             f"X is a sparse matrix of shape {tuple(X.shape)}, expected at most {LARGEST_SIDE} rows "

@@ -1,9 +1,7 @@
-"""The working-set solver of the sparse family, and the methods of `SparseVAE` in a table by name.
+"""The solvers of `SparseVAE` by name, and which of them suit a problem.
 
-`descend` is the solver, for single columns, for groups of columns and for problems that share their
-relevances; `working_set` has the moves and Newton steps of each. The other methods begin with an
-update that is repeated (`UPDATES`), which chooses a basin of attraction. `group_lasso` is a convex
-alternative to `SparseVAE`.
+"coordinate" is the solver of `working_set`. The others begin with an update that is repeated
+(`UPDATES`), which chooses a basin of attraction. `group_lasso` is a convex alternative.
 
 If the full energy has several minima, solvers may end at different ones. The table shows the energy
 per response above the lowest of all solvers (median, largest) for ten problems a line with d = 100
@@ -29,29 +27,26 @@ wide or large. If the result has more than 0.6 d effective parameters and the pr
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from importlib.util import find_spec
-from operator import attrgetter
 from typing import Any
 
 import numpy as np
 from sklearn.linear_model import Lasso, MultiTaskLasso
 
-from lucidae.arrays import Array, namespace
-from lucidae.iteration import Below, Callback, Progress, Solution, Status, iterate
+from lucidae.arrays import Array, adjoint
+from lucidae.iteration import Solution, Status
 from lucidae.iteration.solution import joined
-from lucidae.sparsity.objectives import (
-    Autoencoder,
-    Energy,
-    GroupCovariance,
-    PowerPenalty,
-    State,
-    flat_start,
+from lucidae.sparsity.objectives import Autoencoder, Energy, GroupCovariance, PowerPenalty, State
+from lucidae.sparsity.posterior import Posterior
+from lucidae.sparsity.problem import Problem, normalise, rounding_distances
+from lucidae.sparsity.working_set import (
+    SolverSettings,
+    continuation,
+    descend,
+    first_point,
+    iterated,
 )
-from lucidae.sparsity.posterior import ActiveFactor
-from lucidae.sparsity.problem import Problem, normalise
-from lucidae.sparsity.working_set import COARSE, NEWTON_STEPS, first_point
 from lucidae.validation import check_choice, check_integer, check_number, check_rows
 
 BASIN = 1e-2
@@ -63,8 +58,9 @@ BASIN_LIMIT = {"mm": 30, "mackay": 15, "em": 300}
 FEW_RESPONSES = 2
 """Largest number of responses for which "auto" uses EM, which then finds lower minima."""
 
-EM_PER_COLUMN = 15
-"""For few responses, "auto" makes this many EM steps times the ratio of columns to rows."""
+EM_PER_COLUMN, EM_STEPS = 15, (30, 100)
+"""For few responses, "auto" makes this many EM steps times the ratio of columns to rows, but at
+least and at most these."""
 
 SMALL = 200_000
 """Largest number of entries of a dictionary for which "auto" updates all columns in every step."""
@@ -88,93 +84,6 @@ EQUAL = 1e-9
 NOISE_FREE = 1e-6
 """Noise variance, relative to the mean square response, below which data count as noise-free."""
 
-LIFT = 1e-2
-"""Smallest relevance from which updates start, relative to that of `flat_start`."""
-
-
-STAGE = 10.0
-"""Factor by which the noise variance is divided from one stage of a continuation to the next."""
-
-STAGE_SWEEPS = 20
-"""Largest number of sweeps in a stage of a continuation."""
-
-SLOW = 3
-"""Sweeps without a lower distance after which every second one makes exact moves alone."""
-
-IDLE = 15
-"""Sweeps that lower neither distance nor energy, beyond rounding, that end the iteration."""
-
-
-@dataclass(frozen=True, slots=True)
-class SolverSettings:
-    """How an energy is minimised, and at which distance to stationarity or after how many steps."""
-
-    method: str = "auto"
-    tolerance: float = 1e-6
-    limit: int = 1000
-    callbacks: Sequence[Callback] = ()
-
-
-def iterated(
-    step: Callable[[Any], Any], first: Any, settings: SolverSettings, size: int
-) -> Solution[Any]:
-    """Repeat a step, from a point with an `energy` and a `violation`, until it is stationary."""
-    return iterate(
-        step,
-        first,
-        stop=Below(attrgetter("violation"), settings.tolerance),
-        limit=settings.limit,
-        record={"energy": attrgetter("energy")},
-        callbacks=settings.callbacks,
-        size=size,
-    )
-
-
-def descend(first: Any, settings: SolverSettings) -> Solution[Any]:
-    """Minimise an energy by sweeps over working sets of blocks, from the point `first`."""
-    reachable = max(settings.tolerance, first.rounding)
-    lowest, waited, idle = [np.inf, np.inf], 0, 0
-
-    def noticed(progress: Progress) -> bool:
-        nonlocal waited, idle
-        point = progress.state
-        nearer = progress.distance < lowest[0]
-        lower = point.energy < lowest[1] - point.rounding * max(abs(point.energy), 1.0)
-        lowest[0] = min(lowest[0], progress.distance)
-        lowest[1] = point.energy if lower else lowest[1]
-        waited, idle = 0 if nearer else waited + 1, 0 if nearer or lower else idle + 1
-        return idle >= IDLE
-
-    def step(point: Any) -> Any:
-        # 1) One factorisation of Σ, and the gains of moves of all blocks. 2) to 4) `swept`.
-        # If the distance has stopped falling, every second sweep makes exact moves alone.
-        alone = waited >= SLOW and waited % 2 == 1
-        trial = point.swept(reachable, alone, NEWTON_STEPS)
-        # Moves and steps that raise the energy by rounding errors are not taken.
-        allowed = point.energy + point.rounding * max(abs(point.energy), 1.0)
-        return trial if not trial.energy > allowed else point
-
-    # 5) Check: the distance to optimality of all blocks.
-    callbacks, size = [noticed, *settings.callbacks], max(p.rows for p in first.problems)
-    found = iterated(step, first, replace(settings, tolerance=reachable, callbacks=callbacks), size)
-    stalled = found.status is Status.STOPPED and idle >= IDLE
-    return replace(found, status=Status.STALLED) if stalled else found
-
-
-def continuation(first: Any, settings: SolverSettings) -> Any:
-    """Return the point from which to minimise the full energy, found at decreasing γ.
-
-    A large γ smooths the energy: blocks hardly interact, and those that explain most enter first.
-    For a tiny γ this ends lower than a direct descent, and avoids the ill-conditioned Σ of a poor
-    start.
-    """
-    target, point = float(first.problem.noise), first
-    stages = round(math.log(max(1.0 / target, 1.0), STAGE))
-    rough = replace(settings, tolerance=max(COARSE, settings.tolerance), limit=STAGE_SWEEPS)
-    for stage in range(1, stages):
-        point = descend(point.moved(point.parameters, target ** (stage / stages)), rough).value
-    return point.moved(point.parameters, target)
-
 
 def repeat_update(
     first: Any, rule: str, settings: SolverSettings, updates: int | None = None
@@ -183,11 +92,13 @@ def repeat_update(
 
     If `updates` is given, that many at most choose a basin, and sweeps find its minimum.
     """
-    tolerance, limit = max(settings.tolerance, first.rounding), settings.limit
+    rounding = max(float(rounding_distances(problem.noise)) for problem in first.problems)
+    tolerance, limit = max(settings.tolerance, rounding), settings.limit
     if updates is not None:
         tolerance, limit = max(BASIN, tolerance), min(limit, updates)
     rough = replace(settings, tolerance=tolerance, limit=limit)
-    basin = iterated(lambda point: point.updated(rule), first, rough, first.problem.rows)
+    rows = len(first.problems[0].responses)
+    basin = iterated(lambda point: point.updated(rule), first, rough, rows)
     diverged = basin.status is Status.DIVERGED
     if updates is None or diverged or basin.distance <= settings.tolerance:
         return basin
@@ -225,25 +136,12 @@ def check_suited(method: Any, objective: Energy) -> str:
 
 def is_small(problem: Problem) -> bool:
     """Tell whether the dictionary is so small that every update may include all its columns."""
-    return problem.rows * problem.columns <= SMALL
-
-
-def em_steps(problem: Problem) -> int:
-    """Return how many EM steps ``solver="auto"`` makes for one or two responses: 30 to 100."""
-    return min(max(EM_PER_COLUMN * problem.columns // problem.rows, 30), 100)
+    return bool(math.prod(problem.dictionary.shape) <= SMALL)
 
 
 def basin_limit(objective: Energy, rule: str) -> int:
     """Return the largest number of updates by `rule` before Newton steps take over."""
     return BASIN_LIMIT[rule] if objective.exact_coordinates else max(BASIN_LIMIT.values())
-
-
-def lifted(problem: Problem, objective: Energy, start: Array | None = None) -> Any:
-    """Return the point from which updates begin; they cannot change relevances of zero."""
-    flat = flat_start(problem, objective.groups)
-    if start is not None:
-        flat = start if start.ndim > 1 else namespace(start).maximum(start, LIFT * flat)
-    return first_point(problem, objective, flat)
 
 
 def minimised(
@@ -254,7 +152,7 @@ def minimised(
     if method == "coordinate":
         first = first_point(problem, objective, start)
         return descend(continuation(first, settings) if start is None else first, settings)
-    begin = lifted(problem, objective, start)
+    begin = first_point(problem, objective, start, lift=True)
     if objective.marginal is None and not isinstance(objective, GroupCovariance):  # no sweeps
         return repeat_update(begin, method, settings)
     allowed = basin_limit(objective, method) if updates is None else updates
@@ -272,12 +170,17 @@ def solve(
     # 1) The method that suits the problem, and others to compare it with.
     methods: tuple[str, ...] = (check_suited(settings.method, objective),)
     noise_free = float(problem.noise) < NOISE_FREE
-    full, n_responses = isinstance(objective, GroupCovariance), problem.responses.shape[-1]
+    full = isinstance(objective, GroupCovariance)
+    (rows, columns), n_responses = problem.dictionary.shape, problem.responses.shape[-1]
     allowed: dict[str, int] = {}
     if methods == ("auto",) and not objective.exact_coordinates:
         methods = ("mm",)
     elif methods == ("auto",):
-        allowed = BASIN_LIMIT if noise_free else BASIN_LIMIT | {"em": em_steps(problem)}
+        allowed = (
+            BASIN_LIMIT
+            if noise_free
+            else BASIN_LIMIT | {"em": int(np.clip(EM_PER_COLUMN * columns // rows, *EM_STEPS))}
+        )
         methods = ("mackay", "em")
         if start is not None or not is_small(problem):
             methods = ("coordinate",)
@@ -285,7 +188,7 @@ def solve(
             methods = ("coordinate", "mm")
         elif n_responses <= FEW_RESPONSES:
             methods = ("em",)
-        elif noise_free or problem.columns > WIDE * problem.rows:
+        elif noise_free or columns > WIDE * rows:
             methods = ("coordinate", "mm", "em")
 
     # 2) Where the energy probably has one minimum, the result of the first one is taken.
@@ -293,10 +196,10 @@ def solve(
     ended: list[Solution[State]] = []
     for method in methods:
         found = minimised(problem, objective, settings, start, method, allowed.get(method))
-        ended.append(replace(found, value=found.value.state))
+        ended.append(replace(found, value=found.value.states[0]))
         if len(methods) == 1:
             return ended[0]
-        crowded = float(objective.degrees_of_freedom(ended[0].value)) / problem.rows
+        crowded = float(objective.degrees_of_freedom(ended[0].value)) / rows
         if not (few or crowded > limit):
             return ended[0]
     # 3) Otherwise the first of those results that have the lowest energy.
@@ -314,7 +217,8 @@ def fitted_parameters(
         solution = solve(problem, objective, settings, start)
         return solution, objective.parameters(solution.value)
     found = minimised(problem, objective, settings, start, "coordinate")
-    return found, found.value.basis.outside(found.value.parameters)
+    basis = found.value.basis.into
+    return found, basis @ found.value.parameters @ adjoint(basis)
 
 
 NEEDED = {
@@ -445,9 +349,9 @@ def noise_free_group_lasso(
     check_integer(max_iter, "max_iter", low=1)
     check_number(noise_variance, "noise_variance", low=0.0, open_low=True)
     problem, units = normalise(X, y)
-    problem = problem.with_noise(float(units.normalised_noise(noise_variance)))
+    problem = problem.with_noise(noise_variance, units)
     objective = Autoencoder(PowerPenalty(0.5))  # 1/h′ = √a
     settings = SolverSettings(tolerance=tol, limit=max_iter)
-    solution = repeat_update(lifted(problem, objective), "mm", settings)
-    relevance = units.relevance(solution.value.parameters)
-    return ActiveFactor.of(X, relevance, float(units.noise(problem.noise))).mean(y)
+    solution = repeat_update(first_point(problem, objective, lift=True), "mm", settings)
+    relevance = units.relevance * solution.value.parameters
+    return Posterior.fitted(X, y, relevance, float(units.noise * problem.noise))[1]

@@ -224,11 +224,9 @@ def compressed(matrix: Any) -> Any:
     return matrix if few else upper(matrix.conj().T).conj().T
 
 
-def ratio(values: Any, sizes: Any) -> Any:
-    """Return `values` divided by `sizes`, and zero for every entry whose divisor is zero."""
-    if isinstance(values, Ball):
-        return Ball(ratio(values.value, sizes), ratio(values.error, sizes))
-    return np.where(sizes > 0, values / np.where(sizes > 0, sizes, 1.0), 0.0)
+def positive(values: Any) -> Any:
+    """Return values with one in place of those that are not positive, as divisors."""
+    return np.where(values > 0, values, 1.0)
 
 
 def centred(values: Any, shares: Any) -> Any:
@@ -253,7 +251,7 @@ def noise_whitener(noise_cov: Any, rounding: float) -> tuple[Any, float, Any]:
     Eigenvalues of the correlation matrix that rounding alone produces are left out.
     """
     variances = np.diagonal(noise_cov).real
-    scales = np.sqrt(np.where(variances > 0, variances, 1.0))
+    scales = np.sqrt(positive(variances))
     correlation = noise_cov / scales / scales[:, None]
     values, vectors = np.linalg.eigh((correlation + correlation.conj().T) / 2.0)
     seen = values > max(rounding * values[-1], -10.0 * values[0])
@@ -310,7 +308,7 @@ def prepared(sample: Sample) -> PreparedRows:
     powers, carried = np.zeros(Phi.shape[1]), np.zeros(len(X))
     for part, block in column_blocks(found):
         powers[part] = squares(block).sum(axis=0)
-        carried += squares(block) @ ratio(1.0, powers[part])
+        carried += squares(block) @ (1.0 / positive(powers[part]))
     return PreparedRows(
         sample, found, X, shares, whitener, total, dimension, distinct,
         imaginary, volume, lost, powers, carried / max(int((powers > 0).sum()), 1),
@@ -397,20 +395,13 @@ class Prior(NamedTuple):
         return float(self.blurred / noise**0.5 + self.implied)
 
 
-def shared_prior(relevance: Any, implied: float = 0.0) -> Prior:
-    """Return the prior of single columns, or of groups whose columns share one relevance."""
-    used = np.flatnonzero(relevance)
-    root = scipy.sparse.diags_array(np.sqrt(relevance[used]))
-    return Prior(relevance, used, root, implied=implied)
-
-
 def full_prior(fit: Fit, w: Any, rows: PreparedRows, labels: Any) -> Prior:
     """Return the prior of groups with covariances of their own; their units are unit columns."""
     given, known, largest = fit.covariances, fit.roots, int(np.bincount(labels).max())
     shape = (labels.max() + 1, largest, largest)
     if not np.shape(given) == np.shape(known) == shape or not np.isfinite(given).all():
         raise np.linalg.LinAlgError(INVALID)
-    lengths = np.sqrt(np.where(rows.powers > 0, rows.powers, 1.0))
+    lengths = np.sqrt(positive(rows.powers))
     in_use, deviation, blurred = given.any(axis=(1, 2)), 0.0, 0.0
     columns, roots = [np.zeros(0, int)], [np.zeros((0, 0))]
     for number in np.flatnonzero(in_use):
@@ -440,11 +431,6 @@ def full_prior(fit: Fit, w: Any, rows: PreparedRows, labels: Any) -> Prior:
     return Prior(w, np.concatenate(columns), root, deviation, blurred)
 
 
-def _covariance_distance(state: Evaluation) -> Distance:
-    """Return how far the covariances of groups are from covariances with the given diagonals."""
-    return Distance(Ball(max(state.prior.deviation - 4.0 * state.fit.rounding, 0.0)), FINEST)
-
-
 def group_axes(Phi: Any, members: Any, least: float) -> tuple[Any, Any]:
     """Return orthonormal bases (k, r, m) of the columns of groups, and (k, m, m) where they vanish.
 
@@ -452,8 +438,7 @@ def group_axes(Phi: Any, members: Any, least: float) -> tuple[Any, Any]:
     are zero in the bases, and are the rows of the second matrices.
     """
     columns = np.moveaxis(Phi[:, members.ravel()].reshape(-1, *members.shape), 1, 0)
-    lengths = np.linalg.norm(columns, axis=1, keepdims=True)
-    units = columns / np.where(lengths > 0, lengths, 1.0)
+    units = columns / positive(np.linalg.norm(columns, axis=1, keepdims=True))
     size, wide = members.shape[1], members.shape[1] > columns.shape[1]
     left, values, right = np.linalg.svd(units, full_matrices=wide)
     values = np.pad(values, ((0, 0), (0, size - values.shape[1])))
@@ -550,7 +535,7 @@ def evaluated(rows: PreparedRows, prior: Prior, noise: float) -> At:
         q[part] = squares(turned.conj().T @ precise).sum(axis=1) / n
     mean = np.zeros((Phi.shape[1], n), np.result_type(left, targets))
     mean[prior.columns] = prior.root @ (np.sqrt(factors) * at.loading)
-    errors = z * 2.0 * at.rounding, z * at.ratio_error(ratio(q, z), 1)
+    errors = z * 2.0 * at.rounding, z * at.ratio_error(q / positive(z), 1)
     return at._replace(z=Ball(z, errors[0]), q=Ball(q, errors[1]), mean=mean)
 
 
@@ -594,6 +579,15 @@ class Evaluation(NamedTuple):
         entries = sum(at.rows.distinct * at.n for at in self.ats)
         return sum(power(at.rows.responses) for at in self.ats) / entries or 1.0
 
+    def spread(self, at: At) -> Any:
+        """Return the eigenvalues λs² of ΦΓΦᴴ or, for a diagonal posterior, w‖φ‖² in their place.
+
+        They have the log-volume Σ log(λs² + γ), and λs²/(λs² + γ) sum to the effective parameters.
+        """
+        if self.kind.posterior != "diagonal":
+            return at.powers
+        return (self.prior.relevance * at.rows.powers)[:, None]
+
     def pressure(self, at: At) -> Ball:
         """Return the slope of the log-volume: z, or ‖φ‖²/(γ + w‖φ‖²) of a diagonal posterior."""
         if self.kind.posterior != "diagonal":
@@ -617,14 +611,14 @@ def measure(samples: Sequence[Sample], fit: Fit, kind: EnergyKind = EnergyKind()
         "energy": (fit.energy if kind.violation is None else None, _energy_distance),
         "predictive_variance": (fit.variances, _variance_distance),
         "support": (fit.support, _support),
-        "group_covariances": (fit.covariances, _covariance_distance),
         "response_covariance": (fit.responses, _response),
     }
     given = [name for name, (value, _) in attributes.items() if value is not None]
+    blocks = ["group_covariances"] * (fit.covariances is not None)
     try:
         state = _evaluation(problems, fit, kind)
     except np.linalg.LinAlgError:
-        names = ["stationarity", "posterior_mean", "posterior_collapse", *given]
+        names = ["stationarity", "posterior_mean", "posterior_collapse", *blocks, *given]
         distances |= dict.fromkeys(names, Distance(Ball(np.inf)))
         return figures
 
@@ -634,6 +628,8 @@ def measure(samples: Sequence[Sample], fit: Fit, kind: EnergyKind = EnergyKind()
     distances["posterior_mean"] = Distance(mean, max(FINEST, state.stored), state.reach)
 
     # 4) what is reported beside the relevances, and what is noticed
+    deviation = Ball(max(state.prior.deviation - 4.0 * fit.rounding, 0.0))
+    distances |= dict.fromkeys(blocks, Distance(deviation, FINEST))
     found = {name: attributes[name][1](state) for name in given}
     distances |= {name: each for name, each in found.items() if each is not None}
     if fit.rule == "learn" and any(_floored(state, at) for at in state.ats):
@@ -688,9 +684,12 @@ def _evaluation(problems: list[PreparedRows], fit: Fit, kind: EnergyKind) -> Eva
     finite = all(np.isfinite(each).all() for each in (*fit.coef, w, noise))
     if not (finite and (w >= 0).all() and (noise > 0).all()):
         raise np.linalg.LinAlgError(INVALID)
-    prior, labels = shared_prior(w, implied), group_numbers(kind.labels, w.size)
+    labels, used = group_numbers(kind.labels, w.size), np.flatnonzero(w)
     if kind.full_groups:
         prior = full_prior(fit, w, problems[0], labels)
+    else:
+        root = scipy.sparse.diags_array(np.sqrt(w[used]))
+        prior = Prior(w, used, root, implied=implied)
     if fit.responses is not None:
         factors, turn = np.linalg.eigh(fit.responses)
         if len(turn) != problems[0].responses.shape[1]:
@@ -738,8 +737,9 @@ def _optimality(figures: Figures, state: Evaluation) -> Ball:
     z, q = state.average(at.z for at in state.ats), state.average(at.q for at in state.ats)
     own = state.average(state.pressure(at) for at in state.ats)
     alignment, curvature, pressure = (totals_in(each, labels) for each in (q, z, own))
-    slack, excess = (alignment - pressure).abs() * w, ratio(alignment - pressure, pressure.value)
-    full_excess = ratio(alignment - curvature, curvature.value)
+    slack = (alignment - pressure).abs() * w
+    excess = (alignment - pressure) * (1.0 / positive(pressure.value))
+    full_excess = (alignment - curvature) * (1.0 / positive(curvature.value))
     if kind.full_groups:
         slack, excess = _group_conditions(state)
         full_excess = excess
@@ -835,7 +835,7 @@ def penalty_of(given: Any) -> tuple[Callable[[Any], Any], Callable[[Any], Any]]:
 def _penalised(state: Evaluation, alignment: Any) -> tuple[Any, Any]:
     """Return mean squares of the coefficients, and relevances, in the units of the penalty."""
     labels, norms = state.labels, totals_in(state.ats[0].rows.powers, state.labels)
-    w = state.prior.relevance * np.where(norms > 0, norms, 1.0) / state.mean_square
+    w = state.prior.relevance * positive(norms) / state.mean_square
     powers = totals_in(w * state.prior.relevance * np.maximum(alignment, 0.0), labels)
     return np.maximum(powers / totals_in(np.ones_like(w), labels), 1e-300), w
 
@@ -868,8 +868,8 @@ def _mean_distance(state: Evaluation) -> Ball:
         distance = np.maximum(np.linalg.norm(apart, axis=1) - lost, 0.0)
         seen, norms = w * rows.powers > gamma(0) * at.noise, np.sqrt(rows.powers)
         unit = power(rows.responses) ** 0.5 or 1.0
-        spread = np.where(seen, (at.n * w) ** 0.5, ratio(unit, norms))
-        values.append(float(ratio(distance, spread).max()))
+        spread = np.where(seen, (at.n * w) ** 0.5, unit / positive(norms))
+        values.append(float((distance / spread).max()))
         if state.kind.full_groups:
             together = power(at.whitened(rows.dictionary[:, columns] @ apart[columns])) ** 0.5
             together -= float((norms * lost).sum()) / at.noise**0.5
@@ -890,8 +890,7 @@ def prediction_distance(rows: PreparedRows, coef: Any, predicted: Any) -> Ball:
     moved = centred(sample.responses, rows.shares)
     mean = (sample.responses - moved)[0]
     size = np.sqrt(sample.weights @ squares(moved) / sample.weights.sum())
-    size = np.where(size > 0, size, np.abs(mean))
-    size = np.where(size > 0, size, 1.0)
+    size = positive(np.where(size > 0, size, np.abs(mean)))
     distance = np.abs(predicted - mean - Phi @ U).max(axis=0) / size
     # A prediction is a sum with the mean response, so that it is rounded relative to this mean.
     terms = (np.abs(Phi) @ np.abs(U)).max(axis=0)
@@ -934,11 +933,9 @@ def _noise_change(state: Evaluation, at: At) -> float:
     The trace is the mean square residual over γ, plus the effective parameters, minus the number of
     rows. At its lower limit γ also counts as stationary if a smaller one would lower the energy.
     """
-    freedom = (squares(at.left) @ at.shares).mean(axis=1)
-    if state.kind.posterior == "diagonal":
-        freedom = state.prior.relevance * state.pressure(at).value
-    errors = squares(at.residuals).mean(axis=1) / at.noise
-    change = float((errors.sum() + freedom.sum()) / at.rows.dimension - 1.0)
+    spread, errors = state.spread(at), power(at.residuals) / (at.n * at.noise)
+    freedom = (spread / (spread + at.noise)).mean(axis=1).sum()
+    change = float((errors + freedom) / at.rows.dimension - 1.0)
     return max(change, 0.0) if _floored(state, at) else abs(change)
 
 
@@ -975,10 +972,8 @@ def energy_of(state: Evaluation) -> float:
             penalties = penalty_of(state.kind.penalty)[0](_penalised(state, at.q.value)[0])
             total += power(at.residuals) / at.noise + at.n * np.sum(penalties)
             continue
-        volume = np.log1p(at.powers / at.noise).mean(axis=1)
-        if state.kind.posterior == "diagonal":
-            volume = np.log1p(state.prior.relevance * at.rows.powers / at.noise)
-        determinant = volume.sum() + at.rows.dimension * np.log(at.noise) + at.rows.volume
+        volume = np.log1p(state.spread(at) / at.noise).mean(axis=1).sum()
+        determinant = volume + at.rows.dimension * np.log(at.noise) + at.rows.volume
         total += at.n * (at.fit + determinant)
     return float(total)
 
@@ -1040,9 +1035,8 @@ def _support(state: Evaluation) -> Distance:
         members = blocks == number
         evidence, error = _evidence_of(state, owners == number)
         error += 1e-9 * abs(evidence)
-        likely, low, high = _tails(
-            state, np.array([evidence, evidence + error, evidence - error]), int(members.sum())
-        )
+        nearby = np.array([evidence, evidence + error, evidence - error])
+        likely, low, high = _tails(state, nearby, int(members.sum()))
         expected |= members & (likely < level)
         close |= members & (low < level <= high)
     support = np.asarray(state.fit.support, dtype=int)
@@ -1059,16 +1053,12 @@ def tied_columns(state: Evaluation) -> list[Any]:
     Proportional columns have equal z/‖φ‖²: only columns where it is nearly equal are compared.
     """
     w, dictionaries = state.prior.relevance, [at.rows.dictionary for at in state.ats]
-    norms, z = (
-        sum(at.rows.powers for at in state.ats),
-        state.average(at.z for at in state.ats).value,
-    )
-    level, found, done = ratio(z, norms), [], norms <= 0
-    order = np.argsort(level)
-    places = np.searchsorted(level[order], [level * (1.0 - NEARLY), level * (1.0 + NEARLY)])
-    for column in np.flatnonzero((w * z > IN_USE) & (places[1] - places[0] > 1)):
-        near = np.sort(order[places[0, column] : places[1, column]])
-        near = near[~done[near] & (near != column)]
+    norms = sum(at.rows.powers for at in state.ats)
+    z = state.average(at.z for at in state.ats).value
+    level, found, done = z / positive(norms), [], norms <= 0
+    for column in np.flatnonzero(w * z > IN_USE):
+        near = np.flatnonzero(~done & (np.abs(level - level[column]) <= NEARLY * level[column]))
+        near = near[near != column]
         if done[column] or not near.size:
             continue
         inner: Any = sum(Phi[:, [column]].conj().T @ Phi[:, near] for Phi in dictionaries)
@@ -1137,7 +1127,7 @@ def _leverage(problems: Sequence[PreparedRows], used: Any) -> tuple[Any, Any, fl
         shares = squares(rows.responses).sum(axis=1) / max(power(rows.responses), 1e-300)
         shares = np.maximum(shares, rows.carried) / weights
         high = np.where(shares > INFLUENCE, shares, 0.0)
-        terms = squares(rows.dictionary[:, used]) * ratio(1.0, rows.powers[used]) / weights[:, None]
+        terms = squares(rows.dictionary[:, used]) / positive(rows.powers[used]) / weights[:, None]
         for row, place in zip(*np.nonzero(terms > COEFFICIENT), strict=True):
             column = centred_columns(sample, rows.shares, [used[place]])
             others = np.delete(column[kept, 0], row)

@@ -1,4 +1,4 @@
-"""Points of the working-set solver: single columns as vectors, groups with a covariance as stacks.
+"""The working-set solver: `descend`, its sweeps over single columns, and those over groups.
 
 Relevances of single columns, or of groups that share one, are those of one problem, or of several
 problems whose energies are added with weights (`joint`). The full energy of one problem has exact
@@ -14,10 +14,12 @@ little; the damping fades it out, so that a damping of one always gives a step d
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any, NamedTuple, Self
+from operator import attrgetter
+from typing import Any, NamedTuple
 
 import numpy as np
 import scipy.linalg
@@ -39,7 +41,7 @@ from lucidae.arrays import (
     squared_norms,
     where_set,
 )
-from lucidae.iteration import Below, iterate
+from lucidae.iteration import Below, Callback, Progress, Solution, Status, iterate
 from lucidae.sparsity.objectives import (
     Energy,
     Factor,
@@ -47,12 +49,11 @@ from lucidae.sparsity.objectives import (
     Marginal,
     PrincipalState,
     State,
-    complementarity,
     evaluate,
     factorise,
+    flat_start,
     leave_one_out,
     positive,
-    state_at,
     whitened_columns,
 )
 from lucidae.sparsity.prior import (
@@ -61,7 +62,6 @@ from lucidae.sparsity.prior import (
     Matrices,
     at_rest,
     best_change,
-    coordinate_gains,
     full_moves,
     gain_of,
     group_distances,
@@ -85,6 +85,12 @@ GROUP_CANDIDATES = 60
 
 PROMISING = 1e-3
 """Inactive blocks join the working set if their gain exceeds this share of the largest."""
+
+SLOW = 3
+"""Sweeps without a lower distance after which every second one makes exact moves alone."""
+
+IDLE = 15
+"""Sweeps that lower neither distance nor energy, beyond rounding, that end the iteration."""
 
 CHECK_MOVES = 16
 """Number of coordinate moves between two checks of the stopping rule."""
@@ -120,26 +126,44 @@ ROUNDS = 100
 NO_GAIN = 1e-14
 """Decrease of the energy per response in a round of exact moves that counts as rounding."""
 
+NEWTON_STEPS = 30
+"""Largest number of Newton steps on a working set."""
 
-def first_point(problem: Problem, energy: Energy, given: Any = None) -> Point:
-    """Return the point at zero, or at given relevances or covariances of groups."""
-    if isinstance(energy, GroupCovariance):
-        assert energy.groups is not None
-        count, size = energy.groups.members.shape
-        turned, basis = orthonormal(problem, energy.groups)
-        if given is None:
-            return BlockPoint([turned], np.zeros((count, size, size)), energy, basis=basis)
-        if given.ndim == 1:
-            given = energy.groups.gather(given)[:, :, None] * np.eye(size)
-        return BlockPoint([turned], basis.within(given), energy, basis=basis)
-    if energy.exact_coordinates and energy.marginal is None:
-        raise ValueError(
-            f"The energy {type(energy).__name__} has exact_coordinates=True but its marginal is "
-            "None. Define the property marginal too, because steps in one relevance (prior "
-            "variance) are followed by Newton steps."
-        )
-    start = np.zeros(problem.columns) if given is None else given
-    return ColumnPoint([problem], start, energy)
+FIRST_DAMPING = 1e-4
+SMALLEST_DAMPING = 1e-12
+
+DEFINITE = 1.0
+"""Damping at and above which the damped Hessian matrix is positive definite."""
+
+ROUNDING = 0.1
+"""Share of the damping that is added to the Hessian's diagonal, for nearly dependent columns."""
+
+NEAR = 1e-3
+"""Distance to optimality below which a Newton step may be judged by the distance after it."""
+
+LARGEST_DAMPING = 1e8
+"""Damping at which Newton steps in covariances end, because none lowers the energy."""
+
+FADED = 0.1
+"""Smallest damping after a step in covariances that was impossible or raised the energy."""
+
+MOST_TURNS = 400
+"""Largest number of parameters by which ranges may turn; if there are more, they stay."""
+
+DROPPED = 1e-10
+"""Singular values of a group's unit columns below this share of the largest count as zero."""
+
+LIFT = 1e-2
+"""Smallest relevance from which updates start, relative to that of `flat_start`."""
+
+STAGE = 10.0
+"""Factor by which the noise variance is divided from one stage of a continuation to the next."""
+
+STAGE_SWEEPS = 20
+"""Largest number of sweeps in a stage of a continuation."""
+
+
+# 1. The solver, for single columns ----------------------------------------------------------------
 
 
 @dataclass(frozen=True, eq=False)
@@ -156,22 +180,43 @@ class Point:
     shares: tuple[float, ...] = (1.0,)  # weights of the problems
     basis: Any = None  # orthonormal columns of the groups, if they have covariances
 
-    @property
-    def problem(self) -> Problem:
-        """The first problem."""
-        return self.problems[0]
 
-    @property
-    def rounding(self) -> float:
-        """Distance to optimality that rounding allows."""
-        return max(float(rounding_distances(problem.noise)) for problem in self.problems)
+def descend(first: Any, settings: SolverSettings) -> Solution[Any]:
+    """Minimise an energy by sweeps over working sets of blocks, from the point `first`.
 
-    def moved(self, parameters: Any, noise: Any = None) -> Self:
-        """Return the point at other parameters, and at another noise variance if one is given."""
-        if noise is None:
-            return replace(self, parameters=parameters)
-        problems = [self.problem.with_noise(noise)]
-        return replace(self, parameters=parameters, problems=problems)
+    A sweep has five phases: 1) one factorisation of Σ, and the gains of moves of all blocks, 2) the
+    choice of a working set, 3) exact moves of single blocks of it, 4) Newton steps on all of them,
+    and 5) the check of the conditions of optimality of all blocks. The phases 2) to 4) are `swept`,
+    for columns below, and for groups further down.
+    """
+    rounding = max(float(rounding_distances(problem.noise)) for problem in first.problems)
+    reachable = max(settings.tolerance, rounding)
+    lowest, waited, idle = [np.inf, np.inf], 0, 0
+
+    def noticed(progress: Progress) -> bool:
+        nonlocal waited, idle
+        point = progress.state
+        nearer = progress.distance < lowest[0]
+        lower = point.energy < lowest[1] - rounding * max(abs(point.energy), 1.0)
+        lowest[0] = min(lowest[0], progress.distance)
+        lowest[1] = point.energy if lower else lowest[1]
+        waited, idle = 0 if nearer else waited + 1, 0 if nearer or lower else idle + 1
+        return idle >= IDLE
+
+    def step(point: Any) -> Any:
+        # 1) to 4) If the distance has stopped falling, every second sweep makes exact moves alone.
+        alone = waited >= SLOW and waited % 2 == 1
+        trial = point.swept(reachable, alone, NEWTON_STEPS)
+        # Moves and steps that raise the energy by rounding errors are not taken.
+        allowed = point.energy + rounding * max(abs(point.energy), 1.0)
+        return trial if not trial.energy > allowed else point
+
+    # 5) Check: the distance to optimality of all blocks.
+    size = max(len(problem.responses) for problem in first.problems)
+    checks = replace(settings, tolerance=reachable, callbacks=[noticed, *settings.callbacks])
+    found = iterated(step, first, checks, size)
+    stalled = found.status is Status.STOPPED and idle >= IDLE
+    return replace(found, status=Status.STALLED) if stalled else found
 
 
 class ColumnPoint(Point):
@@ -184,36 +229,31 @@ class ColumnPoint(Point):
         """The states of the problems: one factorisation, and curvatures of all columns."""
         return [evaluate(problem, self.parameters, columns=True) for problem in self.problems]
 
-    @property
-    def state(self) -> State:
-        """The state of the first problem."""
-        return self.states[0]
-
     @cached_property
     def energy(self) -> float:
         """The energy per response, averaged over the problems."""
-        return float(average(self.shares, [self.objective.value(at) for at in self.states]))
+        return float(self.objective.value(averaged(self.states, self.shares)))
 
     @cached_property
     def violation(self) -> float:
         """Distance to the optimality (KKT) conditions."""
-        return float(violation(self.states, self.objective, self.shares))
+        return float(self.objective.violation(averaged(self.states, self.shares)))
 
     def swept(self, tolerance: float, alone: bool, newton_steps: int) -> ColumnPoint:
         """Return the point after exact moves and Newton steps on a working set of columns."""
         energy: Any = self.objective.marginal
-        groups, w = energy.groups, self.parameters
+        groups, w, state = energy.groups, self.parameters, averaged(self.states, self.shares)
         # 2) Working set: active columns, and those that gain most by becoming active.
         exact = energy.exact_coordinates and groups is None and len(self.problems) == 1
         if exact:
-            curvature = positive(self.state.curvature)  # zero columns gain nothing
-            gains = coordinate_gains(w, curvature, self.state.alignment)
+            curvature = positive(state.curvature)  # zero columns gain nothing
+            change = best_change(w, curvature, state.alignment)
+            gains = gain_of(change, curvature, state.alignment)
             index = candidates(w > 0, gains, CANDIDATES)
         else:
-            pressure = average(self.shares, [energy.pressure(at) for at in self.states])
+            pressure = energy.pressure(state)
             pressure = positive(pressure if groups is None else groups.share(pressure))
-            slope = average(self.shares, [energy.gradient(at) for at in self.states])
-            excess = np.maximum(-slope / pressure, 0.0)
+            excess = np.maximum(-energy.gradient(state) / pressure, 0.0)
             index = candidates(w > 0, excess, CANDIDATES)
             if groups is not None:
                 index = groups.columns(np.unique(groups.labels[index]))
@@ -221,13 +261,13 @@ class ColumnPoint(Point):
             return self
         # 3) Exact moves of single relevances, that which gains most first.
         if exact:
-            whitened, loading = whitened_columns(self.state, index)
+            whitened, loading = whitened_columns(state, index)
             gram = np.hstack([adjoint(whitened) @ whitened, loading])
             w, free = descend_coordinates(w, index, gram, 1e-2 * tolerance**2)
             index = index[free]
         # 4) Newton steps. With fewer columns than rows the problems have as many rows as columns.
         if (alone and exact) or not index.size:
-            return self.moved(w)
+            return replace(self, parameters=w)
         share = POLISHED if exact else 0.0  # otherwise few columns join later
         if groups is not None:
             energy = replace(energy, groups=groups.restricted(index))
@@ -238,48 +278,17 @@ class ColumnPoint(Point):
         )  # fmt: skip
         found = w.copy()
         found[index] = ended[0].relevance
-        return self.moved(found)
+        return replace(self, parameters=found)
 
     def updated(self, rule: str) -> ColumnPoint:
-        """Return the point after an update of the relevances; that of several problems has sums."""
-        state = self.state._replace(
-            curvature=average(self.shares, [at.curvature for at in self.states]),
-            alignment=average(self.shares, [at.alignment for at in self.states]),
-        )
-        return self.moved(self.objective.update(rule)(state))
+        """Return the point after an update of the relevances."""
+        state = averaged(self.states, self.shares)
+        return replace(self, parameters=self.objective.update(rule)(state))
 
     def without_vanishing(self) -> ColumnPoint:
         """Return the point with relevances that tend to zero set to zero."""
-        return self.moved(remaining_relevances(self.states, self.objective.marginal, self.shares))
-
-
-def remaining_relevances(
-    states: Sequence[State], marginal: Any, shares: Sequence[float] = (1.0,)
-) -> Array:
-    """Return the relevances of problems, or stacks of them, with those set to zero that tend to it.
-
-    These are relevances far below γ if the energy falls as they shrink and, for single columns with
-    exact moves, those whose minimiser is zero, if that does not raise the energy.
-    """
-    w, noise = states[0].relevance, states[0].noise
-    xp = namespace(w)
-    for state in states[1:]:
-        noise = xp.minimum(noise, state.noise)
-    slope = average(shares, [marginal.gradient(state) for state in states])
-    vanishing = (w < 1e-6 * noise[..., None]) & (slope > 0)
-    remaining = xp.where(vanishing, 0.0 * w, w)
-    if not marginal.exact_coordinates or marginal.groups is not None:
-        return remaining
-    # The slope of the energy at zero, Σ s − q², is not negative if zero is the minimiser. Each
-    # minimiser holds the others fixed; setting many to zero at once may raise the energy.
-    left_out = [leave_one_out(state) for state in states]
-    zero = average(shares, [sparsity - quality for sparsity, quality in left_out]) >= 0
-    trial = xp.where(zero, 0.0 * w, remaining)
-    reached = [evaluate(Problem(*state[:5]), trial) for state in states]
-    before, after = (
-        average(shares, [marginal.value(state) for state in each]) for each in (states, reached)
-    )
-    return xp.where((after <= before)[..., None], trial, remaining)
+        found = remaining_relevances(self.states, self.objective.marginal, self.shares)
+        return replace(self, parameters=found)
 
 
 def candidates(active: Any, gains: Any, most: int) -> np.ndarray[Any, Any]:
@@ -301,12 +310,12 @@ def descend_coordinates(
     columns that Newton steps may change.
     """
     size, w = index.size, relevance[index]
-    curvature = real_part(np.diagonal(gram[:, :size])) + 0.0
+    curvature = np.diagonal(gram[:, :size]).real + 0.0
     enough = 0.0
     for _ in range(-(-4 * size // CHECK_MOVES)):
         # Alignments, which moves update by differences, are computed again from `gram`.
         alignment = squared_norms(gram[:, size:], -1)
-        gains = coordinate_gains(w, curvature, alignment)
+        gains = gain_of(best_change(w, curvature, alignment), curvature, alignment)
         enough = enough or max(1e-2 * float(gains.max()), floor)
         if not gains.max() > enough:
             break
@@ -321,8 +330,8 @@ def descend_coordinates(
             change, row = float(changes[best]), gram[best] + 0.0
             coupling, response = row[:size], row[size:]
             shrink = change / (1.0 + change * float(coupling[best].real))
-            across = real_part(coupling * (gram[:, size:] @ conjugate(response)))
-            rank_one_(gram, conjugate(coupling), row, -shrink)
+            across = (coupling * (gram[:, size:] @ response.conj())).real
+            rank_one_(gram, coupling.conj(), row, -shrink)
             w[best] = max(float(w[best]) + change, 0.0)
             lost = shrink * squared_moduli(coupling)
             power = shrink * float(squared_norm(response[None]))
@@ -334,6 +343,164 @@ def descend_coordinates(
     found = relevance.copy()
     found[index] = w
     return found, (w > 0) | (alignment > curvature)
+
+
+def polish_relevances(
+    states: Sequence[State], marginal: Marginal, shares: Sequence[float] = (1.0,), *,
+    tolerance: float, limit: int = NEWTON_STEPS,
+) -> tuple[State, ...]:  # fmt: skip
+    """Return the states after damped Newton steps on all relevances of a working set."""
+    damping = namespace(states[0].noise).full_like(states[0].noise, FIRST_DAMPING)
+    stop = Below(
+        lambda point: marginal.violation(averaged(point[0], shares)), tolerance, patience=10
+    )
+    begin = (tuple(states), damping)
+    return iterate(
+        lambda point: newton_step(*point, marginal, shares), begin, stop=stop, limit=limit
+    ).value[0]
+
+
+def newton_step(
+    states: Sequence[State], damping: Array, marginal: Marginal, shares: Sequence[float] = (1.0,)
+) -> tuple[tuple[State, ...], Array]:
+    """Return states and damping after one damped Newton step, for one problem or a stack of them.
+
+    If `is_accepted` refuses it, the relevances stay the same and the damping is raised.
+    """
+    xp, relevance = namespace(damping), states[0].relevance
+    direction = newton_direction(states, damping, marginal, shares)
+    one = relevance.ndim == 1
+    if one and bool(xp.any(xp.isnan(direction))):  # in a stack, this problem would wait
+        damping = _raised(damping, direction)
+        direction = newton_direction(states, damping, marginal, shares)
+    trial = xp.maximum(relevance + direction, 0.0 * relevance)
+    reached = tuple(evaluate(state.problem, trial, columns=True) for state in states)
+    before, after = averaged(states, shares), averaged(reached, shares)
+    accepted = is_accepted(
+        marginal.reduced_value(before),
+        marginal.reduced_value(after),
+        before.noise,
+        lambda: (marginal.violation(before), marginal.violation(after)),
+        lazily=one,
+    )
+    lowered = xp.maximum(damping / 10.0, xp.full_like(damping, SMALLEST_DAMPING))
+    raised = _raised(damping, direction)
+    if one:
+        return (reached, lowered) if bool(accepted) else (tuple(states), raised)
+    chosen = [
+        xp.where(xp.reshape(accepted, accepted.shape + (1,) * (new.ndim - accepted.ndim)), new, old)
+        for new, old in zip(after[5:], before[5:], strict=True)
+    ]
+    return (State(*before[:5], *chosen),), xp.where(accepted, lowered, raised)
+
+
+def _raised(damping: Array, direction: Array) -> Array:
+    """Return ten times the damping, at least `DEFINITE` if the step was indefinite."""
+    xp = namespace(damping)
+    safe = where_set(0.0 * damping, xp.any(xp.isnan(direction), axis=-1), DEFINITE)
+    return xp.maximum(10.0 * damping, safe)
+
+
+def newton_direction(
+    states: Sequence[State], damping: Array, marginal: Marginal, shares: Sequence[float] = (1.0,)
+) -> Array:
+    """Return the damped Newton step: the change of each relevance.
+
+    Only relevances that are positive, or with which the energy falls, change. The Hessian is scaled
+    by the pressures, so that the step has no units, and is NaN if it is not definite.
+    """
+    # With N = φⱼφⱼᵀ the Hessian is 2 Re(G∘K̄) − |G|∘|G|; another log-volume replaces |G|∘|G| by its
+    # own concave part. Relevances of groups have sums over their columns.
+    xp, groups, mean, hessian = namespace(damping), marginal.groups, averaged(states, shares), 0.0
+    for state, share in zip(states, shares, strict=True):
+        metric = adjoint(state.whitened) @ state.whitened
+        explained = state.loading @ adjoint(state.loading)
+        concave = marginal.concavity(metric, marginal.pressure(state))
+        concave = (1.0 - damping[..., None, None]) * concave
+        hessian = hessian + share * (real_part(2.0 * metric * conjugate(explained)) - concave)
+    relevance, pressure = mean.relevance, marginal.pressure(mean)
+    slope = mean.alignment - pressure
+    if groups is not None:
+        hessian = groups.total(groups.total(hessian).mT)
+        slope, pressure = groups.total(slope), groups.total(pressure)
+        relevance = groups.gather(relevance)[..., 0]
+    free = (relevance > 0) | (slope > 0)
+    units = where_set(1.0 / positive(pressure), ~free, 0.0)
+    fixed = xp.astype(~free, relevance.dtype)
+    scaled = hessian * units[..., :, None] * units[..., None, :]
+    factor, _ = cholesky(add_diagonal(scaled, ROUNDING * damping[..., None] + fixed))
+    half = solve_lower(factor, (slope * units)[..., None])
+    direction = units * solve_lower(factor, half, transpose=True)[..., 0]
+    return direction if groups is None else groups.expand(direction)
+
+
+def is_accepted(
+    energy: Any, after: Any, noise: Any, distances: Callable[[], tuple[Any, Any]], *,
+    lazily: bool = True,
+) -> Any:  # fmt: skip
+    """Tell whether a Newton step is accepted: it lowers the energy, or the distance.
+
+    Near a minimum a step gains about the square of the distance, which may be less than the
+    rounding error of the energy. Then the distance must halve.
+    """
+    size = abs(energy) + 1.0
+    lower = after <= energy + 16.0 * machine_epsilon(noise) * size
+    if lazily and bool(lower):
+        return lower
+    before, reached = distances()
+    same = after <= energy + rounding_distances(noise) * size
+    return lower | (same & (before <= NEAR) & (reached <= 0.5 * before))
+
+
+def averaged(states: Sequence[State], shares: Sequence[float]) -> State:
+    """Return the state with the derivatives and the full energy of problems that share relevances.
+
+    They are sums over the problems, weighted by `shares`, and the noise variance is the smallest.
+    """
+    first = states[0]
+    if len(states) == 1:
+        return first
+    xp, parts = namespace(first.noise), list(zip(shares, states, strict=True))
+    noise = first.noise
+    for state in states[1:]:
+        noise = xp.minimum(noise, state.noise)
+    volumes = (p * (at.log_determinant + at.spare * xp.log(at.noise)) for p, at in parts)
+    zero = 0.0 * noise
+    return first._replace(
+        noise=noise, outside=zero, spare=zero,
+        curvature=sum(p * at.curvature for p, at in parts),
+        alignment=sum(p * at.alignment for p, at in parts),
+        fit=sum(p * at.energy_of_fit for p, at in parts), log_determinant=sum(volumes),
+    )  # fmt: skip
+
+
+def remaining_relevances(
+    states: Sequence[State], marginal: Any, shares: Sequence[float] = (1.0,)
+) -> Array:
+    """Return the relevances of problems, or stacks of them, with those set to zero that tend to it.
+
+    These are relevances far below γ if the energy falls as they shrink and, for single columns with
+    exact moves, those whose minimiser is zero, if that does not raise the energy.
+    """
+    state = averaged(states, shares)
+    w, xp = state.relevance, namespace(state.relevance)
+    vanishing = (w < 1e-6 * state.noise[..., None]) & (marginal.gradient(state) > 0)
+    remaining = xp.where(vanishing, 0.0 * w, w)
+    if not marginal.exact_coordinates or marginal.groups is not None:
+        return remaining
+    # The slope of the energy at zero, Σ s − q², is not negative if zero is the minimiser. Each
+    # minimiser holds the others fixed; setting many to zero at once may raise the energy.
+    slope: Any = 0.0
+    for share, each in zip(shares, states, strict=True):
+        sparsity, quality = leave_one_out(each)
+        slope = slope + share * (sparsity - quality)
+    trial = xp.where(slope >= 0, 0.0 * w, remaining)
+    reached = averaged([evaluate(Problem(*each[:5]), trial) for each in states], shares)
+    lower = marginal.value(reached) <= marginal.value(state)
+    return xp.where(lower[..., None], trial, remaining)
+
+
+# 2. The same for groups with covariances ----------------------------------------------------------
 
 
 class BlockPoint(Point):
@@ -348,20 +515,21 @@ class BlockPoint(Point):
     @cached_property
     def factor(self) -> Factor:
         """The factorisation of Σ = Φ_aTTᵀΦ_aᵀ + γI with the roots T of the covariances."""
-        half = [np.zeros((self.problem.rows, 0))]
+        (problem,) = self.problems
+        half = [np.zeros((len(problem.responses), 0))]
         for numbers, members in self.groups.by_size:
             present = self.present(numbers, members.shape[1])
             active = present.any(axis=(1, 2))
-            columns = np.moveaxis(self.problem.dictionary[:, members[active]], 0, 1)
+            columns = np.moveaxis(problem.dictionary[:, members[active]], 0, 1)
             columns = columns @ square_root(present[active])
-            half.append(np.moveaxis(columns, 0, 1).reshape(self.problem.rows, -1))
+            half.append(np.moveaxis(columns, 0, 1).reshape(len(problem.responses), -1))
         scaled = np.hstack(half)
-        return factorise(self.problem._replace(dictionary=scaled), np.ones(scaled.shape[1]))
+        return factorise(problem._replace(dictionary=scaled), np.ones(scaled.shape[1]))
 
     @cached_property
     def energy(self) -> float:
         """The energy per response."""
-        at, factor = self.problem, self.factor
+        at, factor = self.problems[0], self.factor
         constant = at.outside / at.noise + at.spare * np.log(at.noise)
         return float(squared_norm(factor.responses) + factor.log_determinant + constant)
 
@@ -374,7 +542,7 @@ class BlockPoint(Point):
         """Numbers (k,), members (k, m), metrics S and moments Q of the groups of each size."""
         found: list[tuple[Matrices, ...]] = []
         for numbers, members in self.groups.by_size:
-            columns = columns_in_order(self.problem.dictionary, members.ravel())
+            columns = columns_in_order(self.problems[0].dictionary, members.ravel())
             whitened = multiply_lower(self.factor.inverse, columns)
             loading = adjoint(self.factor.responses) @ whitened
             places = np.arange(members.size).reshape(members.shape)
@@ -413,7 +581,7 @@ class BlockPoint(Point):
         inside = self.groups.restricted(index).by_size
         members = [places for _, places in inside]
         whitened = multiply_lower(
-            self.factor.inverse, dense_columns(self.problem.dictionary, index)
+            self.factor.inverse, dense_columns(self.problems[0].dictionary, index)
         )
         loading = adjoint(whitened) @ self.factor.responses
         gram = np.hstack([adjoint(whitened) @ whitened, loading])
@@ -443,14 +611,14 @@ class BlockPoint(Point):
             whole = chosen.size == self.groups.count  # there are no other groups
             reduced = 0.0 if whole else self.violation if near else ROUGH
             covariances = polish_covariances(
-                self.problem, [index[places] for places in members], covariances,
+                self.problems[0], [index[places] for places in members], covariances,
                 max(tolerance / 4.0, reduced * self.violation),
                 newton_steps if near else min(newton_steps, FAR_STEPS), near or whole,
             )  # fmt: skip
         found = np.zeros(self.parameters.shape, dtype=kind)
         for (numbers, places), covariance in zip(inside, covariances, strict=True):
             found[chosen[numbers], : places.shape[1], : places.shape[1]] = covariance
-        return self.moved(found)
+        return replace(self, parameters=found)
 
     def without_vanishing(self) -> BlockPoint:
         """Return the point without the groups whose best covariance is zero, if it is not higher.
@@ -461,7 +629,7 @@ class BlockPoint(Point):
         for numbers, members, metric, explained in self.blocks:
             moved, _ = full_moves(self.present(numbers, members.shape[1]), metric, explained)
             remaining[numbers[~moved.any(axis=(1, 2))]] = 0.0
-        trial = self.moved(remaining)
+        trial = replace(self, parameters=remaining)
         return trial if trial.energy <= self.energy else self
 
     def updated(self, rule: str) -> BlockPoint:  # noqa: ARG002
@@ -473,22 +641,25 @@ class BlockPoint(Point):
             found[numbers, :size, :size] = majorized_covariances(
                 self.present(numbers, size), metric, explained
             )
-        return self.moved(found)
+        return replace(self, parameters=found)
 
     @cached_property
-    def state(self) -> State:
+    def states(self) -> list[State]:
         """The state in the principal axes of the groups, at active columns; zero elsewhere."""
         axes, relevance = principal_axes(self.parameters, self.groups)
-        turned = self.problem.dictionary @ axes.turn(relevance.size)
+        factor, turned = self.factor, self.problems[0].dictionary @ axes.turn(relevance.size)
         active = np.flatnonzero(relevance)
-        whitened = self.factor.inverse @ turned[:, active]
+        whitened = factor.inverse @ turned[:, active]
         curvature, alignment = np.zeros(relevance.size), np.zeros(relevance.size)
         curvature[active] = squared_norms(whitened, -2)
-        alignment[active] = squared_norms(adjoint(whitened) @ self.factor.responses, -1)
-        problem = self.problem._replace(dictionary=turned)
-        state = state_at(problem, relevance, curvature, alignment, self.factor)
+        alignment[active] = squared_norms(adjoint(whitened) @ factor.responses, -1)
+        fit, nothing = squared_norm(factor.responses), factor.inverse[:0, :0]
+        state = State(
+            *self.problems[0]._replace(dictionary=turned), relevance, curvature, alignment, fit,
+            factor.log_determinant, factor.inverse, factor.responses, nothing, nothing,
+        )  # fmt: skip
         into = self.basis.into[self.groups.labels[axes.members[:, 0]]]
-        return PrincipalState.at(state, replace(axes, vectors=into @ axes.vectors), self.groups)
+        return [PrincipalState.at(state, replace(axes, vectors=into @ axes.vectors), self.groups)]
 
 
 def move_best(
@@ -563,226 +734,6 @@ def change_covariance_(gram: Matrices, index: Matrices, change: Matrices) -> Non
     gram -= gram[:, index] @ lost
 
 
-DROPPED = 1e-10
-"""Singular values of a group's unit columns below this share of the largest count as zero."""
-
-
-class GroupBasis(NamedTuple):
-    """An orthonormal basis Φ_gB of the span of the m columns Φ_g of each group."""
-
-    # (g, m, m): the matrices B of the g groups and their pseudo-inverses, padded with zeros
-    into: Matrices
-    back: Matrices
-
-    def within(self, covariances: Any) -> Matrices:
-        """Return the covariances of the coefficients that belong to the orthonormal bases."""
-        return np.asarray(self.back @ covariances @ adjoint(self.back))
-
-    def outside(self, covariances: Matrices) -> Matrices:
-        """Return the covariances of the coefficients of the given columns; undoes `within`."""
-        return np.asarray(self.into @ covariances @ adjoint(self.into))
-
-
-def orthonormal(problem: Problem, groups: Groups) -> tuple[Problem, GroupBasis]:
-    """Return the problem with orthonormal columns in every group, and the bases of the groups.
-
-    Nearly dependent columns would enlarge rounding errors. Directions whose singular value, for
-    columns of unit norm, is below `DROPPED` become zero. With fewer columns than rows the problem
-    is reduced to their span.
-    """
-    columns = problem.dictionary
-    count, size = groups.members.shape
-    into = np.zeros((count, size, size), columns.dtype)
-    back, found = np.zeros_like(into), np.zeros_like(columns)
-    used = np.zeros(columns.shape[1], dtype=bool)
-    for numbers, members in groups.by_size:
-        stack = np.moveaxis(columns[:, members], 1, 0)
-        norms = np.linalg.norm(stack, axis=1)
-        norms = np.where(norms > 0, norms, 1.0)
-        triangle: Any = np.linalg.qr(stack / norms[:, None, :], mode="r")
-        missing = members.shape[1] - triangle.shape[1]  # of rows, in groups wider than the problem
-        triangle = np.pad(triangle, ((0, 0), (0, missing), (0, 0)))
-        _, values, right = np.linalg.svd(triangle)
-        kept = values > DROPPED * values[:, :1]
-        inverse = np.where(kept, 1.0 / np.where(kept, values, 1.0), 0.0)
-        turns = adjoint(right) * inverse[:, None, :] / norms[:, :, None]
-        width = np.arange(members.shape[1])
-        into[numbers[:, None, None], width[:, None], width] = turns
-        back[numbers[:, None, None], width[:, None], width] = (
-            (values * kept)[:, :, None] * right * norms[:, None, :]
-        )
-        found[:, members] = np.moveaxis(stack @ turns, 0, 1)
-        used[members] = kept
-    turned, basis = problem._replace(dictionary=found), GroupBasis(into, back)
-    index = np.flatnonzero(used)
-    if not 0 < index.size < problem.rows:
-        return turned, basis
-    # The energy outside the span of the columns is a constant, which would hide gains.
-    small = turned.restricted(index)
-    wide = np.zeros((index.size, problem.columns), small.dictionary.dtype)
-    wide[:, index] = small.dictionary
-    return small._replace(dictionary=wide), basis
-
-
-# Newton steps.
-
-FIRST_DAMPING = 1e-4
-SMALLEST_DAMPING = 1e-12
-DEFINITE = 1.0
-"""Damping at and above which the damped Hessian matrix is positive definite."""
-
-ROUNDING = 0.1
-"""Share of the damping that is added to the Hessian's diagonal, for nearly dependent columns."""
-
-NEAR = 1e-3
-"""Distance to optimality below which a Newton step may be judged by the distance after it."""
-
-LARGEST_DAMPING = 1e8
-"""Damping at which Newton steps in covariances end, because none lowers the energy."""
-
-FADED = 0.1
-"""Smallest damping after a step in covariances that was impossible or raised the energy."""
-
-MOST_TURNS = 400
-"""Largest number of parameters by which ranges may turn; if there are more, they stay."""
-
-NEWTON_STEPS = 30
-"""Largest number of Newton steps on a working set."""
-
-
-def is_accepted(
-    energy: Any, after: Any, noise: Any, distances: Callable[[], tuple[Any, Any]], *,
-    lazily: bool = True,
-) -> Any:  # fmt: skip
-    """Tell whether a Newton step is accepted: it lowers the energy, or the distance.
-
-    Near a minimum a step gains about the square of the distance, which may be less than the
-    rounding error of the energy. Then the distance must halve.
-    """
-    size = abs(energy) + 1.0
-    lower = after <= energy + 16.0 * machine_epsilon(noise) * size
-    if lazily and bool(lower):
-        return lower
-    before, reached = distances()
-    same = after <= energy + rounding_distances(noise) * size
-    return lower | (same & (before <= NEAR) & (reached <= 0.5 * before))
-
-
-# Relevances. The states are those of one problem, or of several problems that share their
-# relevances, whose energies are added with the weights `shares`.
-
-
-def average(shares: Sequence[float], values: Sequence[Any]) -> Any:
-    """Return the sum of values, one for each problem that shares the relevances, times shares."""
-    if len(values) == 1:
-        return values[0]
-    parts = [share * value for share, value in zip(shares, values, strict=True)]
-    return sum(parts[1:], parts[0])
-
-
-def violation(states: Sequence[State], marginal: Any, shares: Sequence[float]) -> Array:
-    """Return the distance of shared relevances to the optimality (KKT) conditions.
-
-    For one problem the energy may be any, without a `Marginal`.
-    """
-    if len(states) == 1:
-        return marginal.violation(states[0])
-    alignment = average(shares, [state.alignment for state in states])
-    pressure = average(shares, [marginal.pressure(state) for state in states])
-    return complementarity(states[0].relevance, alignment, pressure, marginal.groups)
-
-
-def newton_direction(
-    states: Sequence[State], damping: Array, marginal: Marginal, shares: Sequence[float] = (1.0,)
-) -> Array:
-    """Return the damped Newton step: the change of each relevance.
-
-    Only relevances that are positive, or with which the energy falls, change. The Hessian is scaled
-    by the pressures, so that the step has no units, and is NaN if it is not definite.
-    """
-    # With N = φⱼφⱼᵀ the Hessian is 2 Re(G∘K̄) − |G|∘|G|; another log-volume replaces |G|∘|G| by its
-    # own concave part. Relevances of groups have sums over their columns.
-    xp, groups, relevance = namespace(damping), marginal.groups, states[0].relevance
-    pressures, hessian = [marginal.pressure(state) for state in states], 0.0
-    for state, pressure, share in zip(states, pressures, shares, strict=True):
-        metric = adjoint(state.whitened) @ state.whitened
-        explained = state.loading @ adjoint(state.loading)
-        concave = (1.0 - damping[..., None, None]) * marginal.concavity(metric, pressure)
-        hessian = hessian + share * (real_part(2.0 * metric * conjugate(explained)) - concave)
-    pressure = average(shares, pressures)
-    slope = average(shares, [state.alignment for state in states]) - pressure
-    if groups is not None:
-        hessian = groups.total(groups.total(hessian).mT)
-        slope, pressure = groups.total(slope), groups.total(pressure)
-        relevance = groups.gather(relevance)[..., 0]
-    free = (relevance > 0) | (slope > 0)
-    units = where_set(1.0 / positive(pressure), ~free, 0.0)
-    fixed = xp.astype(~free, relevance.dtype)
-    scaled = hessian * units[..., :, None] * units[..., None, :]
-    factor, _ = cholesky(add_diagonal(scaled, ROUNDING * damping[..., None] + fixed))
-    half = solve_lower(factor, (slope * units)[..., None])
-    direction = units * solve_lower(factor, half, transpose=True)[..., 0]
-    return direction if groups is None else groups.expand(direction)
-
-
-def newton_step(
-    states: Sequence[State], damping: Array, marginal: Marginal, shares: Sequence[float] = (1.0,)
-) -> tuple[tuple[State, ...], Array]:
-    """Return states and damping after one damped Newton step, for one problem or a stack of them.
-
-    If `is_accepted` refuses it, the relevances stay the same and the damping is raised.
-    """
-    xp, relevance = namespace(damping), states[0].relevance
-    direction = newton_direction(states, damping, marginal, shares)
-    one = relevance.ndim == 1
-    if one and bool(xp.any(xp.isnan(direction))):  # in a stack, this problem would wait
-        damping = _raised(damping, direction)
-        direction = newton_direction(states, damping, marginal, shares)
-    trial = xp.maximum(relevance + direction, 0.0 * relevance)
-    reached = tuple(evaluate(Problem(*state[:5]), trial, columns=True) for state in states)
-    noise = states[0].noise
-    for state in states[1:]:
-        noise = xp.minimum(noise, state.noise)
-    accepted = is_accepted(
-        average(shares, [marginal.reduced_value(state) for state in states]),
-        average(shares, [marginal.reduced_value(state) for state in reached]),
-        noise,
-        lambda: (violation(states, marginal, shares), violation(reached, marginal, shares)),
-        lazily=one,
-    )
-    lowered = xp.maximum(damping / 10.0, xp.full_like(damping, SMALLEST_DAMPING))
-    raised = _raised(damping, direction)
-    if one:
-        return (reached, lowered) if bool(accepted) else (tuple(states), raised)
-    new, old = reached[0], states[0]
-    chosen = [
-        xp.where(xp.reshape(accepted, accepted.shape + (1,) * (after.ndim - accepted.ndim)), after,
-                 before)
-        for after, before in zip(new[5:], old[5:], strict=True)
-    ]  # fmt: skip
-    return (State(*old[:5], *chosen),), xp.where(accepted, lowered, raised)
-
-
-def _raised(damping: Array, direction: Array) -> Array:
-    """Return ten times the damping, at least `DEFINITE` if the step was indefinite."""
-    xp = namespace(damping)
-    safe = where_set(0.0 * damping, xp.any(xp.isnan(direction), axis=-1), DEFINITE)
-    return xp.maximum(10.0 * damping, safe)
-
-
-def polish_relevances(
-    states: Sequence[State], marginal: Marginal, shares: Sequence[float] = (1.0,), *,
-    tolerance: float, limit: int = NEWTON_STEPS,
-) -> tuple[State, ...]:  # fmt: skip
-    """Return the states after damped Newton steps on all relevances of a working set."""
-    damping = namespace(states[0].noise).full_like(states[0].noise, FIRST_DAMPING)
-    stop = Below(lambda point: violation(point[0], marginal, shares), tolerance, patience=10)
-    begin = (tuple(states), damping)
-    return iterate(
-        lambda point: newton_step(*point, marginal, shares), begin, stop=stop, limit=limit
-    ).value[0]
-
-
 # Covariances. Γ_g = TTᵀ, with as many columns in T as its rank, becomes (T + UF)(I + E)(T + UF)ᵀ
 # with a symmetric E, where U spans the complement of the range: it stays positive semi-definite and
 # of its rank, and its range may turn. Energy and derivatives follow from the columns Φ_gT and Φ_gU.
@@ -840,7 +791,7 @@ def polish_covariances(
         # 2) Whitened columns ΦU and ΦT, and from these G, K and the energy.
         both = part.dictionary @ np.hstack([U, T])
         count, spanning = U.shape[1], both[:, U.shape[1] :]
-        covariance = spanning @ adjoint(spanning) + float(part.noise) * np.eye(part.rows)
+        covariance = spanning @ adjoint(spanning) + float(part.noise) * np.eye(len(both))
         try:
             lower = np.linalg.cholesky(covariance)
         except np.linalg.LinAlgError:
@@ -930,3 +881,126 @@ def _newton_roots(at: Roots, damping: float) -> Matrices | None:
     values, vectors = np.linalg.eigh(np.eye(len(G) - count) + change[count:])
     half = vectors * np.sqrt(np.where(values > 1e-12, values, 0.0))
     return np.asarray((at.roots + at.beside @ change[:count]) @ half)
+
+
+class GroupBasis(NamedTuple):
+    """An orthonormal basis Φ_gB of the span of the m columns Φ_g of each group."""
+
+    # (g, m, m): the matrices B of the g groups and their pseudo-inverses, padded with zeros. A
+    # covariance Γ of the coefficients of the basis is BΓBᵀ for the given columns
+    into: Matrices
+    back: Matrices
+
+
+def orthonormal(problem: Problem, groups: Groups) -> tuple[Problem, GroupBasis]:
+    """Return the problem with orthonormal columns in every group, and the bases of the groups.
+
+    Nearly dependent columns would enlarge rounding errors. Directions whose singular value, for
+    columns of unit norm, is below `DROPPED` become zero. With fewer columns than rows the problem
+    is reduced to their span.
+    """
+    columns = problem.dictionary
+    count, size = groups.members.shape
+    into = np.zeros((count, size, size), columns.dtype)
+    back, found = np.zeros_like(into), np.zeros_like(columns)
+    used = np.zeros(columns.shape[1], dtype=bool)
+    for numbers, members in groups.by_size:
+        stack = np.moveaxis(columns[:, members], 1, 0)
+        norms = np.linalg.norm(stack, axis=1)
+        norms = np.where(norms > 0, norms, 1.0)
+        triangle: Any = np.linalg.qr(stack / norms[:, None, :], mode="r")
+        missing = members.shape[1] - triangle.shape[1]  # of rows, in groups wider than the problem
+        triangle = np.pad(triangle, ((0, 0), (0, missing), (0, 0)))
+        _, values, right = np.linalg.svd(triangle)
+        kept = values > DROPPED * values[:, :1]
+        inverse = np.where(kept, 1.0 / np.where(kept, values, 1.0), 0.0)
+        turns = adjoint(right) * inverse[:, None, :] / norms[:, :, None]
+        width = np.arange(members.shape[1])
+        into[numbers[:, None, None], width[:, None], width] = turns
+        back[numbers[:, None, None], width[:, None], width] = (
+            (values * kept)[:, :, None] * right * norms[:, None, :]
+        )
+        found[:, members] = np.moveaxis(stack @ turns, 0, 1)
+        used[members] = kept
+    turned, basis = problem._replace(dictionary=found), GroupBasis(into, back)
+    index = np.flatnonzero(used)
+    if not 0 < index.size < len(problem.responses):
+        return turned, basis
+    # The energy outside the span of the columns is a constant, which would hide gains.
+    small = turned.restricted(index)
+    wide = np.zeros((index.size, columns.shape[1]), small.dictionary.dtype)
+    wide[:, index] = small.dictionary
+    return small._replace(dictionary=wide), basis
+
+
+# 3. How it is called, and from where it starts ----------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class SolverSettings:
+    """How an energy is minimised, and at which distance to stationarity or after how many steps."""
+
+    method: str = "auto"
+    tolerance: float = 1e-6
+    limit: int = 1000
+    callbacks: Sequence[Callback] = ()
+
+
+def iterated(
+    step: Callable[[Any], Any], first: Any, settings: SolverSettings, size: int
+) -> Solution[Any]:
+    """Repeat a step, from a point with an `energy` and a `violation`, until it is stationary."""
+    return iterate(
+        step,
+        first,
+        stop=Below(attrgetter("violation"), settings.tolerance),
+        limit=settings.limit,
+        record={"energy": attrgetter("energy")},
+        callbacks=settings.callbacks,
+        size=size,
+    )
+
+
+def first_point(problem: Problem, energy: Energy, given: Any = None, *, lift: bool = False) -> Any:
+    """Return the point at zero, or at given relevances or covariances of groups.
+
+    With `lift` it is one from which updates can begin: they cannot change relevances of zero.
+    """
+    if lift and (given is None or given.ndim == 1):
+        flat = flat_start(problem, energy.groups)
+        given = flat if given is None else namespace(given).maximum(given, LIFT * flat)
+    if isinstance(energy, GroupCovariance):
+        assert energy.groups is not None
+        count, size = energy.groups.members.shape
+        turned, basis = orthonormal(problem, energy.groups)
+        if given is None:
+            return BlockPoint([turned], np.zeros((count, size, size)), energy, basis=basis)
+        if given.ndim == 1:
+            given = energy.groups.gather(given)[:, :, None] * np.eye(size)
+        inside = np.asarray(basis.back @ given @ adjoint(basis.back))
+        return BlockPoint([turned], inside, energy, basis=basis)
+    if energy.exact_coordinates and energy.marginal is None:
+        raise ValueError(
+            f"The energy {type(energy).__name__} has exact_coordinates=True but its marginal is "
+            "None. Define the property marginal too, because steps in one relevance (prior "
+            "variance) are followed by Newton steps."
+        )
+    start = np.zeros(problem.dictionary.shape[-1]) if given is None else given
+    return ColumnPoint([problem], start, energy)
+
+
+def continuation(first: Any, settings: SolverSettings) -> Any:
+    """Return the point from which to minimise the full energy, found at decreasing γ.
+
+    A large γ smooths the energy: blocks hardly interact, and those that explain most enter first.
+    For a tiny γ this ends lower than a direct descent, and avoids the ill-conditioned Σ of a poor
+    start.
+    """
+    problem, point = first.problems[0], first
+    target = float(problem.noise)
+    stages = round(math.log(max(1.0 / target, 1.0), STAGE))
+    rough = replace(settings, tolerance=max(COARSE, settings.tolerance), limit=STAGE_SWEEPS)
+    for stage in range(1, stages):
+        smooth = problem.with_noise(target ** (stage / stages))
+        point = descend(replace(point, problems=[smooth]), rough).value
+    return replace(point, problems=[problem])

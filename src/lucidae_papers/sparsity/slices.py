@@ -204,10 +204,9 @@ def count_minima(settings: Settings) -> Arrays:
     sizes = {name: settings[name] for name in ("d", "kappa", "r", "n", "snr_db")}
     data = make_sparse_regression(**sizes, random_state=settings["seed"])
     problem, units = normalise(data.dictionary, data.responses)
-    noise = float(units.normalised_noise(np.asarray(data.noise_variance)))
     rng = np.random.default_rng(settings["seed"])
     relevance = 10.0 ** rng.uniform(-4, 1, size=data.dictionary.shape[1])
-    problem = problem.with_noise(noise)
+    problem = problem.with_noise(data.noise_variance, units)
     state = evaluate(problem, relevance)
     minimisers = relevance + best_change(relevance, state.curvature, state.alignment)
     found: dict[str, list[float]] = {"full": [], "diagonal": [], "distance": []}
