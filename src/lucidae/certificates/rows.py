@@ -35,6 +35,7 @@ from lucidae.certificates.bounds import (
     triangle,
 )
 from lucidae.certificates.sketch import (
+    BLOCK_ENTRIES,
     SPARSE_ROWS,
     STARTS,
     Complement,
@@ -74,9 +75,6 @@ FEW_ROWS = 1024
 # Largest number of entries of rows that are copied for a factor: 256 mebibytes.
 LARGEST_COPY = 2**25
 
-# Number of entries of rows that are copied and factorised at a time: 4 mebibytes.
-TRIANGLE_ENTRIES = 2**19
-
 # Ratio of a squared mean to the variance up to which the mean is subtracted from products of the
 # rows instead of from the rows. This costs two of sixteen digits.
 LARGE_MEAN = 100.0
@@ -113,7 +111,7 @@ class CenteredTriangle:
     def __call__(self, X: Any, Y: Any, weights: Any) -> tuple[Vector, float]:
         n, m = int(X.shape[0]), len(self.center)
         X = X.tocsr() if scipy.sparse.issparse(X) else X
-        roots, step = np.sqrt(row_weights(weights, n))[:, None], max(4 * m, TRIANGLE_ENTRIES // m)
+        roots, step = np.sqrt(row_weights(weights, n))[:, None], max(4 * m, BLOCK_ENTRIES // m)
         found = []
         for part in (slice(start, start + step) for start in range(0, n, step)):
             rows = rows_at(X, Y, part)
@@ -217,9 +215,8 @@ class Data:
     filled: GivenRows | None = None  # rows with expectations in place of missing entries
     # bound on ‖C′ − Σ‖ for the moment C′ of the solver, divided by the trace, from a sketch
     moment: Ball | None = None
-    peaks: Vector | None = (
-        None  # (2, p): rows farthest from the mean, and their shares of the trace
-    )
+    # (2, p): rows farthest from the mean, and their shares of the trace
+    peaks: Vector | None = None
     # where they come from: "rows"; "given", a moment that is taken as the data; or "lost", a moment
     # whose rows are not known, so that nothing tests it
     origin: str = "rows"
@@ -303,31 +300,30 @@ class Data:
         They and the sketch belong to the rows divided by `unit`.
         """
         matrix, shift = to_numpy(covariance), to_numpy(mean)
-        m, own = len(matrix), np.diag(matrix)
-        trace = float(np.sum(own))
-        error, offset, moment, peaks = 0.0, Ball(0.0 * shift, 0.0 * shift), None, None
-        if sketch is not None:
-            apart, origin, weight = sketch.compare(matrix), "rows", sketch.weight
-            error = apart.high if math.isfinite(apart.high) else math.inf
-            moment = apart / max(trace, TINY)
-            # The error of each mean is relative to the deviation of its own feature.
-            shift, away, largest = sketch.shift, sketch.sums / sketch.weight, np.finfo(float).max
-            spread = np.sqrt(np.maximum(own, 0.0) + min(error, largest) + away**2)
-            offset = Ball(away, gamma(sketch.depth) * spread)
-            peaks = sketch.shares
-        return cls(
-            shift,
-            offset,
-            own,
-            lambda vectors: vectors @ matrix,
-            error + gamma(m) * max(trace, 0.0),
-            weight,
-            matrix,
-            rows=rows,
-            moment=moment,
-            peaks=peaks,
-            origin=origin,
-            unit=unit,
+        own, trace, none = np.diag(matrix), float(np.trace(matrix)), 0.0 * shift
+
+        def product(vectors: Vector) -> Vector:
+            return np.asarray(vectors @ matrix)
+
+        error = gamma(len(matrix)) * max(trace, 0.0)
+        data = cls(shift, Ball(none, none), own, product, error, weight, matrix)
+        data = replace(data, rows=rows, origin=origin, unit=unit)
+        if sketch is None:
+            return data
+        apart, away = sketch.compare(matrix), sketch.sums / sketch.weight
+        tested = apart.high if math.isfinite(apart.high) else math.inf
+        # The error of each mean is relative to the deviation of its own feature.
+        largest = min(tested, np.finfo(float).max)
+        spread = np.sqrt(np.maximum(own, 0.0) + largest + away**2)
+        return replace(
+            data,
+            shift=sketch.shift,
+            offset=Ball(away, gamma(sketch.depth) * spread),
+            error=error + tested,
+            weight=sketch.weight,
+            moment=apart / max(trace, TINY),
+            peaks=sketch.shares,
+            origin="rows",
         )
 
     def beside_moment(self, covariance: Any) -> Data:
@@ -384,13 +380,13 @@ class Data:
         Those of Σ = AᵀA that are not zero are the eigenvalues of AAᵀ (n × n) for the centred rows A
         in memory. It is formed from some columns at a time.
         """
-        rows = self.rows
+        rows, center = self.rows, self.mean.value * self.unit
         if not isinstance(rows, GivenRows) or scipy.sparse.issparse(rows.X):
             return None
-        (n, m), center, gram = rows.shape, self.mean.value * self.unit, 0.0
+        (n, m), gram = rows.shape, 0.0
         if n > FEW_ROWS:
             return None
-        step = max(1, TRIANGLE_ENTRIES // n)
+        step = max(1, BLOCK_ENTRIES // n)
         for part in (slice(start, start + step) for start in range(0, m, step)):
             block = as_double(rows.X[:, part])
             block = (block - like(center[part], block)) / self.unit

@@ -63,7 +63,6 @@ import scipy.special
 from lucidae.arrays import as_double, like, namespace, on_host, to_numpy
 from lucidae.arrays.threads import blas_threads, in_threads, one_thread
 from lucidae.certificates.bounds import TINY, Ball, gamma
-from lucidae.iteration.loop import limited_blas
 
 Vector = np.ndarray[Any, Any]
 
@@ -117,7 +116,7 @@ def eigenvalue_bound(inner: Vector, outer: Vector, first: int, share: float) -> 
     selected = np.zeros((q, q))
     selected[range(first), range(first)] = 1.0 / share
     matrix = np.block([[inner, outer / share], [selected, inner]])
-    with limited_blas(0):  # several threads slow LAPACK's nonsymmetric eigensolver down
+    with one_thread():  # several threads slow LAPACK's nonsymmetric eigensolver down
         found = np.linalg.eigvals(matrix)
     return max(float(np.max(found.real)), float(np.linalg.eigvalsh(inner)[-1]))
 
@@ -167,8 +166,7 @@ class Complement:
         if self.steps:
             inner = self.basis @ self.images.T
             inner = (inner + inner.T) / 2
-            self.found = float(np.linalg.eigvalsh(inner)[-1])
-            bound = self.found
+            bound = self.found = float(np.linalg.eigvalsh(inner)[-1])
             if len(self.basis) < self.left:  # otherwise the space is the whole complement
                 rest = self.images - inner @ self.basis
                 bound = eigenvalue_bound(inner, rest @ rest.T, self.first, self.share)
@@ -286,7 +284,8 @@ def row_squares(rows: Any, left: Any) -> Vector:
     """Return ‖r − l‖² of each row r, in memory or on a device; l is not 0 for sparse rows only."""
     if not scipy.sparse.issparse(rows):
         return to_numpy(namespace(rows).vecdot(rows, rows))
-    return np.asarray(rows.power(2).sum(axis=1)).ravel() - 2.0 * (rows @ left) + left @ left
+    squares = np.asarray(rows.power(2).sum(axis=1)).ravel()
+    return np.asarray(squares - 2.0 * (rows @ left) + left @ left)
 
 
 def block_size(X: Any, m: int) -> int:
@@ -320,7 +319,8 @@ class Deviations:
         by_column = squares is None and not len(self.vectors)
 
         def part_of(first: int, last: int) -> Sums:
-            images, powers = 0.0, 0.0
+            images: Any = 0.0
+            powers: Any = 0.0
             for part in (slice(i, min(i + step, last)) for i in range(first, last, step)):
                 rows, left = centred(rows_at(X, Y, part), self.center, self.unit)
                 codes = rows @ V - (self.vectors @ left if sparse else 0.0)
@@ -332,8 +332,8 @@ class Deviations:
                 if by_column:
                     power = (rows.power(2) if sparse else rows * rows).T @ own[part]
                     powers = powers + power + left * (left * w[part].sum() - 2.0 * found[:, -1])
-            images = to_numpy(images).T
-            return float(w[first:last].sum()), images[-1], images[:-1], to_numpy(powers)
+            found = to_numpy(images).T
+            return float(w[first:last].sum()), found[-1], found[:-1], to_numpy(powers)
 
         # Threads of BLAS would only wait for each other in products that are so small.
         large = n * m > 8 * BLOCK_ENTRIES and (sparse or isinstance(X, np.ndarray))
