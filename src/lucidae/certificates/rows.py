@@ -45,6 +45,7 @@ from lucidae.certificates.sketch import (
     drawn_after,
     row_weights,
     rows_at,
+    slices,
 )
 
 __all__ = [
@@ -113,7 +114,7 @@ class CenteredTriangle:
         X = X.tocsr() if scipy.sparse.issparse(X) else X
         roots, step = np.sqrt(row_weights(weights, n))[:, None], max(4 * m, BLOCK_ENTRIES // m)
         found = []
-        for part in (slice(start, start + step) for start in range(0, n, step)):
+        for part in slices(0, n, step):
             rows = rows_at(X, Y, part)
             rows = rows.toarray() if scipy.sparse.issparse(rows) else to_numpy(as_double(rows))
             rows = np.column_stack([np.ones(len(rows)), (rows - self.center) / self.unit])
@@ -386,8 +387,7 @@ class Data:
         (n, m), gram = rows.shape, 0.0
         if n > FEW_ROWS:
             return None
-        step = max(1, BLOCK_ENTRIES // n)
-        for part in (slice(start, start + step) for start in range(0, m, step)):
+        for part in slices(0, m, max(1, BLOCK_ENTRIES // n)):
             block = as_double(rows.X[:, part])
             block = (block - like(center[part], block)) / self.unit
             gram = gram + block @ block.T

@@ -50,7 +50,7 @@ from __future__ import annotations
 import copy
 import hashlib
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import lru_cache, reduce
@@ -243,8 +243,8 @@ def rows_at(X: Any, Y: Any, part: slice) -> Any:
         rows = type(X)((len(ends) - 1, X.shape[1]))  # whose constructor would copy the arrays
         rows.data, rows.indices, rows.indptr = X.data[stored], X.indices[stored], ends - ends[0]
     else:
-        rows = X[part]
-    return joined(rows, None if Y is None else Y[part])
+        rows = X[part, ...]
+    return joined(rows, None if Y is None else Y[part, ...])
 
 
 def joined(X: Any, Y: Any) -> Any:
@@ -295,6 +295,11 @@ def block_size(X: Any, m: int) -> int:
     return max(BLOCK_ROWS, (BLOCK_ENTRIES if on_host(X) else DEVICE_ENTRIES) // m)
 
 
+def slices(first: int, last: int, step: int) -> Iterator[slice]:
+    """Yield consecutive slices of at most `step` from `first` to `last`."""
+    return (slice(start, min(start + step, last)) for start in range(first, last, step))
+
+
 Sums = tuple[float, Vector, Vector, Vector]
 
 
@@ -313,7 +318,7 @@ class Deviations:
     def __call__(self, X: Any, Y: Any, weights: Any, squares: Vector | None = None) -> Sums:
         """Return the sums over rows [x | y], and write ‖d‖² of each row to `squares`, if given."""
         (n, m), sparse = (int(X.shape[0]), len(self.center)), scipy.sparse.issparse(X)
-        X, reference = (canonical(X), np.empty(0)) if sparse else (X, as_double(X[:1]))
+        X, reference = (canonical(X), np.empty(0)) if sparse else (X, as_double(X[:1, :]))
         w, step, xp = row_weights(weights, n), block_size(X, m), namespace(reference)
         V, own = like(self.vectors.T, reference), like(w, reference)
         by_column = squares is None and not len(self.vectors)
@@ -321,7 +326,7 @@ class Deviations:
         def part_of(first: int, last: int) -> Sums:
             images: Any = 0.0
             powers: Any = 0.0
-            for part in (slice(i, min(i + step, last)) for i in range(first, last, step)):
+            for part in slices(first, last, step):
                 rows, left = centred(rows_at(X, Y, part), self.center, self.unit)
                 codes = rows @ V - (self.vectors @ left if sparse else 0.0)
                 codes = xp.concat([codes * own[part, None], own[part, None]], axis=1)
@@ -331,7 +336,9 @@ class Deviations:
                     squares[part] = row_squares(rows, left)
                 if by_column:
                     power = (rows.power(2) if sparse else rows * rows).T @ own[part]
-                    powers = powers + power + left * (left * w[part].sum() - 2.0 * found[:, -1])
+                    powers = (
+                        powers + power + left * (left * float(w[part].sum()) - 2.0 * found[:, -1])
+                    )
             found = to_numpy(images).T
             return float(w[first:last].sum()), found[-1], found[:-1], to_numpy(powers)
 
@@ -402,7 +409,7 @@ class Sketch:
         sparse = scipy.sparse.issparse(X)
         if sparse:
             X, Y = canonical(joined(X, Y)), None
-        first = rows_at(X, Y, slice(0, FIRST_ROWS))
+        first = rows_at(X, Y, slice(0, min(FIRST_ROWS, int(X.shape[0]))))
         first = (first.toarray() if sparse else to_numpy(as_double(first))) / unit
         n, m = int(X.shape[0]), first.shape[1]
         if not n:
@@ -511,8 +518,10 @@ def column_scales(X: Any, Y: Any, *, centered: bool = True) -> Vector:
     """
     found = []
     for part in (X,) if Y is None else (X, Y):
-        sample = part.tocsr() if scipy.sparse.issparse(part) else part
-        sample, none = sample[:: max(1, -(-part.shape[0] // SAMPLED))], np.zeros((0, part.shape[1]))
+        sample, none = part, np.zeros((0, part.shape[1]))
+        if scipy.sparse.issparse(part):
+            sample = part.tocsr()
+        sample = sample[:: max(1, -(-part.shape[0] // SAMPLED)), :]
         weight, sums, *_ = Deviations(np.zeros(part.shape[1]), none)(sample, None, None)
         mean = sums / weight
         sizes = np.sqrt(Deviations(mean, none)(sample, None, None)[3] / weight)
