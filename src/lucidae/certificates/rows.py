@@ -19,7 +19,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from functools import cached_property, partial, reduce
+from functools import cached_property, reduce
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -69,9 +69,9 @@ SMALL_ROWS = 2**17
 # nothing else decides.
 LARGEST_FACTOR = 2048
 
-# Largest number of rows with more features of which all eigenvalues are computed. Up to about this
-# number it takes less time than the products of a Krylov space (measured for 50 000 features).
-FEW_ROWS = 1024
+# Largest number of rows with more features of which all eigenvalues are computed. Up to 700 this
+# took less time than a Krylov space (with 5000 to 50 000 features), for 1000 more.
+FEW_ROWS = 512
 
 # Largest number of entries of rows that are copied for a factor: 256 mebibytes.
 LARGEST_COPY = 2**25
@@ -154,7 +154,8 @@ class GivenRows:
     def squared_distances(self, center: Vector) -> Vector:
         """Return ‖x − c‖² of each row, shape (n,)."""
         found = np.empty(self.shape[0])
-        self.total(partial(Deviations(center, np.zeros((0, len(center)))), squares=found))
+        none = np.zeros((0, len(center)))
+        Deviations(center, none)(self.X, self.Y, self.weights, found)
         return found
 
     def matrix(self, center: Vector, factors: Any = 1.0, *, centered: bool = True) -> RowMatrix:
