@@ -294,6 +294,8 @@ def test_few_rows_never_hide_a_component_that_is_left_out():
     claim = certify((wrong, wrong.T), X, family="linear", method="plain")["subspace"]
     assert claim.holds is False
     assert contains(Ball(claim.value, claim.error), 0.25)
+    nothing = np.zeros((4, 1500))
+    assert not certify((nothing, nothing.T), X, family="linear", method="plain").holds
 
 
 @pytest.mark.parametrize("shape", [(30, 4200), (300, 4200)])

@@ -234,11 +234,11 @@ def _of_products(data: Data, atoms: Vector) -> Leading:
         rest = Complement(data.apply, rows.T, data.error, starts)
         # No eigenvalue outside of the span exceeds the trace outside of the span.
         rest.bound = max(data.trace - float(np.sum(values)), 0.0) + 4 * data.error
-        if upper_bounds is not None and len(rows) < len(upper_bounds):
-            following = float(upper_bounds[len(rows)]) + size
+        known = len(rows) == k
+        if known and upper_bounds is not None and k < len(upper_bounds):
+            following = float(upper_bounds[k]) + size
             if values[-1] > following:
                 rest.bound = min(rest.bound, following)
-        known = len(rows) == k
         level = float(values[-1]) - size / FAR if known else -math.inf
         rest.extend_until(level)
         if known and (rest.bound <= level or rest.found <= level):
