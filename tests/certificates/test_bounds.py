@@ -87,7 +87,7 @@ def test_eigenvalues_and_axes_of_a_disturbed_matrix_are_enclosed(seed, m, error)
     values = np.sort(rng.uniform(0, 1, m))[::-1]
     noise = rng.standard_normal((m, m))
     noise = (noise + noise.T) / np.linalg.norm(noise + noise.T, 2)
-    found = enclose_eigenvalues(basis * values @ basis.T + error * noise, error)
+    found = enclose_eigenvalues(basis * values @ basis.T + error * noise, error, m)
     assert np.all(np.abs(found.values - values) <= found.error)
     sines = np.sqrt(np.maximum(1 - np.sum(found.axes * basis, axis=0) ** 2, 0.0))
     apart = np.abs(np.subtract.outer(found.values, found.values)) + np.diag(np.full(m, np.inf))

@@ -270,6 +270,34 @@ def test_sums_over_blocks_do_not_depend_on_the_centre_or_the_blocks(kind):
         assert_allclose(data.apply(V), V @ expected, atol=1e-7)
 
 
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("weighted", [False, True])
+def test_all_eigenvalues_of_few_rows_are_bounded_closely(dtype, weighted):
+    rng = np.random.default_rng(0)
+    X = (rng.standard_normal((40, 1500)) * np.linspace(3, 1, 1500) + 20).astype(dtype)
+    weights = rng.integers(0, 3, 40).astype(float) if weighted else None
+    rows = GivenRows(X, weights)
+    away = (X.astype(float) - rows.shares @ X.astype(float)) * np.sqrt(rows.shares)[:, None]
+    exact = np.linalg.svd(away, compute_uv=False) ** 2
+    for unit in (1.0, 2.0**-40):
+        bounds = Data.of_rows(rows).in_units(unit).eigenvalue_bounds() * unit**2
+        assert np.all(bounds >= exact)
+        assert_allclose(bounds, exact, atol=1e-9 * exact.sum())
+    assert Data.of_rows(GivenRows(np.zeros((600, 1500)))).eigenvalue_bounds() is None
+
+
+def test_few_rows_never_hide_a_component_that_is_left_out():
+    X = np.random.default_rng(0).standard_normal((60, 1500))
+    axes = np.linalg.svd(X - X.mean(axis=0), full_matrices=False)[2]
+    assert certify((axes[:4], axes[:4].T), X, family="linear", method="plain")["subspace"].holds
+    wrong = axes[[0, 1, 2, 4]]
+    claim = certify((wrong, wrong.T), X, family="linear", method="plain")["subspace"]
+    assert claim.holds is False
+    assert contains(Ball(claim.value, claim.error), 0.25)
+    nothing = np.zeros((4, 1500))
+    assert not certify((nothing, nothing.T), X, family="linear", method="plain").holds
+
+
 @pytest.mark.parametrize("shape", [(30, 4200), (300, 4200)])
 @pytest.mark.parametrize("wrong", ["rows", "center", "offset"])
 def test_a_wrong_mean_of_sparse_rows_with_many_features_is_noticed(monkeypatch, shape, wrong):

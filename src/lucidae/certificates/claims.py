@@ -25,12 +25,16 @@ from lucidae.iteration.progress import elapsed_on
 
 Numbers = Sequence[float] | np.ndarray[Any, Any]
 
-_MARKS = {
-    "holds": "✓",
-    "fails": "✗",
-    "undecided": "?",
-    "reported": "–",
-    "does not apply": "–",
+_UNJUDGED = "not judged: a value that is only reported, or a claim that does not apply"
+
+# Of each verdict its mark, what the first line of a summary adds to the phrase of a claim, and the
+# meaning of the mark.
+_VERDICTS = {
+    "holds": ("✓", ": yes", "holds"),
+    "fails": ("✗", ": no", "fails"),
+    "undecided": ("?", ": not decided", "neither confirmed nor refuted"),
+    "reported": ("–", "", _UNJUDGED),
+    "does not apply": ("–", ": does not apply", _UNJUDGED),
 }
 
 # Pattern by which an advice mentions columns, such as "columns 0 and 3, counted from 0".
@@ -38,27 +42,11 @@ _COLUMNS = re.compile(
     r"(?<!')\b([Cc]olumns?) (\d+(?:(?:, | and )\d+(?! other))*)(, counted from 0,?)?"
 )
 
-# What the first line of a summary adds to the phrase of a claim.
-_ANSWERS = {
-    "holds": ": yes",
-    "fails": ": no",
-    "undecided": ": not decided",
-    "reported": "",
-    "does not apply": ": does not apply",
-}
-
 # Largest relative change of a fitted attribute after fit that no claim notices.
 CHANGED = 1e-9
 
 # Number of rows of large influence that an advice names.
 NAMED_ROWS = 5
-
-_LEGEND = {
-    "✓": "holds",
-    "✗": "fails",
-    "?": "neither confirmed nor refuted",
-    "–": "not judged: a value that is only reported, or a claim that does not apply",
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -378,24 +366,22 @@ class Certificate:
     def summary(self) -> str:
         """Return the certificate as a plain-text table that ends with a legend of its marks."""
         width = max((len(claim.name) for claim in self.claims), default=0)
-        figures = [claim.figure for claim in self.claims]
-        across = max(map(len, figures), default=0)
+        across = max((len(claim.figure) for claim in self.claims), default=0)
         lines = [self._headline()]
-        for claim, figure in zip(self.claims, figures, strict=True):
+        for claim in self.claims:
             lines.append(
-                f"{_MARKS[claim.verdict]} {claim.name:<{width}}  {figure:<{across}}  "
+                f"{_VERDICTS[claim.verdict][0]} {claim.name:<{width}}  {claim.figure:<{across}}  "
                 f"{claim.statement} [{claim.reference}]"
             )
             if claim.advice:
                 lines.append(" " * (width + 4) + claim.advice)
-        if self.claims:
-            lines.append(f"({self._legend()})")
-        return "\n".join(lines)
+        return "\n".join(lines + [f"({self._legend()})"] * bool(self.claims))
 
     def _legend(self) -> str:
         """Return the meaning of those marks (✓, ✗, ? and –) that occur in this certificate."""
-        used = {_MARKS[claim.verdict] for claim in self.claims}
-        return ", ".join(f"{mark} {words}" for mark, words in _LEGEND.items() if mark in used)
+        used = {claim.verdict for claim in self.claims}
+        meanings = {mark: told for key, (mark, _, told) in _VERDICTS.items() if key in used}
+        return ", ".join(f"{mark} {told}" for mark, told in meanings.items())
 
     def _headline(self) -> str:
         """Return one line: how many claims hold, and what is certified and what is not."""
@@ -414,7 +400,7 @@ class Certificate:
             words = words.replace("the claim", "one claim").replace("all ", "")
             words += f", {waiting} {'is' if waiting == 1 else 'are'} undecided"
         told = [claim for claim in self.claims if claim.headline]
-        texts = [claim.headline + _ANSWERS[claim.verdict] for claim in told]
+        texts = [claim.headline + _VERDICTS[claim.verdict][1] for claim in told]
         # Only the first letter changes: names in a phrase keep theirs.
         sentences = [f"{text[0].upper()}{text[1:]}." for text in texts]
         return f"{self.title}: {words}" + (". " + " ".join(sentences) if sentences else "")
@@ -432,29 +418,29 @@ class Certificate:
         }
 
     def _repr_html_(self) -> str:
-        return card(self._headline(), *self._html_parts(), kind="lucidae-certificate")
+        return self._html(self._headline(), folded=None)
 
     def _folded_html(self) -> str:
         """Return the certificate as HTML that is folded to one line if it holds."""
         mark = {True: "✓", False: "✗", None: "?"}[self.holds]
-        title, parts = f"{mark} {self._headline()}", self._html_parts()
-        return card(title, *parts, kind="lucidae-certificate", folded=self.holds is True)
+        return self._html(f"{mark} {self._headline()}", folded=self.holds is True)
 
-    def _html_parts(self) -> tuple[str, ...]:
-        rows = "".join(_html_row(claim) for claim in self.claims)
-        return Html(f"<table><tbody>{rows}</tbody></table>"), self._legend()
-
-
-def _html_row(claim: Claim) -> str:
-    kind = claim.verdict.replace(" ", "-")
-    advice = f"<p>{html.escape(claim.advice)}</p>" if claim.advice else ""
-    return (
-        f"<tr class='{kind}'><td><span role='img' aria-label='{claim.verdict}' "
-        f"title='{claim.verdict}'>{_MARKS[claim.verdict]}</span></td>"
-        f"<th scope='row'>{html.escape(claim.name)}</th><td>{html.escape(claim.figure)}</td>"
-        f"<td>{html.escape(claim.statement)} <cite>{html.escape(claim.reference)}</cite>"
-        f"{advice}</td></tr>"
-    )
+    def _html(self, title: str, *, folded: bool | None) -> str:
+        rows = []
+        for claim in self.claims:
+            verdict, mark = claim.verdict, _VERDICTS[claim.verdict][0]
+            name, figure, statement, reference, advice = map(
+                html.escape,
+                (claim.name, claim.figure, claim.statement, claim.reference, claim.advice),
+            )
+            rows.append(
+                f"<tr class='{verdict.replace(' ', '-')}'><td><span role='img' "
+                f"aria-label='{verdict}' title='{verdict}'>{mark}</span></td>"
+                f"<th scope='row'>{name}</th><td>{figure}</td><td>{statement} "
+                f"<cite>{reference}</cite>{advice and f'<p>{advice}</p>'}</td></tr>"
+            )
+        table = Html(f"<table><tbody>{''.join(rows)}</tbody></table>")
+        return card(title, table, self._legend(), kind="lucidae-certificate", folded=folded)
 
 
 Certifier = Callable[..., Certificate]
@@ -533,8 +519,14 @@ def certify(subject: Any, X: Any = None, y: Any = None, **settings: Any) -> Cert
         name = type(subject).__name__
         if hasattr(type(subject), "_certify_on"):
             check_settings(settings, _keywords(subject._certify_on), name)
-            _check_rows_given(X, {"y": y} | settings)
             if X is None:
+                others = {"y": y} | settings
+                if given := " and ".join(k for k, value in others.items() if value is not None):
+                    raise ValueError(
+                        f"certify was called with {given} but without X: an estimator is then "
+                        "certified on what fit stored of its training rows, which cannot be "
+                        f"combined with other data. Give X too, or leave out {given}."
+                    )
                 return subject.certificate_  # type: ignore[no-any-return]
             certificate: Certificate = subject._certify_on(X, y, **settings)
             return certificate._named(getattr(subject, "feature_names_in_", None))
@@ -571,17 +563,6 @@ def check_settings(given: Iterable[str], allowed: Iterable[str], subject: str) -
         raise ValueError(
             f"certify was called with {', '.join(unknown)}, but the keywords for {subject} are: "
             f"{known}."
-        )
-
-
-def _check_rows_given(X: Any, others: dict[str, Any]) -> None:
-    """Raise an error if targets or weights of rows were given without the rows X themselves."""
-    given = [name for name, value in others.items() if value is not None]
-    if X is None and given:
-        raise ValueError(
-            f"certify was called with {' and '.join(given)} but without X: an estimator is then "
-            "certified on what fit stored of its training rows, which cannot be combined with "
-            f"other data. Give X too, or leave out {' and '.join(given)}."
         )
 
 

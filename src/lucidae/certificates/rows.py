@@ -19,23 +19,33 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from functools import cached_property, partial, reduce
+from functools import cached_property, reduce
 from typing import Any, NamedTuple
 
 import numpy as np
 import scipy.sparse
 
 from lucidae.arrays import as_double, like, rank_one_, to_numpy
-from lucidae.arrays.threads import blas_threads, in_threads
-from lucidae.certificates.bounds import TINY, Ball, gamma, is_positive_definite, triangle
+from lucidae.certificates.bounds import (
+    TINY,
+    Ball,
+    enclose_eigenvalues,
+    gamma,
+    is_positive_definite,
+    triangle,
+)
 from lucidae.certificates.sketch import (
+    BLOCK_ENTRIES,
+    SPARSE_ROWS,
     STARTS,
     Complement,
+    Deviations,
     Sketch,
-    canonical,
+    centred,
     drawn_after,
-    joined,
-    row_squares,
+    row_weights,
+    rows_at,
+    slices,
 )
 
 __all__ = [
@@ -59,17 +69,12 @@ SMALL_ROWS = 2**17
 # nothing else decides.
 LARGEST_FACTOR = 2048
 
-# Largest number of entries of rows that are copied for it: 256 mebibytes.
+# Largest number of rows with more features of which all eigenvalues are computed. Up to 700 this
+# took less time than a Krylov space (with 5000 to 50 000 features), for 1000 more.
+FEW_ROWS = 512
+
+# Largest number of entries of rows that are copied for a factor: 256 mebibytes.
 LARGEST_COPY = 2**25
-
-# Number of entries of rows that are centred and multiplied at a time: 4 mebibytes.
-BLOCK_ENTRIES = 2**19
-
-# Smallest number of stored entries of sparse rows that several threads multiply.
-SHARED_ENTRIES = 2**22
-
-# Number of rows that are so at least: the sums over few rows with many features take longer.
-BLOCK_ROWS = 64
 
 # Ratio of a squared mean to the variance up to which the mean is subtracted from products of the
 # rows instead of from the rows. This costs two of sixteen digits.
@@ -93,72 +98,6 @@ def norm(values: Vector) -> float:
 # Sums over blocks of rows ------------------------------------------------------------------------
 
 
-def _shares(weights: Any, n: int) -> Vector:
-    """Return the weights of n rows, 1 each by default."""
-    return np.ones(n) if weights is None else to_numpy(weights).astype(float)
-
-
-def _centred(rows: Any, center: Vector, plain: bool = False) -> tuple[Any, Vector]:
-    """Return rows r in double precision, and a vector l with x − center = r − l.
-
-    Unless the centre is small (`plain`), rows are centred: of sparse rows only columns without
-    zeros, which adds no entries. Others have a variance of at least the share of their zeros times
-    the squared mean.
-    """
-    if not scipy.sparse.issparse(rows):
-        rows = as_double(rows)
-        return (rows, center) if plain else (rows - like(center, rows), 0.0 * center)
-    rows = rows.tocsr().astype(np.float64, copy=not plain)
-    if plain:
-        return rows, center
-    rows.sum_duplicates()
-    full = np.bincount(rows.indices, minlength=rows.shape[1]) == rows.shape[0]
-    rows.data -= np.where(full, center, 0.0)[rows.indices]
-    return rows, np.where(full, 0.0, center)
-
-
-@dataclass(frozen=True)
-class Deviations:
-    """Sums over deviations d = x − c of rows x with weights w: Σ w, Σ w d, Σ w d² and Σ w⟨v, d⟩d.
-
-    The centre c need not be the mean, but is subtracted without loss of digits only if it is close
-    to it.
-    """
-
-    center: Vector  # (m,)
-    vectors: Vector  # (q, m): one vector v in each row; Σ w d² is computed without any, or is 0
-    plain: bool = False  # whether the centre is so small that it is subtracted from the sums
-
-    def __call__(self, X: Any, Y: Any, weights: Any) -> tuple[Any, ...]:
-        """Return the sums over a block of rows."""
-        rows, left = _centred(joined(X, Y), self.center, self.plain)
-        w, sparse = _shares(weights, rows.shape[0]), scipy.sparse.issparse(rows)
-
-        def total(factors: Vector, table: Any) -> Vector:
-            return np.asarray(factors @ table) if sparse else to_numpy(like(factors, table) @ table)
-
-        # The sums over r, from which those over d = r − l follow.
-        V = self.vectors if sparse else like(self.vectors, rows)
-        codes = np.asarray(to_numpy(rows @ V.T)) - self.vectors @ left
-        # Of sparse rows, SciPy would copy the transpose of an array by rows.
-        both = np.column_stack([codes * w[:, None], w]).T
-        squares, weight = 0.0 * left, float(w.sum())
-        found = total(both, rows)
-        if not len(self.vectors):
-            if sparse:
-                rows.data **= 2  # of the copy that was centred
-            squares = total(w, rows if sparse else rows * rows)
-            squares = squares - 2 * left * found[-1] + weight * left**2
-        if sparse or self.plain:
-            found -= np.outer(both.sum(axis=1), left)
-        return weight, found[-1], squares, found[:-1]
-
-    @staticmethod
-    def merge(one: tuple[Any, ...], other: tuple[Any, ...]) -> tuple[Any, ...]:
-        """Return the sums over two sets of rows together."""
-        return tuple(a + b for a, b in zip(one, other, strict=True))
-
-
 @dataclass(frozen=True)
 class CenteredTriangle:
     """Triangular factor of √w[1, (x − c)/unit] for the rows x of a block, and its error.
@@ -171,11 +110,16 @@ class CenteredTriangle:
     unit: Any  # a number, or one for each column
 
     def __call__(self, X: Any, Y: Any, weights: Any) -> tuple[Vector, float]:
-        X = joined(X, Y)
-        X = X.toarray() if scipy.sparse.issparse(X) else X
-        rows = (to_numpy(as_double(X)) - self.center) / self.unit
-        rows = np.column_stack([np.ones(len(rows)), rows])
-        return triangle(np.sqrt(_shares(weights, len(rows)))[:, None] * rows)
+        n, m = int(X.shape[0]), len(self.center)
+        X = X.tocsr() if scipy.sparse.issparse(X) else X
+        roots, step = np.sqrt(row_weights(weights, n))[:, None], max(4 * m, BLOCK_ENTRIES // m)
+        found = []
+        for part in slices(0, n, step):
+            rows = rows_at(X, Y, part)
+            rows = rows.toarray() if scipy.sparse.issparse(rows) else to_numpy(as_double(rows))
+            rows = np.column_stack([np.ones(len(rows)), (rows - self.center) / self.unit])
+            found.append(triangle(roots[part] * rows))
+        return reduce(self.merge, found)
 
     @staticmethod
     def merge(one: tuple[Vector, float], other: tuple[Vector, float]) -> tuple[Vector, float]:
@@ -200,34 +144,19 @@ class GivenRows:
     @cached_property
     def shares(self) -> Vector:
         """The weights of the rows divided by their sum."""
-        weights = _shares(self.weights, self.shape[0])
+        weights = row_weights(self.weights, self.shape[0])
         return np.asarray(weights / weights.sum())
 
-    def total(self, leaf: Any, least: int = 1) -> Any:
-        """Return the results of `leaf` for blocks of at least so many rows, joined by its merge."""
-        (n, m), sparse = self.shape, scipy.sparse.issparse(self.X)
-        if sparse and isinstance(leaf, Deviations):
-            threads = blas_threads() if self.X.nnz >= SHARED_ENTRIES else 1
-            return reduce(leaf.merge, in_threads(partial(self._part, leaf), n, threads))
-        step = n if getattr(leaf, "plain", False) else max(least, BLOCK_ROWS, BLOCK_ENTRIES // m)
-        starts = range(0, n, step)
-        return reduce(leaf.merge, (self._part(leaf, at, min(at + step, n)) for at in starts))
-
-    def _part(self, leaf: Any, first: int, last: int) -> Any:
-        """Return the results of `leaf` for some of the rows."""
-        part, whole = slice(first, last), last - first == self.shape[0]
-        return leaf(*(t if whole or t is None else t[part] for t in (self.X, self.Y, self.weights)))
+    def total(self, leaf: Any) -> Any:
+        """Return the result of `leaf`, a function of X, Y and weights, for all rows."""
+        return leaf(self.X, self.Y, self.weights)
 
     def squared_distances(self, center: Vector) -> Vector:
         """Return ‖x − c‖² of each row, shape (n,)."""
-        (n, m), X = self.shape, self.X
-        if scipy.sparse.issparse(X):
-            squares = row_squares(canonical(X).astype(np.float64, copy=False)) - 2.0 * (X @ center)
-            return np.asarray(np.maximum(squares + center @ center, 0.0))
-        step = max(1, BLOCK_ENTRIES // m)
-        parts = (slice(start, min(start + step, n)) for start in range(0, n, step))
-        blocks = (X[part, :] - like(center, X) for part in parts)
-        return np.concatenate([row_squares(block) for block in blocks])
+        found = np.empty(self.shape[0])
+        none = np.zeros((0, len(center)))
+        Deviations(center, none)(self.X, self.Y, self.weights, found)
+        return found
 
     def matrix(self, center: Vector, factors: Any = 1.0, *, centered: bool = True) -> RowMatrix:
         """Return the rows x of positive weight as √p(x − c) times factors of the columns.
@@ -236,11 +165,11 @@ class GivenRows:
         """
         used = np.flatnonzero(self.shares)
         table, roots = self.X, np.sqrt(self.shares[used])
-        table, left = _centred(table if len(used) == table.shape[0] else table[used, :], center)
+        table, left = centred(table if len(used) == table.shape[0] else table[used, :], center)
         if scipy.sparse.issparse(table):
             table = scipy.sparse.csr_array(table.multiply(roots[:, None]).multiply(factors))
             return RowMatrix(table, roots, table.T @ roots if centered else left * factors)
-        table = np.array(to_numpy(table), copy=not centered)
+        table = np.array(to_numpy(table))
         table *= roots[:, None]
         table *= factors
         if centered:
@@ -255,7 +184,7 @@ class RereadRows:
     passes: Any
     n_features: int
 
-    def total(self, leaf: Any, least: int = 1) -> Any:  # noqa: ARG002
+    def total(self, leaf: Any) -> Any:
         """Return the results of `leaf` for all blocks, joined by its merge, in one pass."""
         return self.passes.total(leaf, leaf.merge)
 
@@ -288,9 +217,8 @@ class Data:
     filled: GivenRows | None = None  # rows with expectations in place of missing entries
     # bound on ‖C′ − Σ‖ for the moment C′ of the solver, divided by the trace, from a sketch
     moment: Ball | None = None
-    peaks: Vector | None = (
-        None  # (2, p): rows farthest from the mean, and their shares of the trace
-    )
+    # (2, p): rows farthest from the mean, and their shares of the trace
+    peaks: Vector | None = None
     # where they come from: "rows"; "given", a moment that is taken as the data; or "lost", a moment
     # whose rows are not known, so that nothing tests it
     origin: str = "rows"
@@ -333,32 +261,29 @@ class Data:
         The centre, such as the mean of the model, need not be right.
         """
         m = rows.shape[1]
-        center = np.zeros(m) if center is None else center
+        center, none = np.zeros(m) if center is None else center, np.zeros((0, m))
         for _ in range(3):
             with np.errstate(over="ignore", invalid="ignore"):
-                weight, rest, squares, _ = rows.total(Deviations(center, np.zeros((0, m))))
+                weight, rest, _, squares = rows.total(Deviations(center, none, unit))
                 rest = rest / weight
                 variances = np.maximum(squares / weight - rest**2, 0.0)
-                small = np.abs(rest) <= gamma(0) * np.abs(center)
+                small = np.abs(rest * unit) <= gamma(0) * np.abs(center)
                 near = (rest**2 <= LARGE_MEAN * variances) | small
             if bool(np.all(near)) or not np.all(np.isfinite(rest)):
                 break
-            center = center + rest
-        trace, mean = float(np.sum(variances)), center + rest
+            center = center + rest * unit
+        trace, mean = float(np.sum(variances)), center / unit + rest
         if not math.isfinite(trace * weight):
             raise ValueError(OVERFLOW)
-        plain = norm(mean) <= math.sqrt(LARGE_MEAN * trace)
-        plain = plain and isinstance(rows, GivenRows) and str(rows.X.dtype).endswith("float64")
+        start = 0.0 * center if norm(mean) <= math.sqrt(LARGE_MEAN * trace) else mean * unit
 
         def product(vectors: Vector) -> Vector:
-            found = rows.total(Deviations(mean, vectors / unit, plain))
-            offset = found[1] / found[0]
-            images = found[3] / found[0] - np.outer(vectors / unit @ offset, offset)
-            return np.asarray(images / unit)
+            total, sums, images, _ = rows.total(Deviations(start, vectors, unit))
+            offset = sums / total
+            return np.asarray(images / total - np.outer(vectors @ offset, offset))
 
-        spread = gamma(max(BLOCK_ENTRIES // m, 1)) * np.sqrt(variances + rest**2)
-        offset, variances = Ball(rest / unit, spread / unit), variances / unit / unit
-        error = gamma(m) * float(np.sum(variances))
+        offset = Ball(rest, gamma(SPARSE_ROWS) * np.sqrt(variances + rest**2))
+        error = gamma(m) * trace
         return cls(center / unit, offset, variances, product, error, weight, rows=rows, unit=unit)
 
     @classmethod
@@ -377,31 +302,30 @@ class Data:
         They and the sketch belong to the rows divided by `unit`.
         """
         matrix, shift = to_numpy(covariance), to_numpy(mean)
-        m, own = len(matrix), np.diag(matrix)
-        trace = float(np.sum(own))
-        error, offset, moment, peaks = 0.0, Ball(0.0 * shift, 0.0 * shift), None, None
-        if sketch is not None:
-            apart, origin, weight = sketch.compare(matrix), "rows", sketch.weight
-            error = apart.high if math.isfinite(apart.high) else math.inf
-            moment = apart / max(trace, TINY)
-            # The error of each mean is relative to the deviation of its own feature.
-            shift, away, largest = sketch.shift, sketch.sums / sketch.weight, np.finfo(float).max
-            spread = np.sqrt(np.maximum(own, 0.0) + min(error, largest) + away**2)
-            offset = Ball(away, gamma(sketch.depth) * spread)
-            peaks = sketch.shares
-        return cls(
-            shift,
-            offset,
-            own,
-            lambda vectors: vectors @ matrix,
-            error + gamma(m) * max(trace, 0.0),
-            weight,
-            matrix,
-            rows=rows,
-            moment=moment,
-            peaks=peaks,
-            origin=origin,
-            unit=unit,
+        own, trace, none = np.diag(matrix), float(np.trace(matrix)), 0.0 * shift
+
+        def product(vectors: Vector) -> Vector:
+            return np.asarray(vectors @ matrix)
+
+        error = gamma(len(matrix)) * max(trace, 0.0)
+        data = cls(shift, Ball(none, none), own, product, error, weight, matrix)
+        data = replace(data, rows=rows, origin=origin, unit=unit)
+        if sketch is None:
+            return data
+        apart, away = sketch.compare(matrix), sketch.sums / sketch.weight
+        tested = apart.high if math.isfinite(apart.high) else math.inf
+        # The error of each mean is relative to the deviation of its own feature.
+        largest = min(tested, np.finfo(float).max)
+        spread = np.sqrt(np.maximum(own, 0.0) + largest + away**2)
+        return replace(
+            data,
+            shift=sketch.shift,
+            offset=Ball(away, gamma(sketch.depth) * spread),
+            error=error + tested,
+            weight=sketch.weight,
+            moment=apart / max(trace, TINY),
+            peaks=sketch.shares,
+            origin="rows",
         )
 
     def beside_moment(self, covariance: Any) -> Data:
@@ -452,6 +376,26 @@ class Data:
             unit=self.unit * unit,
         )
 
+    def eigenvalue_bounds(self) -> Vector | None:
+        """Return upper bounds on the eigenvalues of Σ, descending, if there are few dense rows.
+
+        Those of Σ = AᵀA that are not zero are the eigenvalues of AAᵀ (n × n) for the centred rows A
+        in memory. It is formed from some columns at a time.
+        """
+        rows, center = self.rows, self.mean.value * self.unit
+        if not isinstance(rows, GivenRows) or scipy.sparse.issparse(rows.X):
+            return None
+        (n, m), gram = rows.shape, 0.0
+        if n > FEW_ROWS:
+            return None
+        for part in slices(0, m, max(1, BLOCK_ENTRIES // n)):
+            block = as_double(rows.X[:, part])
+            block = (block - like(center[part], block)) / self.unit
+            gram = gram + block @ block.T
+        roots = np.sqrt(rows.shares)
+        found = enclose_eigenvalues(to_numpy(gram) * np.outer(roots, roots), self.error)
+        return found.values + found.error
+
     def refactored(self) -> Data | None:
         """Return the data with the triangular factor R of their rows; None if it takes too long.
 
@@ -465,7 +409,7 @@ class Data:
         m, shift = self.n_features, self.mean.value
         # The error of each column is relative to its own norm (Higham 2002, Theorem 19.4).
         size = math.sqrt(max(self.trace / m, self.rounding, TINY))
-        found, error = self.rows.total(CenteredTriangle(shift * self.unit, size * self.unit), 4 * m)
+        found, error = self.rows.total(CenteredTriangle(shift * self.unit, size * self.unit))
         root = float(found[0, 0])
         factor, away = found[1:, 1:] * (size / abs(root)), found[0, 1:] * (size / root)
         error *= norm(found[:, 1:]) / norm(found) * (size / abs(root))

@@ -47,12 +47,13 @@ steps usually suffice if the eigenvalues decay.
 
 from __future__ import annotations
 
+import copy
 import hashlib
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import nullcontext
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, reduce
 from typing import Any
 
 import numpy as np
@@ -62,7 +63,6 @@ import scipy.special
 from lucidae.arrays import as_double, like, namespace, on_host, to_numpy
 from lucidae.arrays.threads import blas_threads, in_threads, one_thread
 from lucidae.certificates.bounds import TINY, Ball, gamma
-from lucidae.iteration.loop import limited_blas
 
 Vector = np.ndarray[Any, Any]
 
@@ -116,7 +116,7 @@ def eigenvalue_bound(inner: Vector, outer: Vector, first: int, share: float) -> 
     selected = np.zeros((q, q))
     selected[range(first), range(first)] = 1.0 / share
     matrix = np.block([[inner, outer / share], [selected, inner]])
-    with limited_blas(0):  # several threads slow LAPACK's nonsymmetric eigensolver down
+    with one_thread():  # several threads slow LAPACK's nonsymmetric eigensolver down
         found = np.linalg.eigvals(matrix)
     return max(float(np.max(found.real)), float(np.linalg.eigvalsh(inner)[-1]))
 
@@ -166,8 +166,7 @@ class Complement:
         if self.steps:
             inner = self.basis @ self.images.T
             inner = (inner + inner.T) / 2
-            self.found = float(np.linalg.eigvalsh(inner)[-1])
-            bound = self.found
+            bound = self.found = float(np.linalg.eigvalsh(inner)[-1])
             if len(self.basis) < self.left:  # otherwise the space is the whole complement
                 rest = self.images - inner @ self.basis
                 bound = eigenvalue_bound(inner, rest @ rest.T, self.first, self.share)
@@ -203,18 +202,165 @@ def orthonormal(rows: Vector, others: tuple[Vector, ...]) -> Vector:
     return np.asarray(rows)
 
 
-# Number q of random directions: the quantile of 1e-9 is then 0.16, so that ‖E‖ ≤ 6.4 ‖EΩ‖_F.
-DIRECTIONS = 8
+# Sums over rows ----------------------------------------------------------------------------------
 
 # Entries of rows that are multiplied at a time: a mebibyte, which stays in the cache between
 # the two products (on the CPU), and for which BLAS copies nothing.
 BLOCK_ENTRIES, DEVICE_ENTRIES = 2**17, 2**24
 
+# Number of rows that are multiplied at a time at least: of fewer rows with many features the sums
+# take longer than the products.
+BLOCK_ROWS = 64
+
 # Number of sparse rows that are multiplied at a time; rounding errors grow with it.
 SPARSE_ROWS = 4096
 
+
+def canonical(X: Any) -> Any:
+    """Return sparse rows in CSR format without repeated entries; X itself is not changed."""
+    X = X.tocsr()
+    if not X.has_canonical_format:
+        X = X.copy()
+        X.sum_duplicates()
+    return X
+
+
+def full_columns(X: Any) -> Vector:
+    """Tell which columns of sparse rows without repeated entries have no zeros."""
+    return np.asarray(np.bincount(X.indices, minlength=X.shape[1]) == X.shape[0])
+
+
+def row_weights(weights: Any, n: int) -> Vector:
+    """Return the weights of n rows, 1 each by default."""
+    return np.ones(n) if weights is None else to_numpy(weights).astype(float)
+
+
+def rows_at(X: Any, Y: Any, part: slice) -> Any:
+    """Return [x | y] for consecutive rows, sparse if X is; of CSR rows that are views."""
+    if scipy.sparse.issparse(X):
+        ends = X.indptr[part.start : part.stop + 1]
+        stored = slice(ends[0], ends[-1])
+        rows = type(X)((len(ends) - 1, X.shape[1]))  # whose constructor would copy the arrays
+        rows.data, rows.indices, rows.indptr = X.data[stored], X.indices[stored], ends - ends[0]
+    else:
+        rows = X[part, ...]
+    return joined(rows, None if Y is None else Y[part, ...])
+
+
+def joined(X: Any, Y: Any) -> Any:
+    """Return the rows [x | y], sparse if X is."""
+    if Y is None:
+        return X
+    Y = Y[:, None] if Y.ndim == 1 else Y
+    if scipy.sparse.issparse(X):
+        return scipy.sparse.hstack([X, to_numpy(as_double(Y))], format="csr")
+    X = as_double(X)
+    return namespace(X).concat([X, like(as_double(Y), X)], axis=1)
+
+
+def centred(rows: Any, center: Vector, unit: Any = 1.0) -> tuple[Any, Any]:
+    """Return rows r in double precision, and l, with (x − center)/unit = r − l for each row x.
+
+    Of sparse rows, without repeated entries, only columns without zeros are centred, which adds no
+    entries. Others have a variance of at least the share of their zeros times the squared mean.
+    `unit` is 1 or has a number for each column. The arrays of `rows` are not changed.
+    """
+    if not scipy.sparse.issparse(rows):
+        rows = as_double(rows)
+        rows = rows - like(center, rows) if center.any() else rows
+        return (rows / like(unit, rows) if np.ndim(unit) else rows), 0.0
+    rows, left = copy.copy(rows), center / unit
+    rows.data = rows.data.astype(np.float64, copy=False)
+    if center.any():
+        full = full_columns(rows)
+        rows.data = rows.data - np.where(full, center, 0.0)[rows.indices]
+        left = np.where(full, 0.0, left)
+    if np.ndim(unit):
+        rows.data = rows.data / unit[rows.indices]
+    return rows, left
+
+
+def row_squares(rows: Any, left: Any) -> Vector:
+    """Return ‖r − l‖² of each row r, in memory or on a device; l is not 0 for sparse rows only."""
+    if not scipy.sparse.issparse(rows):
+        return to_numpy(namespace(rows).vecdot(rows, rows))
+    squares = np.asarray(rows.power(2).sum(axis=1)).ravel()
+    return np.asarray(squares - 2.0 * (rows @ left) + left @ left)
+
+
+def block_size(X: Any, m: int) -> int:
+    """Return how many of the rows X, or of rows [x | y] with m features, are multiplied at once."""
+    if scipy.sparse.issparse(X):
+        return SPARSE_ROWS
+    return max(BLOCK_ROWS, (BLOCK_ENTRIES if on_host(X) else DEVICE_ENTRIES) // m)
+
+
+def slices(first: int, last: int, step: int) -> Iterator[slice]:
+    """Yield consecutive slices of at most `step` from `first` to `last`."""
+    return (slice(start, min(start + step, last)) for start in range(first, last, step))
+
+
+Sums = tuple[float, Vector, Vector, Vector]
+
+
+@dataclass(frozen=True)
+class Deviations:
+    """Sums over d = (x − c)/unit of rows x with weights w: Σ w, Σ w d, Σ w ⟨v, d⟩ d and Σ w d².
+
+    The centre c need not be the mean, but is subtracted without loss of digits only if it is close
+    to it.
+    """
+
+    center: Vector  # (m,)
+    vectors: Vector  # (q, m): one vector v in each row; Σ w d² is computed if there is none, or 0
+    unit: Any = 1.0
+
+    def __call__(self, X: Any, Y: Any, weights: Any, squares: Vector | None = None) -> Sums:
+        """Return the sums over rows [x | y], and write ‖d‖² of each row to `squares`, if given."""
+        (n, m), sparse = (int(X.shape[0]), len(self.center)), scipy.sparse.issparse(X)
+        X, reference = (canonical(X), np.empty(0)) if sparse else (X, as_double(X[:1, :]))
+        w, step, xp = row_weights(weights, n), block_size(X, m), namespace(reference)
+        V, own = like(self.vectors.T, reference), like(w, reference)
+        by_column = squares is None and not len(self.vectors)
+
+        def part_of(first: int, last: int) -> Sums:
+            images: Any = 0.0
+            powers: Any = 0.0
+            for part in slices(first, last, step):
+                rows, left = centred(rows_at(X, Y, part), self.center, self.unit)
+                codes = rows @ V - (self.vectors @ left if sparse else 0.0)
+                codes = xp.concat([codes * own[part, None], own[part, None]], axis=1)
+                found = rows.T @ codes
+                images = images + found - (np.outer(left, codes.sum(axis=0)) if sparse else 0.0)
+                if squares is not None:
+                    squares[part] = row_squares(rows, left)
+                if by_column:
+                    power = (rows.power(2) if sparse else rows * rows).T @ own[part]
+                    powers = (
+                        powers + power + left * (left * float(w[part].sum()) - 2.0 * found[:, -1])
+                    )
+            found = to_numpy(images).T
+            return float(w[first:last].sum()), found[-1], found[:-1], to_numpy(powers)
+
+        # Threads of BLAS would only wait for each other in products that are so small.
+        large = n * m > 8 * BLOCK_ENTRIES and (sparse or isinstance(X, np.ndarray))
+        with one_thread() if large else nullcontext():
+            return reduce(self.merge, in_threads(part_of, n, blas_threads() if large else 1))
+
+    @staticmethod
+    def merge(one: Sums, other: Sums) -> Sums:
+        """Return the sums over two sets of rows together."""
+        (a, b, c, d), (e, f, g, h) = one, other
+        return a + e, b + f, c + g, d + h
+
+
+# Sketches ----------------------------------------------------------------------------------------
+
+# Number q of random directions: the quantile of 1e-9 is then 0.16, so that ‖E‖ ≤ 6.4 ‖EΩ‖_F.
+DIRECTIONS = 8
+
 # Largest ratio of the mean to the standard deviation of a feature for which the shift is zero. The
-# rounding errors grow by its square.
+# rounding errors grow by its square. A subtraction from all rows takes as long as a product.
 SMALL_MEAN = 2.0
 
 # Number of rows whose mean is the shift.
@@ -230,52 +376,6 @@ PEAKS = 8
 @lru_cache(maxsize=4)
 def _directions(m: int) -> Vector:
     return np.random.default_rng([m, 20181]).standard_normal((DIRECTIONS, m))
-
-
-def canonical(X: Any) -> Any:
-    """Return sparse rows in CSR format without repeated entries; X itself is not changed."""
-    X = X.tocsr()
-    if not X.has_canonical_format:
-        X = X.copy()
-        X.sum_duplicates()
-    return X
-
-
-def _mean_of_full_columns(X: Any) -> Vector:
-    """Return the means of the columns without zeros of sparse rows; 0 for the others."""
-    n, m = X.shape
-    full = np.bincount(X.indices, minlength=m) == n
-    return np.where(full, np.asarray(X.sum(axis=0)).ravel() / n, 0.0)
-
-
-def _shifted(rows: Any, shift: Any) -> Any:
-    """Return rows less a shift; of sparse rows that of stored entries, so that zeros stay zeros."""
-    if not scipy.sparse.issparse(rows):
-        return as_double(rows) if shift is None else rows - shift
-    rows = rows.astype(np.float64)
-    if shift is not None:
-        rows.data -= shift[rows.indices]
-    return rows
-
-
-def row_squares(rows: Any) -> Vector:
-    """Return the sum of the squares of each row, in memory or on a device."""
-    if scipy.sparse.issparse(rows):
-        arrays = rows.data * rows.data, rows.indices, rows.indptr
-        return np.asarray(type(rows)(arrays, shape=rows.shape) @ np.ones(rows.shape[1]))
-    return to_numpy(namespace(rows).vecdot(rows, rows))
-
-
-def _near_mean(first: Vector, weights: Vector) -> Vector:
-    """Return a shift close to the mean of most data, from their first rows.
-
-    Rows of weight zero do not count, however large they are. A small mean is not worth a
-    subtraction from all rows, which takes as long as a product with them.
-    """
-    weights = weights / weights.sum() if weights.any() else np.full(len(first), 1 / len(first))
-    shift = np.asarray(weights @ first)
-    deviation = np.sqrt(weights @ (first - shift) ** 2)
-    return 0.0 * shift if np.all(np.abs(shift) <= SMALL_MEAN * deviation) else shift
 
 
 @dataclass(frozen=True)
@@ -299,49 +399,37 @@ class Sketch:
         return cls(zeros, 0.0, zeros, np.zeros((DIRECTIONS, m)), 0.0, 0, 0, np.empty((2, 0)))
 
     @classmethod
-    def of(cls, X: Any, weights: Any = None, shift: Vector | None = None) -> Sketch:
-        """Return the sketch of the rows X (dense of any library, or sparse) with their weights.
+    def of(
+        cls, X: Any, weights: Any = None, shift: Any = None, Y: Any = None, unit: Any = 1.0
+    ) -> Sketch:
+        """Return the sketch of the rows [x | y]/unit with their weights.
 
-        Dense rows have the given `shift`, such as that of earlier rows.
+        X is dense of any library, or sparse. The `shift` may be that of earlier rows.
         """
-        n, m = X.shape
+        sparse = scipy.sparse.issparse(X)
+        if sparse:
+            X, Y = canonical(joined(X, Y)), None
+        first = rows_at(X, Y, slice(0, min(FIRST_ROWS, int(X.shape[0]))))
+        first = (first.toarray() if sparse else to_numpy(as_double(first))) / unit
+        n, m = int(X.shape[0]), first.shape[1]
         if not n:
             return cls.empty(m)
-        sparse, shares = scipy.sparse.issparse(X), np.ones(n)
-        if weights is not None:
-            shares = to_numpy(weights).astype(float)
+        w, squares, step = row_weights(weights, n), np.empty(n), block_size(X, m)
+        if shift is None:
+            # Rows of weight zero do not count, however large they are.
+            own = w[: len(first)] if w[: len(first)].any() else np.ones(len(first))
+            shift = np.average(first, axis=0, weights=own)
+            deviation = np.sqrt(np.average((first - shift) ** 2, axis=0, weights=own))
+            if np.all(np.abs(shift) <= SMALL_MEAN * deviation):
+                shift = 0.0 * shift
         if sparse:
-            X = canonical(X)
-            shift = _mean_of_full_columns(X)
-        elif shift is None:
-            first = to_numpy(as_double(X[:FIRST_ROWS, :]))
-            shift = _near_mean(first, shares[: len(first)])
-        reference = np.empty(0) if sparse else as_double(X[:1, :])
-        center, vectors, own = (like(a, reference) for a in (shift, _directions(m).T, shares))
-        step = max(1, (BLOCK_ENTRIES if on_host(reference) else DEVICE_ENTRIES) // m)
-        xp, step = namespace(reference), SPARSE_ROWS if sparse else step
-
-        def part_of(first: int, last: int) -> tuple[Vector, Vector]:
-            images, squares = 0.0, []
-            for start in range(first, last, step):
-                part = slice(start, min(start + step, last))
-                block = _shifted(X[part, :], center if shift.any() else None)
-                codes = xp.concat([(block @ vectors) * own[part, None], own[part, None]], axis=1)
-                images = images + block.T @ codes
-                squares.append(row_squares(block))
-            return to_numpy(images), np.concatenate(squares)
-
-        # Threads of BLAS would only wait for each other in products that are so small.
-        large = n * m > 8 * BLOCK_ENTRIES and (sparse or isinstance(X, np.ndarray))
-        with one_thread() if large else nullcontext():
-            found = in_threads(part_of, n, blas_threads() if large else 1)
-        images = np.sum([part[0] for part in found], axis=0).T
-        squares = np.concatenate([part[1] for part in found]) * shares
+            shift = np.where(full_columns(X), shift, 0.0)
+        sums = Deviations(shift * unit, _directions(m), unit)(X, Y, w, squares)
+        squares *= w
         top = np.argpartition(-squares, min(PEAKS, n) - 1)[:PEAKS]
         top = top[np.argsort(-squares[top], kind="stable")]
-        weight, size, depth = float(shares.sum()), float(squares.sum()), step + m + -(-n // step)
-        peaks = np.stack([top, squares[top]])
-        return cls(shift, weight, images[-1], images[:-1], size, min(depth, n + m + 1), n, peaks)
+        depth, peaks = min(step - -n // step, n + 1) + m, np.stack([top, squares[top]])
+        return cls(shift, *sums[:3], float(squares.sum()), depth, n, peaks)
 
     @classmethod
     def given(cls, mean: Any, covariance: Any, weight: float) -> Sketch:
@@ -353,9 +441,9 @@ class Sketch:
         rows = max(1, int(weight))
         return cls(mean, weight, np.zeros(len(mean)), images, size, len(mean), rows, peaks)
 
-    def update(self, X: Any, weights: Any = None) -> Sketch:
-        """Return the sketch of the rows so far and the rows X together."""
-        return self.merge(Sketch.of(X, weights, self.shift if self.rows else None))
+    def update(self, X: Any, weights: Any = None, Y: Any = None, unit: Any = 1.0) -> Sketch:
+        """Return the sketch of the rows so far and the rows [x | y]/unit together."""
+        return self.merge(Sketch.of(X, weights, self.shift if self.rows else None, Y, unit))
 
     def merge(self, other: Sketch) -> Sketch:
         """Return the sketch of the rows of both, those of `other` after those of this one.
@@ -430,49 +518,24 @@ def column_scales(X: Any, Y: Any, *, centered: bool = True) -> Vector:
     """
     found = []
     for part in (X,) if Y is None else (X, Y):
-        step = max(1, -(-part.shape[0] // SAMPLED))
+        sample, none = part, np.zeros((0, part.shape[1]))
         if scipy.sparse.issparse(part):
-            rows = canonical(part.tocsr()[::step])
-            mean = _mean_of_full_columns(rows)
-            away = _shifted(rows, mean)
-            squares = np.asarray(away.multiply(away).mean(axis=0)).ravel()
-        else:
-            rows = to_numpy(as_double(part[::step, :]))
-            mean = rows.mean(axis=0)
-            squares = np.mean((rows - mean) ** 2, axis=0)
-        sizes, lengths = np.sqrt(squares), np.abs(mean)
-        constant = sizes <= gamma(rows.shape[0]) * lengths
-        sizes[constant] = 0.0 if centered else lengths[constant]
+            sample = part.tocsr()
+        sample = sample[:: max(1, -(-part.shape[0] // SAMPLED)), :]
+        weight, sums, *_ = Deviations(np.zeros(part.shape[1]), none)(sample, None, None)
+        mean = sums / weight
+        sizes = np.sqrt(Deviations(mean, none)(sample, None, None)[3] / weight)
+        constant = sizes <= gamma(weight) * np.abs(mean)
+        sizes[constant] = 0.0 if centered else np.abs(mean)[constant]
         known = (sizes > 0) & np.isfinite(sizes)
         # Columns that are constant so far have the size of the others.
         found.append(np.where(known, sizes, np.median(sizes[known]) if known.any() else 1.0))
     return np.asarray(np.exp2(np.round(np.log2(np.concatenate(found)))))
 
 
-def joined(X: Any, Y: Any) -> Any:
-    """Return [x | y] for a block of rows, sparse if X is."""
-    if Y is None:
-        return X
-    Y = Y[:, None] if Y.ndim == 1 else Y
-    if scipy.sparse.issparse(X):
-        return scipy.sparse.hstack([X, to_numpy(as_double(Y))], format="csr")
-    X = as_double(X)
-    return namespace(X).concat([X, like(as_double(Y), X)], axis=1)
-
-
 def sketch_pairs(
     X: Any, Y: Any, weights: Any, scales: Vector, before: Sketch | None = None
 ) -> Sketch:
     """Return the sketch of the rows of [X | Y] divided by `scales`, after those of `before`."""
-    sketch = Sketch.empty(len(scales)) if before is None else before
-    n, sparse = X.shape[0], scipy.sparse.issparse(X)
-    step = n if sparse else max(FIRST_ROWS, BLOCK_ENTRIES // len(scales))
-    for start in range(0, n, step):
-        part = slice(start, start + step)
-        rows = joined(X if sparse else X[part, :], None if Y is None else Y[part, :])
-        if sparse:
-            rows = rows.astype(np.float64).multiply(1.0 / scales).tocsr()
-        else:
-            rows = as_double(rows) / like(scales, rows)
-        sketch = sketch.update(rows, None if weights is None else weights[part])
-    return sketch
+    before = Sketch.empty(len(scales)) if before is None else before
+    return before.update(X, weights, Y, scales)

@@ -196,7 +196,7 @@ def _of_all_axes(data: Data, atoms: Vector) -> Leading:
     """Return the distances of a decoder to all eigenpairs of Σ, or singular pairs of its root."""
     k, m = atoms.shape
     if data.factor is None:
-        found = enclose_eigenvalues(np.asarray(data.matrix), data.error)
+        found = enclose_eigenvalues(np.asarray(data.matrix), data.error, k)
     else:  # zeros are appended to few rows, of which axes are needed as well
         below = np.zeros((max(0, min(m, k + 1) - len(data.factor[0])), m))
         found = enclose_singular_values(np.vstack([data.factor[0], below]), data.factor[1])
@@ -213,11 +213,12 @@ def _of_products(data: Data, atoms: Vector) -> Leading:
 
     Let the rows of U be orthonormal, UΣUᵀ = diag(θ), and R = UΣ − θU the residual. Then U are
     eigenvectors of Σ − RᵀU − UᵀR, whose other eigenvalues are those of Σ outside of the span of U.
-    So Σ is known up to ‖R‖, with the axes U, if a Krylov space bounds the eigenvalues outside of
-    their span by less than the last θ. U is first the span of the decoder. The vectors of the
+    So Σ is known up to ‖R‖, with the axes U, if the eigenvalues outside of their span are below the
+    last θ. The next eigenvalue of Σ plus ‖R‖ bounds them, if it is known and below the last θ
+    (Weyl), and otherwise a Krylov space. U is first the span of the decoder. The vectors of the
     Krylov space, and the residual, improve it.
     """
-    k, m = atoms.shape
+    (k, m), upper_bounds = atoms.shape, data.eigenvalue_bounds()
     basis = _column_space(np.where(np.isfinite(atoms), atoms, 0.0))[0].T
     for _ in range(ROUNDS):
         images = data.apply(basis)
@@ -234,6 +235,10 @@ def _of_products(data: Data, atoms: Vector) -> Leading:
         # No eigenvalue outside of the span exceeds the trace outside of the span.
         rest.bound = max(data.trace - float(np.sum(values)), 0.0) + 4 * data.error
         known = len(rows) == k
+        if known and upper_bounds is not None and k < len(upper_bounds):
+            following = float(upper_bounds[k]) + size
+            if values[-1] > following:
+                rest.bound = min(rest.bound, following)
         level = float(values[-1]) - size / FAR if known else -math.inf
         rest.extend_until(level)
         if known and (rest.bound <= level or rest.found <= level):
