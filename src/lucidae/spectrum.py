@@ -173,19 +173,23 @@ class Spectrum:
         return int(np.sum(self.resolved(int(self.values.shape[0])) > 0.0))
 
     @property
+    def factored(self) -> bool:
+        """Whether the eigenpairs are from a factorisation of the rows (`refined`); see `error`."""
+        return self.beyond is not None
+
+    @property
     def error(self) -> Vector:
         """Rounding error of each eigenvalue λ, for m features and the machine epsilon ε.
 
-        It is m·ε·λ₁ with the largest eigenvalue λ₁ if the second moment was formed, and
-        2m·ε·√(λ₁λ), that of LAPACK's singular value decomposition, if the rows were factorised
-        (`refined`). It turns an eigenvector by about the error divided by the gap to the next
-        eigenvalue.
+        It is 2m·ε·√(λ₁λ), that of LAPACK's singular value decomposition, if the rows were
+        factorised (`factored`), and otherwise m·ε·λ₁ with the largest eigenvalue λ₁, or more if
+        products were computed in single precision. It turns an eigenvector by about the error
+        divided by the gap to the next eigenvalue.
         """
         values = to_numpy(self.values)
         top, unit = values.max(initial=0.0), machine_epsilon(self.values) * self.n_features
-        if self.beyond is None:
-            return np.full(len(values), unit * top)
-        return np.asarray(2 * unit * np.sqrt(top * values))
+        sizes = 2 * np.sqrt(top * values) if self.factored else np.full(len(values), top)
+        return np.asarray(unit * sizes)
 
     def resolved(self, q: int) -> Vector:
         """Return the first `q` eigenvalues; those of at most m·ε·λ₁ are set to zero.

@@ -72,12 +72,12 @@ def test_small_rows_are_stored_and_their_moment_is_computed_when_needed(convert)
     X, more = rng.standard_normal((90, 500)) + 1.0, rng.standard_normal((20, 500))
     given = convert(X)
     model = LinearAutoencoder(3).fit(given)
-    assert model._state._moment is None
+    assert model._state.sums is None
     (given.data if scipy.sparse.issparse(given) else given)[:] = 0.0  # the copy stays as it was
     expected = SecondMoment.of(np.concatenate([X, more]))
     model.partial_fit(more)
     assert_allclose(model._state.moment.covariance, expected.covariance, atol=1e-12)
-    assert pickle.loads(pickle.dumps(model))._state._moment is not None
+    assert pickle.loads(pickle.dumps(model))._state.sums is not None
     whole = LinearAutoencoder(3).fit(np.concatenate([X, more]))
     assert_allclose(model.components_, whole.components_, atol=1e-10)
     assert all(c.holds for c in model.certificate_ if c.name in ("subspace", "moment"))
@@ -149,7 +149,7 @@ def test_estimators_do_not_refer_to_memory_maps(tmp_path):
     X = np.load(tmp_path / "rows.npy", mmap_mode="r")
     for rows in (X, np.asarray(X), X[:, :]):
         model = LinearAutoencoder(3).fit(rows)
-        held = model._state._rows  # small maps are copied; otherwise fit computes the certificate
+        held = model._state.rows  # small maps are copied; otherwise fit computes the certificate
         assert held is None or not np.shares_memory(held.rows, X)
     with (tmp_path / "rows.npy").open("r+b") as file:
         file.truncate(1000)  # reading the map would now end the process

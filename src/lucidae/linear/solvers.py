@@ -148,7 +148,7 @@ def build_model(outcome: TrainedWeights, data: Any, spectrum: Spectrum | None = 
     basis = xp.take(components, chosen, axis=0)
     r, trace, exact = basis.shape[0], max(0.0, float(data.trace)), None
     if spectrum is not None and largest(basis - spectrum.vectors[:, :r].mT) <= 16 * eps:
-        exact = None if spectrum.beyond is None else spectrum
+        exact = spectrum if spectrum.factored else None
     else:
         basis = orthonormal_rows(basis)
     if exact is not None:
