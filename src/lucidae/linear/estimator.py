@@ -21,29 +21,21 @@ from lucidae.base import (
 from lucidae.certificates.claims import Certificate, with_changes
 from lucidae.certificates.sketch import Sketch
 from lucidae.counting import ComponentCount
-from lucidae.linear.certify import (
-    check_repeatable,
-    checked_data,
-    data_of,
-    loaded_rows,
-    read_sketched,
-)
+from lucidae.linear.certify import checked_data, data_of, loaded_rows, read_blocks
 from lucidae.linear.methods import Options
 from lucidae.linear.missing import gaussian_of, has_missing, observed_part, unmasked
 from lucidae.linear.solvers import resolve_components
 from lucidae.linear.state import LinearState, fitted_to, fitted_to_observed, updated
 from lucidae.moments import SecondMoment
 from lucidae.rows import blocks
-from lucidae.rows.kinds import AlignedBlocks, aligned_blocks, check_batch, in_memory, loaded
+from lucidae.rows.kinds import aligned_blocks, check_batch, in_memory, loaded
 from lucidae.rows.operator import (
     EXACT_FEATURES,
     STORED_FEATURES,
-    BlockRows,
     MomentRows,
     RowOperator,
 )
 from lucidae.rows.passes import (
-    Passes,
     ReadTwiceMixin,
     by_blocks,
     check_start,
@@ -424,16 +416,8 @@ class LinearAutoencoder(
                 if small is not None:
                     return self.fit(small.rows, sample_weight=small.weights)
             check_streamed(options, data.rows.n_features, start)
-            if data.rows.n_features > EXACT_FEATURES:
-                check_repeatable(data)
-                self._fit_data(options, BlockRows(Passes(data, self.verbose)))
-                store_features(self, data)
-                return self
-            moment, sketch = read_sketched(data, start=start, verbose=self.verbose)
+            rows, sketch = read_blocks(data, start, self.verbose)
             store_features(self, data)
-            rows: RowOperator = MomentRows(moment, data.rows.reference)
-            if data.repeatable and start is None:
-                rows = BlockRows(Passes(data, self.verbose), moment)
             self._fit_data(options, rows, sketch)
         except ValueError as error:
             refuse_missing(self, batches, error)
@@ -722,22 +706,18 @@ class LinearAutoencoder(
         return self._with_changes(super().certificate_)
 
     def _certify_on(self, X: Any, y: Any = None, *, sample_weight: Any = None) -> Certificate:  # noqa: ARG002
-        missing = self.handle_missing == "em"
-        rows, weights = checked_data(X, sample_weight, missing=missing)
-        blocks = rows.rows if isinstance(rows, AlignedBlocks) else rows
-        found = blocks.shape[1] if hasattr(blocks, "shape") else blocks.n_features
-        if found != self.n_features_in_:
+        missing, state, title = self.handle_missing == "em", self._state, type(self).__name__
+        data, sketch = checked_data(X, sample_weight, missing=missing, verbose=self.verbose)
+        if data.n_features != self.n_features_in_:
             raise ValueError(
-                f"X has {found} features, but {type(self).__name__} is expecting "
+                f"X has {data.n_features} features, but {title} is expecting "
                 f"{self.n_features_in_} features as input."
             )
-        state, title = self._state, type(self).__name__
         # not in blocks, nor in a second moment, nor sparse
-        in_rows = missing and hasattr(rows, "shape") and not scipy.sparse.issparse(rows)
-        if in_rows and (state.observed is not None or has_missing(rows)):
-            return self._with_changes(state.certify_observed(rows, weights, title))
-        data = data_of(rows, weights, verbose=self.verbose)
-        return self._with_changes(state.certify(data, title))
+        in_rows = missing and data.rows is not None and not scipy.sparse.issparse(data.rows)
+        if in_rows and (state.observed is not None or has_missing(data.rows)):
+            return self._with_changes(state.certify_observed(data.rows, data.weights, title))
+        return self._with_changes(state.certify(data_of(data, sketch), title))
 
     def _with_changes(self, found: Certificate) -> Certificate:
         """Return `found` with a failed claim added if a user changed fitted attributes.

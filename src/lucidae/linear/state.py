@@ -19,10 +19,10 @@ from lucidae.arrays import Array, as_double, fields_beside, is_array, like, name
 from lucidae.arrays.threads import fork_safe
 from lucidae.base import FittedState, changed_attributes, reference_array
 from lucidae.certificates.claims import Certificate, undecided
-from lucidae.certificates.rows import SMALL_ROWS, Data, GivenRows, RereadRows
+from lucidae.certificates.rows import SMALL_ROWS, Data, GivenRows
 from lucidae.certificates.sketch import Sketch
 from lucidae.iteration.progress import TIMED_FEATURES, elapsed
-from lucidae.linear.certify import data_of_rows
+from lucidae.linear.certify import data_of, data_of_rows
 from lucidae.linear.claims import LinearFigures, certificate
 from lucidae.linear.methods import Model, Options
 from lucidae.linear.missing import ObservedGaussian, fit_observed, gaussian_of
@@ -33,7 +33,6 @@ from lucidae.rows.operator import (
     CHANGED_ROWS,
     EXACT_FEATURES,
     STORED_FEATURES,
-    BlockRows,
     MomentRows,
     RowOperator,
     TrainingRows,
@@ -139,11 +138,11 @@ class LinearState(FittedState):
             if self.stream is not None:
                 self.solution = self.stream.model()
             else:
-                assert self.moment is not None, "a state contains a model, a moment or a stream"
-                many = self.moment.n_features >= TIMED_FEATURES
-                shown = self.options.verbose
+                assert self.sums is not None, "a state contains a model, a moment or a stream"
+                data, shown = MomentRows(self.sums), self.options.verbose
+                many = data.n_features >= TIMED_FEATURES
                 with elapsed("solving", shown) if many else nullcontext():
-                    self.solution = solve(self.options, MomentRows(self.moment), self.previous)
+                    self.solution = solve(self.options, data, self.previous)
                 self.previous = self.solution.outcome.weights
         return self.solution
 
@@ -301,7 +300,6 @@ def fitted_to(
     model = solve(options, data, previous)
     # 1) The rows themselves.
     small, moment, rows = data.n_features <= STORED_FEATURES, data.moment, data.rows
-    again: GivenRows | RereadRows | None = None
     held: TrainingRows | None = None
     if rows is not None:
         copied = small and moment is None and not options.draws_rows
@@ -309,11 +307,8 @@ def fitted_to(
             held = TrainingRows.copied(rows, data.weights, title)
         else:
             held = TrainingRows.referenced(rows, data.weights, title, moment)
-        again = GivenRows(rows, data.weights)
         if held is None and small and moment is not None:
             sketch = Sketch.of(rows, data.weights)
-    elif isinstance(data, BlockRows):
-        again = RereadRows(data.passes, data.n_features)
     state = LinearState(
         options,
         data.reference,
@@ -321,15 +316,15 @@ def fitted_to(
         moment if small else None,
         0.0 if moment is None else moment.rounding,
         sketch if small else None,
-        "given" if again is None and sketch is None else "lost",
+        "given" if isinstance(data, MomentRows) and sketch is None else "lost",
         held,
         model.outcome.weights,
     )
     # 2) The certificate. Where rounding errors of the second moment hide components of small
     # variance, the fit used the rows beside it (`lucidae.spectrum`), and the certificate must too.
-    factored = model.spectrum is not None and model.spectrum.factored and again is not None
+    factored = model.spectrum is not None and model.spectrum.factored
     if held is None and (state.sums is None or factored):
-        state._certificate = state.certify(data_of_rows(again, moment, sketch), title)
+        state._certificate = state.certify(data_of(data, sketch), title)
     return state
 
 
