@@ -21,7 +21,7 @@ from lucidae.certificates.rows import SMALL_ROWS, Data, GivenRows, RereadRows
 from lucidae.certificates.sketch import Sketch
 from lucidae.linear import verify
 from lucidae.linear.claims import LinearFigures, certificate, claims, evidence
-from lucidae.linear.methods import Method, Options
+from lucidae.linear.methods import Method, Options, TrainedWeights
 from lucidae.linear.missing import unmasked
 from lucidae.linear.objectives import Reconstruction, RotationAugmentedRule
 from lucidae.linear.references import known_spectrum
@@ -138,7 +138,7 @@ def certify_weights(
     tied = method.tied and np.array_equal(*layers)
     weights = TiedWeights(layers[0]) if tied else UntiedWeights(*layers)
     weights = method.objective.completed(weights, noise_variance)
-    figures = LinearFigures(method, weights, data, options)
+    figures = LinearFigures(TrainedWeights(weights, method), data, options)
     return certificate(f"weights(method={method.name!r})", figures)
 
 
@@ -273,7 +273,8 @@ def certify_components(subject: Any, X: Any, *, sample_weight: Any = None) -> Ce
     mean = getattr(subject, "mean_", None)
     data = centred.about_zero() if mean is None else centred
     method = Method("rag", RotationAugmentedRule(), Reconstruction(), tied=True)
-    figures = LinearFigures(method, TiedWeights(components), data, NOT_TRAINED)
+    outcome = TrainedWeights(TiedWeights(components), method)
+    figures = LinearFigures(outcome, data, NOT_TRAINED)
     judged = []
     for claim in claims(figures, JUDGED):
         statement = claim.statement

@@ -26,7 +26,7 @@ from lucidae.counting import (
     count_wanted,
     is_criterion,
 )
-from lucidae.linear.methods import Method, Model, Options
+from lucidae.linear.methods import Model, Options, TrainedWeights
 from lucidae.linear.references import known_spectrum, reference_of
 from lucidae.linear.theory import predicted_epochs
 from lucidae.linear.verify import IDENTIFIABLE, PAIRED_FEATURES, ObservedFigures, WeightFigures
@@ -85,19 +85,16 @@ class Sampling(NamedTuple):
 class LinearFigures(WeightFigures):
     """Measured values of given weights, with what theory says about their method.
 
-    `learning_rate` is that of the descent, None for a closed form, `wanted` the estimator's
-    argument `n_components`, and `fit_rounding` the relative error that the covariance of the fit
-    states for its products in single precision. Without a `model`, a pair of weights was given;
-    `shown` are the fitted attributes that users read.
+    `wanted` is the estimator's argument `n_components`, and `fit_rounding` the relative error that
+    the covariance of the fit states for its products in single precision. Without a `model`, a pair
+    of weights was given; `shown` are the fitted attributes that users read.
     """
 
     def __init__(
         self,
-        method: Method,
-        weights: Any,
+        outcome: TrainedWeights,
         data: Data,
         training: Options,
-        learning_rate: float | None = None,
         model: Model | None = None,
         wanted: Any = None,
         *,
@@ -106,15 +103,16 @@ class LinearFigures(WeightFigures):
         observed: ObservedFigures | None = None,
         shown: Mapping[str, Any] | None = None,
     ) -> None:
-        self.method, self.training, self.learning_rate = method, training, learning_rate
+        self.method, self.learning_rate = outcome.method, outcome.learning_rate
+        self.training = training
         self.wanted, self.fit_rounding, self.observed = wanted, fit_rounding, observed
         # the rule to whose fixed point the weights converge
-        self.rule = method.rule.expected(method.objective)
-        self.fitted, self.k = model is not None, int(weights.encoder.shape[0])
-        objective = reference = reference_of(method.objective)
-        if self.rule is not method.objective:
+        self.rule = self.method.expected()
+        self.fitted, self.k = model is not None, int(outcome.weights.encoder.shape[0])
+        objective = reference = reference_of(self.method.objective)
+        if self.rule is not self.method.objective:
             reference = reference_of(self.rule)
-        weights = map_fields(lambda rows: to_numpy(as_double(rows)), weights)
+        weights = map_fields(lambda rows: to_numpy(as_double(rows)), outcome.weights)
         if model is not None:  # in the library of the training rows
             model = fields_beside(model, np.empty(0))
         with np.errstate(over="ignore", invalid="ignore"):
@@ -242,17 +240,19 @@ def evidence(figures: LinearFigures) -> dict[str, Any]:
     return numbers | ({} if figures.observed is None else figures.observed.evidence)
 
 
-Judge = Callable[[Claim, LinearFigures], Claim | None]
+Judge = Callable[[Claim, LinearFigures], Claim]
 
 # The claims in their order, with the functions that judge them: see `judges`.
 CLAIMS: dict[str, tuple[Claim, Judge]] = {}
 
 
-def judges(name: str, statement: str = "", reference: str = "") -> Callable[[Judge], Judge]:
+def judges(
+    name: str, statement: str = "", reference: str = "", headline: str = ""
+) -> Callable[[Judge], Judge]:
     """Return a decorator that registers the function by which a claim is judged."""
 
     def register(judge: Judge) -> Judge:
-        CLAIMS[name] = Claim(name, statement, reference), judge
+        CLAIMS[name] = Claim(name, statement, reference, headline=headline), judge
         return judge
 
     return register
@@ -261,16 +261,24 @@ def judges(name: str, statement: str = "", reference: str = "") -> Callable[[Jud
 def claims(figures: LinearFigures, names: Iterable[str] = ()) -> tuple[Claim, ...]:
     """Return the claims of these names, or all of them, the most important ones first.
 
-    The reference of a method without reference formulas says that it judges itself.
+    The reference of a method without reference formulas says that it judges itself. Claims about
+    missing entries are made if there are any, and judged on the rows alone.
     """
-    rule, found = reference_of(figures.rule), []
+    rule, observed = reference_of(figures.rule), figures.observed
+    counted = figures.fitted and is_criterion(figures.wanted)
+    found: list[Claim] = []
     for name in names or CLAIMS:
         text, judge = CLAIMS[name]
+        if (name == "component_count" and not counted) or (name in _OBSERVED and observed is None):
+            continue
         if (name == "order" and figures.rule.orders) or (name in _RULES and not rule.independent):
             text = replace(text, reference=rule.citation)
+        if name in _OBSERVED and observed is not None and observed.gradient is None:
+            found.append(replace(text, advice=_NOT_STORED, undecided=bool(text.headline)))
+            continue
         with np.errstate(over="ignore", invalid="ignore"):
             found.append(judge(text, figures))
-    return tuple(claim for claim in found if claim is not None)
+    return tuple(found)
 
 
 _NO_SPECTRUM = "Not all eigenvalues were computed, because there are more than 1024 features."
@@ -279,6 +287,7 @@ _BOUNDED = (
     "Not decided: with more than 1024 features the eigenvalues are only bounded, and the bounds do "
     "not separate those of the components from the others."
 )
+_OBSERVED = "likelihood", "identifiability", "missing_information"
 # Claims whose theorem belongs to the rule.
 _RULES = "order", "stationarity", "balance", "nonzero_latents", "eigengap", "conditioning", "epochs"
 _NO_NOISE = (
@@ -482,11 +491,9 @@ def _sampling(text: Claim, figures: LinearFigures) -> Claim:
     "number of components that the criterion finds",
     "Minka 2000; Horn 1965; Gavish & Donoho 2014",
 )
-def _component_count(text: Claim, figures: LinearFigures) -> Claim | None:
-    """Return the claim `component_count` if `n_components` names a criterion, otherwise None."""
+def _component_count(text: Claim, figures: LinearFigures) -> Claim:
+    """Return the claim `component_count`, if `n_components` names a criterion."""
     data, wanted = figures.data, figures.wanted
-    if not figures.fitted or not is_criterion(wanted):
-        return None
     if not figures.leading.complete or data.weight is None:
         return replace(text, advice=_NO_SPECTRUM)
     known = figures.resolved(), data.weight, data.variances
@@ -635,14 +642,10 @@ _UNTESTED = {
     "the parameters are a stationary point of the likelihood of the observed entries (norm of the "
     "gradient per row)",
     "Tipping & Bishop 1999; Rubin 1976 (missing at random)",
+    "stationary point of the likelihood",
 )
-def _likelihood(text: Claim, figures: LinearFigures) -> Claim | None:
-    found = figures.observed
-    if found is None:
-        return None
-    text = replace(text, headline="stationary point of the likelihood")
-    if found.gradient is None:
-        return replace(text, advice=_NOT_STORED, undecided=True)
+def _likelihood(text: Claim, figures: LinearFigures) -> Claim:
+    found: Any = figures.observed
     if found.noiseless:
         why = (
             "The likelihood has no maximum, because there is no noise: use a smaller n_components."
@@ -657,8 +660,9 @@ def _likelihood(text: Claim, figures: LinearFigures) -> Claim | None:
     "every two features were observed together, so that their covariance is determined by data "
     "(number of pairs that hardly ever were)",
     "linear algebra of WWᵀ + γI",
+    "every two features observed together",
 )
-def _identifiability(text: Claim, figures: LinearFigures) -> Claim | None:
+def _identifiability(text: Claim, figures: LinearFigures) -> Claim:
     """Return the claim that data determine every covariance.
 
     The covariance of two features that were hardly ever observed together follows from the model
@@ -666,12 +670,8 @@ def _identifiability(text: Claim, figures: LinearFigures) -> Claim | None:
     of the loadings have the same likelihood; with more links the fit may still be near the mirror
     image of the global maximum. So nothing is claimed then.
     """
-    if figures.observed is None:
-        return None
-    text = replace(text, headline="every two features observed together")
-    if figures.observed.gradient is None:
-        return replace(text, advice=_NOT_STORED, undecided=True)
-    pairs = figures.observed.pairs
+    observed: Any = figures.observed
+    pairs = observed.pairs
     if pairs is None:
         return replace(text, advice=_MANY_FEATURES)
     if not len(pairs):
@@ -685,8 +685,7 @@ def _identifiability(text: Claim, figures: LinearFigures) -> Claim | None:
     )
     text = replace(text, value=float(len(pairs)), threshold=0.0, advice=why)
     # Groups of features without any link have no common covariance for certain.
-    apart = figures.observed.apart
-    return replace(text, holds=False if apart else None, undecided=not apart)
+    return replace(text, holds=False if observed.apart else None, undecided=not observed.apart)
 
 
 @judges(
@@ -695,13 +694,9 @@ def _identifiability(text: Claim, figures: LinearFigures) -> Claim | None:
     "average over the rows",
     "law of total variance",
 )
-def _missing_information(text: Claim, figures: LinearFigures) -> Claim | None:
-    if figures.observed is None:
-        return None
-    lost = figures.observed.lost
-    if lost is None:
-        return replace(text, advice=_NOT_STORED)
-    known = figures.observed.evidence
+def _missing_information(text: Claim, figures: LinearFigures) -> Claim:
+    observed: Any = figures.observed
+    lost, known = observed.lost, observed.evidence
     shares = ", ".join(f"{100 * share:.2g} %" for share in lost[:10]) + " …" * (len(lost) > 10)
     told = (
         f"{100 * known['missing_share']:.2g} % of the entries are missing, in "

@@ -243,16 +243,13 @@ class LinearState(FittedState):
 
         `observed` is what rows with missing entries say of it.
         """
-        model, outcome = self.model, self.model.outcome
-        wanted, stored = self.options.n_components, self.sums
+        model, wanted, stored = self.model, self.options.n_components, self.sums
         if self.observed is not None and not isinstance(wanted, int):
             wanted = int(model.encoder.shape[0])  # its meaning depends on the rows, not on Σ
         figures = LinearFigures(
-            outcome.method,
-            outcome.weights,
+            model.outcome,
             data,
             self.options,
-            outcome.learning_rate,
             model,
             wanted,
             # The variances of a stream are running averages, which no data reproduce.
