@@ -35,7 +35,6 @@ from lucidae.arrays import (
     as_double,
     eigh_descending,
     eye_like,
-    fields_beside,
     machine_epsilon,
     namespace,
     normal,
@@ -148,11 +147,6 @@ class Spectrum:
         if beyond is not None:
             beyond += float(namespace(self.values).sum(self.values[k:]))
         return Spectrum(self.values[:k], self.vectors[:, :k], self.trace, beyond)
-
-    def beside(self, ref: Array) -> Spectrum:
-        """Return the spectrum in the library and on the device of the array `ref`."""
-        moved: Spectrum = fields_beside(self, ref)
-        return moved
 
     def noise(self, k: int) -> float:
         """Return the mean of all eigenvalues after the first `k`; 0 if there are none.

@@ -33,8 +33,6 @@ from lucidae.rows.operator import EXACT_FEATURES, BlockRows, MomentRows, RowOper
 from lucidae.rows.passes import Passes, fold, load_rows, no_moment, nothing_read
 from lucidae.validation import check_rows, check_weights
 
-__all__ = ["certify_components", "certify_weights", "checked_data", "data_of"]
-
 Vector = np.ndarray[Any, Any]
 
 LOADED_BYTES = 2**28

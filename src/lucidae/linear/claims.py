@@ -32,8 +32,6 @@ from lucidae.linear.theory import predicted_epochs
 from lucidae.linear.verify import IDENTIFIABLE, PAIRED_FEATURES, ObservedFigures, WeightFigures
 from lucidae.linear.weights import map_fields
 
-__all__ = ["LinearFigures", "certificate", "claims", "evidence"]
-
 Vector = np.ndarray[Any, Any]
 
 # Threshold of the claims `subspace` and `alignment`: a mean squared sine, of an angle of 1.8°. For

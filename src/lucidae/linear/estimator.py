@@ -44,8 +44,6 @@ from lucidae.rows.passes import (
 )
 from lucidae.validation import check_rows, check_weights, columns_with_gaps, warn_user
 
-__all__ = ["LinearAutoencoder"]
-
 IN_MEMORY = (
     "To use the observed entries of rows with missing ones, set handle_missing='em'; otherwise "
     "remove or impute the missing entries."

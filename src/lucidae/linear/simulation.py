@@ -38,8 +38,6 @@ from lucidae.rows.covariances import (
 from lucidae.spectrum import Spectrum
 from lucidae.validation import check_choice
 
-__all__ = ["Plan", "Run", "Trajectory", "epochs_to_alignment", "simulate"]
-
 
 @dataclass(frozen=True, slots=True)
 class Run:

@@ -38,8 +38,6 @@ from lucidae.models import (
 from lucidae.rows.operator import MomentRows
 from lucidae.spectrum import Spectrum, leading
 
-__all__ = ["SNAPSHOTS", "STATE"]
-
 
 def _method_fields(method: Method) -> dict[str, Any]:
     settings = method.settings

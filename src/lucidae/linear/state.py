@@ -39,8 +39,6 @@ from lucidae.rows.operator import (
 )
 from lucidae.spectrum import leading
 
-__all__ = ["LinearState", "fitted_to", "fitted_to_observed", "updated"]
-
 CERTIFIED_STREAM_FEATURES = 256
 """Largest number of features for which training on a stream of batches also stores the second
 moment of all rows, for the certificate; the matrix then takes half a mebibyte."""

@@ -41,14 +41,6 @@ from lucidae.certificates.rows import (
 )
 from lucidae.certificates.sketch import STARTS, STEPS, Complement, drawn_after, orthonormal
 
-__all__ = [
-    "Leading",
-    "Leverage",
-    "ObservedFigures",
-    "WeightFigures",
-    "observed_figures",
-]
-
 Vector = np.ndarray[Any, Any]
 Product = Callable[[Vector], Vector]
 
