@@ -9,7 +9,7 @@ import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -72,14 +72,6 @@ REACHED = 1e-3
 MOST_EPOCHS = 1e15
 
 
-class Sampling(NamedTuple):
-    """Result of the tests which components stand out of sampling noise."""
-
-    above: Vector  # components whose eigenvalue exceeds that of noise
-    # of these, the ones whose direction another sample could turn into that of others
-    similar: Vector
-
-
 class LinearFigures(WeightFigures):
     """Measured values of given weights, with what theory says about their method.
 
@@ -132,24 +124,23 @@ class LinearFigures(WeightFigures):
         return f"The fit's covariance differs by up to {self.data.error:.1g} from that of X{why}"
 
     @cached_property
-    def sampling(self) -> Sampling | str:
-        """Which components stand out of sampling noise, or why this is not known."""
+    def sampling(self) -> dict[str, Vector]:
+        """Which components stand out of sampling noise; empty if this is not known.
+
+        Of these, some have a direction that another sample could turn into that of others.
+        """
         data, k = self.data, self.k
         known = self.observed is None and self.leading.complete and data.trace > 0.0
         weight = data.weight or 0.0  # None if the rows were not centred
         if not known or not weight > 2.0:
-            return (
-                "Sampling noise is judged for at least three rows, not all equal and without "
-                "missing entries, but not for rows that were not centred or have more than 1024 "
-                "features."
-            )
+            return {}
         # Eigenvalues below their rounding error are not sampling noise of the data.
         values, rows = self.resolved(), weight - 1.0
         above = np.flatnonzero(components_above_noise(values, rows, k))
         values = values[: max(k + 1, np.count_nonzero(values))]  # zeros turn no component
         turned = component_sampling_error(values, rows)
         similar = above[turned[above] >= TURNED] if self.rule.aligns else above[:0]
-        return Sampling(above, similar)
+        return {"components_above_noise": above, "components_of_similar_variance": similar}
 
     def resolved(self, factor: float = 1.0) -> Vector:
         """Return all eigenvalues, with zero for those of at most `factor` times their error."""
@@ -213,7 +204,7 @@ def certificate(title: str, figures: LinearFigures) -> Certificate:
 
 def evidence(figures: LinearFigures) -> dict[str, Any]:
     """Return the numbers from which the measured values can be computed again, by name."""
-    leading, sampling = figures.leading, figures.sampling
+    leading = figures.leading
     numbers: dict[str, Any] = {
         "eigenvalues": leading.values.value[: figures.k + 1],
         "eigenvalue_error": float(leading.values.error[0]),
@@ -226,9 +217,7 @@ def evidence(figures: LinearFigures) -> dict[str, Any]:
     } | figures.loss_terms
     if leading.complete:
         numbers["spectrum"] = leading.values.value
-    if isinstance(sampling, Sampling):
-        numbers["components_above_noise"] = sampling.above
-        numbers["components_of_similar_variance"] = sampling.similar
+    numbers |= figures.sampling
     if figures.leverage is not None:
         numbers["leverage_rows"] = figures.leverage.rows
         numbers["leverage_shares"] = figures.leverage.shares
@@ -280,6 +269,10 @@ def claims(figures: LinearFigures, names: Iterable[str] = ()) -> tuple[Claim, ..
 
 
 _NO_SPECTRUM = "Not all eigenvalues were computed, because there are more than 1024 features."
+_NO_SAMPLING = (
+    "Sampling noise is judged for at least three rows, not all equal and without missing entries, "
+    "but not for rows that were not centred or have more than 1024 features."
+)
 _BOUNDS = "bounds: Boyd & Balakrishnan 1990, failure probability 1e-9"
 _BOUNDED = (
     "Not decided: with more than 1024 features the eigenvalues are only bounded, and the bounds do "
@@ -345,7 +338,7 @@ def _alignment(text: Claim, figures: LinearFigures) -> Claim:
     why = f"{_components(shared)} not determined by these data and left out of the mean."
     if not len(identifiable):
         return _not_decided(text, why, figures)
-    found = leading.alignment(identifiable)
+    found = leading.misalignments[identifiable].sum() / float(len(identifiable))
     claim = _distance(text, found, len(identifiable), figures)
     if not len(shared):
         return claim
@@ -467,9 +460,9 @@ def _eigengap(text: Claim, figures: LinearFigures) -> Claim:
 )
 def _sampling(text: Claim, figures: LinearFigures) -> Claim:
     """Return the claim `sampling`: how many components stand out, and which are alike."""
-    if isinstance(figures.sampling, str):
-        return replace(text, advice=figures.sampling)
-    (above, similar), k = figures.sampling, figures.k
+    if not figures.sampling:
+        return replace(text, advice=_NO_SAMPLING)
+    (above, similar), k = figures.sampling.values(), figures.k
     count, others = len(above), np.setdiff1d(np.arange(k), above)
     headline = f"sampling: {count} of {k}"
     advice = f"{count} of {k} components stand out of sampling noise."

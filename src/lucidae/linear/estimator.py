@@ -664,7 +664,7 @@ class LinearAutoencoder(
             and `noise_variance_` in every direction orthogonal to it.
         """
         check_is_fitted(self)
-        return self._state.returned(self._state.model.covariance())
+        return like(self._state.model.covariance(), self._state.reference)
 
     def get_precision(self) -> Array:
         """Return the inverse of the covariance of the fitted probabilistic PCA model.
@@ -677,7 +677,7 @@ class LinearAutoencoder(
         """
         check_is_fitted(self)
         with np.errstate(over="ignore", divide="ignore", invalid="ignore"):
-            found = self._state.returned(self._state.model.precision())
+            found = like(self._state.model.precision(), self._state.reference)
         return _check_finite(found, "the entries of the precision matrix")
 
     @property

@@ -177,19 +177,24 @@ class LinearState(FittedState):
         return super().__getstate__() | known
 
     def compute_attributes(self) -> dict[str, Any]:
-        """Return the fitted attributes of the estimator, such as ``components_``, by name."""
-        model = self.model
-        total, degrees = model.total_variance, model.degrees
-        share = model.variances / total if total > 0 else 0.0 * model.variances
-        singular = namespace(model.variances).sqrt(model.variances * degrees)
-        return {
-            "mean_": self.returned(model.mean),
-            "encoder_": self.returned(model.encoder),
-            "decoder_": self.returned(model.atoms.mT),
-            "components_": self.returned(model.components),
-            "explained_variance_": self.returned(model.variances),
-            "explained_variance_ratio_": self.returned(share),
-            "singular_values_": self.returned(singular),
+        """Return the fitted attributes by name, in the library and dtype of the training data."""
+        model, xp = self.model, namespace(self.reference)
+        total, variances = model.total_variance, model.variances
+        arrays = {
+            "mean_": model.mean,
+            "encoder_": model.encoder,
+            "decoder_": model.atoms.mT,
+            "components_": model.components,
+            "explained_variance_": variances,
+            "explained_variance_ratio_": variances / total if total > 0 else 0.0 * variances,
+            "singular_values_": namespace(variances).sqrt(variances * model.degrees),
+        }
+        # Copies: a user who writes into an attribute does not change the fitted state.
+        shown = {
+            name: xp.asarray(like(values, self.reference), copy=True)
+            for name, values in arrays.items()
+        }
+        return shown | {
             "noise_variance_": model.noise_variance,
             "n_components_": int(model.components.shape[0]),
             "n_iter_": model.outcome.n_iter,
@@ -261,14 +266,6 @@ class LinearState(FittedState):
         )
         missing = "" if observed is None else ", handle_missing='em'"
         return certificate(f"{title}(method={self.options.method!r}{missing})", figures)
-
-    def returned(self, values: Array) -> Array:
-        """Return a copy of `values` in the library, dtype and on the device of the training data.
-
-        Because it is a copy, a user who writes into an attribute does not change the fitted state.
-        """
-        converted = like(values, self.reference)
-        return namespace(converted).asarray(converted, copy=True)
 
     def changed_attributes(self, given: Mapping[str, Any]) -> dict[str, float]:
         """Return the fitted attributes that a user changed, each with its relative difference.

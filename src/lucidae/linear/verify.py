@@ -152,10 +152,6 @@ class Leading:
         resolved = apart > needed
         return np.flatnonzero(~(resolved & np.append(True, resolved[:-1])))
 
-    def alignment(self, chosen: Vector) -> Ball:
-        """Return the mean misalignment of the chosen axes."""
-        return self.misalignments[chosen].sum() / float(len(chosen))
-
 
 def find_leading(data: Data, atoms: Vector) -> tuple[Data, Leading]:
     """Return eigenvalues and distances for a decoder, and the data with all digits that it took.
