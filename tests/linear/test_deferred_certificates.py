@@ -86,7 +86,7 @@ def test_small_rows_are_stored_and_their_moment_is_computed_when_needed(convert)
 def test_an_error_while_the_certificate_is_computed_leaves_the_rows_for_another_try(monkeypatch):
     model = LinearAutoencoder(3).fit(WIDE)
     with monkeypatch.context() as broken:
-        broken.setattr("lucidae.linear.state.data_of_rows", lambda *_, **__: 1 / 0)
+        broken.setattr("lucidae.linear.state.data_of", lambda *_, **__: 1 / 0)
         assert "ZeroDivisionError" in model.certificate_["certificate"].advice
     assert model.certificate_["subspace"].holds
 
@@ -133,14 +133,14 @@ def test_changed_rows_that_were_changed_back_are_judged():
 def test_rows_that_change_while_the_certificate_is_computed_are_not_judged(monkeypatch):
     X = WIDE.copy()
     model = LinearAutoencoder(3).fit(X)
-    original = lucidae.linear.state.data_of_rows
+    original = lucidae.linear.state.data_of
 
     def changing(*args, **keywords):
         found = original(*args, **keywords)
         X[3] += 1e-3
         return found
 
-    monkeypatch.setattr("lucidae.linear.state.data_of_rows", changing)
+    monkeypatch.setattr("lucidae.linear.state.data_of", changing)
     assert [claim.holds for claim in model.certificate_] == [None]
 
 

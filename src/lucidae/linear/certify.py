@@ -179,42 +179,33 @@ def checked_data(
     return RowOperator.of(X, check_weights(sample_weight, X)), None
 
 
-def data_of(rows: RowOperator, sketch: Sketch | None = None) -> Data:
-    """Return data of any kind in the form that the verifier reads."""
-    again: GivenRows | RereadRows | None = None
-    if rows.rows is not None:
-        again = GivenRows(rows.rows, rows.weights)
-    elif isinstance(rows, BlockRows):
-        again = RereadRows(rows.passes, rows.n_features)
-    return data_of_rows(again, rows.moment, sketch)
-
-
-def data_of_rows(
-    rows: GivenRows | RereadRows | None,
-    moment: SecondMoment | None = None,
-    sketch: Sketch | None = None,
-    origin: str = "given",
-) -> Data:
-    """Return rows, and their second moment if it is known, in the form that the verifier reads.
+def data_of(rows: RowOperator, sketch: Sketch | None = None, origin: str = "given") -> Data:
+    """Return data of any kind in the form that the verifier reads.
 
     Small rows are factorised. Otherwise a second moment is tested by a sketch of the same rows;
     that of rows in memory is computed if it is small. `origin` says where a moment comes from that
     nothing tests (`Data.origin`).
     """
-    if isinstance(rows, GivenRows):
-        n, m = rows.shape
+    moment = rows.moment
+    again: GivenRows | RereadRows | None = None
+    if isinstance(rows, BlockRows):
+        again = RereadRows(rows.passes, rows.n_features)
+    if rows.rows is not None:
+        given = GivenRows(rows.rows, rows.weights)
+        n, m = given.shape
         if n * m <= SMALL_ROWS:
-            data = Data.of_rows(rows)
+            data = Data.of_rows(given)
             data = data.refactored() or data
             return data if moment is None else data.beside_moment(moment.covariance)
         if moment is None and m <= verify.DENSE_FEATURES:
-            moment = SecondMoment.of(rows.X, rows.weights)
+            moment = SecondMoment.of(given.X, given.weights)
         if moment is not None and sketch is None:
-            sketch = Sketch.of(rows.X, rows.weights)
+            sketch = Sketch.of(given.X, given.weights)
+        again = given
     if moment is None:
-        assert rows is not None, "data without a moment have rows"
-        return Data.of_rows(rows)
-    return Data.of_moment(moment.mean, moment.covariance, moment.weight, sketch, rows, origin)
+        assert again is not None, "data without a moment have rows"
+        return Data.of_rows(again)
+    return Data.of_moment(moment.mean, moment.covariance, moment.weight, sketch, again, origin)
 
 
 @certifies("components")

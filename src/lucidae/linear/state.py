@@ -19,10 +19,10 @@ from lucidae.arrays import Array, as_double, fields_beside, is_array, like, name
 from lucidae.arrays.threads import fork_safe
 from lucidae.base import FittedState, changed_attributes, reference_array
 from lucidae.certificates.claims import Certificate, undecided
-from lucidae.certificates.rows import SMALL_ROWS, Data, GivenRows
+from lucidae.certificates.rows import SMALL_ROWS, Data
 from lucidae.certificates.sketch import Sketch
 from lucidae.iteration.progress import TIMED_FEATURES, elapsed
-from lucidae.linear.certify import data_of, data_of_rows
+from lucidae.linear.certify import data_of
 from lucidae.linear.claims import LinearFigures, certificate
 from lucidae.linear.methods import Model, Options
 from lucidae.linear.missing import ObservedGaussian, fit_observed, gaussian_of
@@ -220,16 +220,17 @@ class LinearState(FittedState):
         if rows is not None and rows.unchanged:
             if self.sums is not None and not rows.stored:  # it remains when the rows are gone
                 self.sketch = self.saved_sketch()
-            moment = rows.moment or self.sums
-            data = data_of_rows(GivenRows(*rows.given), moment, self.sketch)
-            found = self.certify(data, title)
+            data: RowOperator = RowOperator.of(*rows.given)
+            if (moment := rows.moment or self.sums) is not None:
+                data.know(moment)
+            found = self.certify(data_of(data, self.sketch), title)
             if rows.unchanged:  # while the certificate was computed as well
                 self.rows = rows if rows.stored else None
                 return found
         self.rows = None
         if self.moment is not None and rows is None:
-            data = data_of_rows(None, self.moment, self.sketch, self.origin)
-            return self.certify(data, title)
+            data = MomentRows(self.moment)
+            return self.certify(data_of(data, self.sketch, self.origin), title)
         why = CHANGED_ROWS
         if rows is None:
             why = (
