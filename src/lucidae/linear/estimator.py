@@ -770,7 +770,10 @@ def check_streamed(options: Options, n_features: int, start: SecondMoment | None
 
 
 def refuse_missing(estimator: Any, X: Any, error: ValueError) -> None:
-    """Raise an error about NaN in the rows X of an estimator anew, with handle_missing="em"."""
+    """Raise an error about NaN in the rows X again, with advice on the argument `handle_missing`.
+
+    Nothing happens for other errors.
+    """
     first, _, _ = str(error).partition("\n")
     if "contains NaN" not in first or "handle_missing" in first or "sample_weight" in first:
         return
