@@ -382,9 +382,11 @@ def updated(
         sketch = Sketch.of(X, weights) if known else None
         return LinearState(options, reference_array(X), None, sums, sketch=sketch, stream=stream)
     # 2) The sketch of all rows, unless that of earlier ones is lost.
-    sketch = before.saved_sketch() if known else None
-    if sketch is None and earlier is not None and before.origin == "given":
-        sketch = Sketch.given(earlier.mean, earlier.covariance, earlier.weight)
+    sketch = None
+    if known and earlier is not None:
+        sketch = before.saved_sketch()
+        if sketch is None and before.origin == "given":
+            sketch = Sketch.given(earlier.mean, earlier.covariance, earlier.weight)
     state = LinearState(
         options,
         before.reference,
