@@ -35,7 +35,6 @@ from lucidae.arrays import (
     as_double,
     eigh_descending,
     eye_like,
-    fields_beside,
     machine_epsilon,
     namespace,
     normal,
@@ -149,11 +148,6 @@ class Spectrum:
             beyond += float(namespace(self.values).sum(self.values[k:]))
         return Spectrum(self.values[:k], self.vectors[:, :k], self.trace, beyond)
 
-    def beside(self, ref: Array) -> Spectrum:
-        """Return the spectrum in the library and on the device of the array `ref`."""
-        moved: Spectrum = fields_beside(self, ref)
-        return moved
-
     def noise(self, k: int) -> float:
         """Return the mean of all eigenvalues after the first `k`; 0 if there are none.
 
@@ -173,19 +167,23 @@ class Spectrum:
         return int(np.sum(self.resolved(int(self.values.shape[0])) > 0.0))
 
     @property
+    def factored(self) -> bool:
+        """Whether the eigenpairs are from a factorisation of the rows (`refined`); see `error`."""
+        return self.beyond is not None
+
+    @property
     def error(self) -> Vector:
         """Rounding error of each eigenvalue λ, for m features and the machine epsilon ε.
 
-        It is m·ε·λ₁ with the largest eigenvalue λ₁ if the second moment was formed, and
-        2m·ε·√(λ₁λ), that of LAPACK's singular value decomposition, if the rows were factorised
-        (`refined`). It turns an eigenvector by about the error divided by the gap to the next
-        eigenvalue.
+        It is 2m·ε·√(λ₁λ), that of LAPACK's singular value decomposition, if the rows were
+        factorised (`factored`), and otherwise m·ε·λ₁ with the largest eigenvalue λ₁, or more if
+        products were computed in single precision. It turns an eigenvector by about the error
+        divided by the gap to the next eigenvalue.
         """
         values = to_numpy(self.values)
         top, unit = values.max(initial=0.0), machine_epsilon(self.values) * self.n_features
-        if self.beyond is None:
-            return np.full(len(values), unit * top)
-        return np.asarray(2 * unit * np.sqrt(top * values))
+        sizes = 2 * np.sqrt(top * values) if self.factored else np.full(len(values), top)
+        return np.asarray(unit * sizes)
 
     def resolved(self, q: int) -> Vector:
         """Return the first `q` eigenvalues; those of at most m·ε·λ₁ are set to zero.

@@ -17,6 +17,8 @@ from sklearn.exceptions import ConvergenceWarning
 from extras import require
 from known_spectra import batches_of, memory_map, read_in_blocks, rows_with, sines
 from lucidae import DropoutAutoencoder, LinearAutoencoder, SecondMoment, certify
+from lucidae.rows.operator import RowOperator
+from lucidae.spectrum import leading, refined
 
 EPS = float(np.finfo(float).eps)
 LOST = 1e-11
@@ -642,3 +644,16 @@ def test_few_rows_of_an_iterator_are_loaded(wide):
     model = LinearAutoencoder(3).fit(batches_of(X))
     expected = LinearAutoencoder(3).fit(rows)
     assert_allclose(model.components_[:, PLACES], expected.components_, atol=1e-10)
+
+
+@pytest.mark.parametrize(("ratio", "factored"), [(1e2, False), (1e12, True)])
+def test_a_spectrum_says_by_its_error_whether_rows_were_factorised(ratio, factored):
+    X, _ = rows_with(dominated(ratio, 12), 300, 12)
+    rows = RowOperator.of(X)
+    rows.scatter()
+    found = refined(rows, leading(rows, 5), 5)
+    assert found.factored is factored
+    values = reference(X, 5)[0]
+    assert np.all(np.abs(found.values[:5] - values) <= found.error[:5])
+    formed, factorised = 12 * EPS * ratio, 24 * EPS * np.sqrt(ratio * values)
+    assert_allclose(found.error[:5], factorised if factored else formed, rtol=1e-3)

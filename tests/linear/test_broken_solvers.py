@@ -278,7 +278,7 @@ def test_stale_state_gets_no_certificate():
     fitted = LinearAutoencoder(3).fit(TALL)
     assert fitted.certificate_.holds
     state = fitted._state
-    state._moment = state.moment.update(3 * TALL[::-1, ::-1])
+    state.sums = state.moment.update(3 * TALL[::-1, ::-1])
     state.changed()  # the moment is new, the model is not
     assert fitted.certificate_.holds is False
 
@@ -286,9 +286,9 @@ def test_stale_state_gets_no_certificate():
 @pytest.mark.parametrize("field", ["encoder", "atoms", "components", "variances", "mean", "basis"])
 def test_attributes_that_were_changed_get_no_certificate(field):
     fitted = LinearAutoencoder(3).fit(TALL)
-    old = fitted._state._model
+    old = fitted._state.solution
     changed = {name: getattr(old, name) for name in old.__slots__}
     changed[field] = changed[field] * (1 + 1e-6)
-    fitted._state._model = type(old)(**changed)
+    fitted._state.solution = type(old)(**changed)
     fitted._state.changed()
     assert fitted.certificate_["attributes"].holds is False

@@ -300,7 +300,7 @@ def test_a_changed_number_of_components_is_noticed():
     X = spiked(200, 12, [20.0, 10.0], 8)
     fitted = LinearAutoencoder("mle").fit(X)
     other = LinearAutoencoder(3).fit(X)
-    fitted._state._model = other._state._model
+    fitted._state.solution = other._state.solution
     fitted._state.changed()
     assert fitted.certificate_["attributes"].holds is False
 

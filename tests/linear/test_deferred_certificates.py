@@ -72,12 +72,12 @@ def test_small_rows_are_stored_and_their_moment_is_computed_when_needed(convert)
     X, more = rng.standard_normal((90, 500)) + 1.0, rng.standard_normal((20, 500))
     given = convert(X)
     model = LinearAutoencoder(3).fit(given)
-    assert model._state._moment is None
+    assert model._state.sums is None
     (given.data if scipy.sparse.issparse(given) else given)[:] = 0.0  # the copy stays as it was
     expected = SecondMoment.of(np.concatenate([X, more]))
     model.partial_fit(more)
     assert_allclose(model._state.moment.covariance, expected.covariance, atol=1e-12)
-    assert pickle.loads(pickle.dumps(model))._state._moment is not None
+    assert pickle.loads(pickle.dumps(model))._state.sums is not None
     whole = LinearAutoencoder(3).fit(np.concatenate([X, more]))
     assert_allclose(model.components_, whole.components_, atol=1e-10)
     assert all(c.holds for c in model.certificate_ if c.name in ("subspace", "moment"))
@@ -86,7 +86,7 @@ def test_small_rows_are_stored_and_their_moment_is_computed_when_needed(convert)
 def test_an_error_while_the_certificate_is_computed_leaves_the_rows_for_another_try(monkeypatch):
     model = LinearAutoencoder(3).fit(WIDE)
     with monkeypatch.context() as broken:
-        broken.setattr("lucidae.linear.state.data_of_rows", lambda *_, **__: 1 / 0)
+        broken.setattr("lucidae.linear.state.data_of", lambda *_, **__: 1 / 0)
         assert "ZeroDivisionError" in model.certificate_["certificate"].advice
     assert model.certificate_["subspace"].holds
 
@@ -133,14 +133,14 @@ def test_changed_rows_that_were_changed_back_are_judged():
 def test_rows_that_change_while_the_certificate_is_computed_are_not_judged(monkeypatch):
     X = WIDE.copy()
     model = LinearAutoencoder(3).fit(X)
-    original = lucidae.linear.state.data_of_rows
+    original = lucidae.linear.state.data_of
 
     def changing(*args, **keywords):
         found = original(*args, **keywords)
         X[3] += 1e-3
         return found
 
-    monkeypatch.setattr("lucidae.linear.state.data_of_rows", changing)
+    monkeypatch.setattr("lucidae.linear.state.data_of", changing)
     assert [claim.holds for claim in model.certificate_] == [None]
 
 
@@ -149,7 +149,7 @@ def test_estimators_do_not_refer_to_memory_maps(tmp_path):
     X = np.load(tmp_path / "rows.npy", mmap_mode="r")
     for rows in (X, np.asarray(X), X[:, :]):
         model = LinearAutoencoder(3).fit(rows)
-        held = model._state._rows  # small maps are copied; otherwise fit computes the certificate
+        held = model._state.rows  # small maps are copied; otherwise fit computes the certificate
         assert held is None or not np.shares_memory(held.rows, X)
     with (tmp_path / "rows.npy").open("r+b") as file:
         file.truncate(1000)  # reading the map would now end the process

@@ -137,7 +137,7 @@ def test_a_moment_that_was_saved_is_tested_by_the_sketch_that_was_saved(tmp_path
         model.partial_fit(part)
     lucidae.save(model, tmp_path / "model.npz")
     again = lucidae.load(tmp_path / "model.npz")
-    again._state._moment = SecondMoment.of(1.01 * X)
+    again._state.sums = SecondMoment.of(1.01 * X)
     again._state.changed()
     assert again.certificate_["moment"].holds is False
     again = lucidae.load(tmp_path / "model.npz").partial_fit(X[:50])

@@ -618,7 +618,7 @@ def test_changed_attributes_and_other_rows_fail():
     model.components_ = np.array([[0.8, 0.6], [-0.6, 0.8]]) @ model.components_
     assert model.certificate_["attributes"].holds is False
     wrong = em().fit(X)
-    wrong._state._model = replace(wrong._state.model, mean=wrong._state.model.mean + 0.1)
+    wrong._state.solution = replace(wrong._state.model, mean=wrong._state.model.mean + 0.1)
     assert certify(wrong, X)["attributes"].holds is False
 
 

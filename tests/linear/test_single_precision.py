@@ -118,7 +118,7 @@ def test_separated_components_are_certified_and_wrong_ones_are_not():
 def test_fits_of_many_features_know_the_error_of_a_moment_that_is_not_stored(k):
     X = np.random.default_rng(0).standard_normal((2500, 1100)).astype(np.float32)
     model = LinearAutoencoder(k).fit(X)
-    assert model._state.__dict__.get("moment") is None, "more than 1024 features"
+    assert model._state.sums is None, "more than 1024 features"
     assert model.certificate_["attributes"].holds is True
     assert certify(model, X)["attributes"].holds is True
     model.mean_ = model.mean_ + np.float32(1e-3)

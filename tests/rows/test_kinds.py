@@ -230,7 +230,7 @@ def test_no_moment_is_formed_of_data_with_fewer_rows_than_columns(
     def refuse(*_, **__):
         raise AssertionError("the moment of the features was formed")
 
-    monkeypatch.setattr("lucidae.linear.estimator.read_sketched", refuse)
+    monkeypatch.setattr("lucidae.linear.estimator.read_blocks", refuse)
     model = LinearAutoencoder(3).fit(kind(X, tmp_path))
     assert_allclose(model.components_, LinearAutoencoder(3).fit(X).components_, atol=1e-9)
 

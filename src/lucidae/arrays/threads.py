@@ -99,7 +99,9 @@ def blas_threads() -> int:
 
 def in_threads(part: Callable[[int, int], Result], n_rows: int, threads: int) -> list[Result]:
     """Return ``part(first, last)`` for consecutive ranges of rows, each in another thread."""
-    threads = max(1, min(threads, n_rows))
+    threads = min(threads, n_rows)
+    if threads <= 1:
+        return [part(0, n_rows)]
     ends = [n_rows * i // threads for i in range(threads + 1)]
     return in_each_thread(lambda pair: part(*pair), list(pairwise(ends)))
 

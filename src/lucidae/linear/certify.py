@@ -21,7 +21,7 @@ from lucidae.certificates.rows import SMALL_ROWS, Data, GivenRows, RereadRows
 from lucidae.certificates.sketch import Sketch
 from lucidae.linear import verify
 from lucidae.linear.claims import LinearFigures, certificate, claims, evidence
-from lucidae.linear.methods import Method, Options
+from lucidae.linear.methods import Method, Options, TrainedWeights
 from lucidae.linear.missing import unmasked
 from lucidae.linear.objectives import Reconstruction, RotationAugmentedRule
 from lucidae.linear.references import known_spectrum
@@ -29,11 +29,9 @@ from lucidae.linear.verify import find_leading, mean_difference
 from lucidae.linear.weights import TiedWeights, UntiedWeights
 from lucidae.moments import SecondMoment
 from lucidae.rows.kinds import AlignedBlocks, LoadedRows, aligned_blocks, in_memory
-from lucidae.rows.operator import EXACT_FEATURES
+from lucidae.rows.operator import EXACT_FEATURES, BlockRows, MomentRows, RowOperator
 from lucidae.rows.passes import Passes, fold, load_rows, no_moment, nothing_read
 from lucidae.validation import check_rows, check_weights
-
-__all__ = ["certify_components", "certify_weights", "checked_data", "data_of"]
 
 Vector = np.ndarray[Any, Any]
 
@@ -122,8 +120,7 @@ def certify_weights(
             f"encoder has shape {tuple(rows.shape)} and decoder {tuple(columns.shape)}, expected "
             "shapes (k, m) and (m, k) with k latents and m features."
         )
-    X, row_weights = checked_data(X, sample_weight)
-    data = data_of(X, row_weights)
+    data = data_of(*checked_data(X, sample_weight))
     _check_shape(rows.shape, data.n_features, "encoder")
     spectrum = None
     if options.needs_spectrum:
@@ -139,7 +136,7 @@ def certify_weights(
     tied = method.tied and np.array_equal(*layers)
     weights = TiedWeights(layers[0]) if tied else UntiedWeights(*layers)
     weights = method.objective.completed(weights, noise_variance)
-    figures = LinearFigures(method, weights, data, options)
+    figures = LinearFigures(TrainedWeights(weights, method), data, options)
     return certificate(f"weights(method={method.name!r})", figures)
 
 
@@ -162,66 +159,53 @@ def _check_shape(shape: tuple[int, ...], m: int, name: str) -> None:
         )
 
 
-def checked_data(X: Any, sample_weight: Any, *, missing: bool = False) -> tuple[Any, Any]:
-    """Return validated data and the weights of their rows, in the form in which they are certified.
+def checked_data(
+    X: Any, sample_weight: Any, *, missing: bool = False, verbose: bool | str = "auto"
+) -> tuple[RowOperator, Sketch | None]:
+    """Return validated data, and the sketch of rows that are read in blocks, which tests them.
 
-    Rows in memory are returned with their weights, a `SecondMoment` as it is, and other data as
-    `AlignedBlocks`, unless they are small enough to be loaded. NaN raises an error unless `missing`
-    is true and the rows are dense.
+    NaN raises an error unless `missing` is true and the rows are dense and in memory.
     """
     if isinstance(X, SecondMoment):
-        return X, None
+        return MomentRows(X), None
     if not (in_memory(X) and in_memory(sample_weight, "sample_weight")):
         blocks = X if isinstance(X, AlignedBlocks) else aligned_blocks(X, None, sample_weight)
-        small = loaded_rows(blocks, missing=missing)
+        small = loaded_rows(blocks, missing=missing, verbose=verbose)
         if small is None:
-            if blocks.rows.n_features > EXACT_FEATURES:
-                check_repeatable(blocks)
-            return blocks, None
+            return read_blocks(blocks, verbose=verbose)
         X, sample_weight = small.rows, small.weights
     missing = missing and not scipy.sparse.issparse(X)
     X = check_rows(unmasked(X), finite="allow-nan") if missing else check_rows(X)
-    return X, check_weights(sample_weight, X)
+    return RowOperator.of(X, check_weights(sample_weight, X)), None
 
 
-def data_of(X: Any, weights: Any = None, *, verbose: bool | str = "auto") -> Data:
-    """Return checked data in the form that the verifier reads."""
-    if isinstance(X, SecondMoment):
-        return data_of_rows(None, X)
-    if not isinstance(X, AlignedBlocks):
-        return data_of_rows(GivenRows(X, weights))
-    rows = RereadRows(Passes(X, verbose), X.rows.n_features)
-    if X.rows.n_features > EXACT_FEATURES:
-        return data_of_rows(rows)
-    return data_of_rows(rows if X.repeatable else None, *read_sketched(X, verbose=verbose))
-
-
-def data_of_rows(
-    rows: GivenRows | RereadRows | None,
-    moment: SecondMoment | None = None,
-    sketch: Sketch | None = None,
-    origin: str = "given",
-) -> Data:
-    """Return rows, and their second moment if it is known, in the form that the verifier reads.
+def data_of(rows: RowOperator, sketch: Sketch | None = None, origin: str = "given") -> Data:
+    """Return data of any kind in the form that the verifier reads.
 
     Small rows are factorised. Otherwise a second moment is tested by a sketch of the same rows;
     that of rows in memory is computed if it is small. `origin` says where a moment comes from that
     nothing tests (`Data.origin`).
     """
-    if isinstance(rows, GivenRows):
-        n, m = rows.shape
+    moment = rows.moment
+    again: GivenRows | RereadRows | None = None
+    if isinstance(rows, BlockRows):
+        again = RereadRows(rows.passes, rows.n_features)
+    if rows.rows is not None:
+        given = GivenRows(rows.rows, rows.weights)
+        n, m = given.shape
         if n * m <= SMALL_ROWS:
-            data = Data.of_rows(rows)
+            data = Data.of_rows(given)
             data = data.refactored() or data
             return data if moment is None else data.beside_moment(moment.covariance)
         if moment is None and m <= verify.DENSE_FEATURES:
-            moment = SecondMoment.of(rows.X, rows.weights)
+            moment = SecondMoment.of(given.X, given.weights)
         if moment is not None and sketch is None:
-            sketch = Sketch.of(rows.X, rows.weights)
+            sketch = Sketch.of(given.X, given.weights)
+        again = given
     if moment is None:
-        assert rows is not None, "data without a moment have rows"
-        return Data.of_rows(rows)
-    return Data.of_moment(moment.mean, moment.covariance, moment.weight, sketch, rows, origin)
+        assert again is not None, "data without a moment have rows"
+        return Data.of_rows(again)
+    return Data.of_moment(moment.mean, moment.covariance, moment.weight, sketch, again, origin)
 
 
 @certifies("components")
@@ -278,7 +262,8 @@ def certify_components(subject: Any, X: Any, *, sample_weight: Any = None) -> Ce
     mean = getattr(subject, "mean_", None)
     data = centred.about_zero() if mean is None else centred
     method = Method("rag", RotationAugmentedRule(), Reconstruction(), tied=True)
-    figures = LinearFigures(method, TiedWeights(components), data, NOT_TRAINED)
+    outcome = TrainedWeights(TiedWeights(components), method)
+    figures = LinearFigures(outcome, data, NOT_TRAINED)
     judged = []
     for claim in claims(figures, JUDGED):
         statement = claim.statement
@@ -375,17 +360,6 @@ def _finite(given: Any, shape: tuple[int, ...]) -> tuple[Vector, float] | None:
     return found, epsilon(host.dtype if host.dtype.kind == "f" else float)
 
 
-def check_repeatable(data: AlignedBlocks) -> None:
-    """Raise a ValueError if data with many features can be read only once."""
-    if not data.repeatable:
-        raise ValueError(
-            f"X has {data.rows.n_features} features. With so many, the data must be read several "
-            "times, but an iterator can be read only once: give a file, a list of batches (to "
-            "fit_batches), a memory map, or a function that returns a new iterator, or call "
-            "partial_fit with each batch."
-        )
-
-
 def loaded_rows(
     data: AlignedBlocks, *, missing: bool = False, verbose: bool | str = "auto"
 ) -> LoadedRows | None:
@@ -413,13 +387,24 @@ def _sketched_rows(rows: Any, _targets: Any, weights: Any) -> SketchedMoment:
     return SketchedMoment(SecondMoment.of(rows, weights), Sketch.of(rows, weights))
 
 
-def read_sketched(
-    data: AlignedBlocks, *, start: SecondMoment | None = None, verbose: bool | str = "auto"
-) -> SketchedMoment:
-    """Return the second moment of data and their sketch, from one pass over the blocks.
+def read_blocks(
+    data: AlignedBlocks, start: SecondMoment | None = None, verbose: bool | str = "auto"
+) -> tuple[RowOperator, Sketch | None]:
+    """Return data that are read in blocks, and their sketch.
 
-    `start` is the moment of rows that were read before, which is taken as data.
+    One pass computes second moment and sketch, unless there are so many features that the data are
+    read for every product. `start` is the moment of rows that were read before, which is taken as
+    data.
     """
+    if data.rows.n_features > EXACT_FEATURES:
+        if not data.repeatable:
+            raise ValueError(
+                f"X has {data.rows.n_features} features. With so many, the data must be read "
+                "several times, but an iterator can be read only once: give a file, a list of "
+                "batches (to fit_batches), a memory map, or a function that returns a new "
+                "iterator, or call partial_fit with each batch."
+            )
+        return BlockRows(Passes(data, verbose)), None
     before: SketchedMoment | None = None
     if start is not None:
         known = Sketch.given(start.mean, start.covariance, start.weight)
@@ -428,4 +413,6 @@ def read_sketched(
     found = fold(data, _sketched_rows, SketchedMoment.merge, start=before, verbose=verbose)
     if found is None or found is before:
         raise nothing_read(data)
-    return found
+    if data.repeatable and start is None:
+        return BlockRows(Passes(data, verbose), found.moment), found.sketch
+    return MomentRows(found.moment, data.rows.reference), found.sketch

@@ -9,7 +9,7 @@ import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -26,13 +26,11 @@ from lucidae.counting import (
     count_wanted,
     is_criterion,
 )
-from lucidae.linear.methods import Method, Model, Options
+from lucidae.linear.methods import Model, Options, TrainedWeights
 from lucidae.linear.references import known_spectrum, reference_of
 from lucidae.linear.theory import predicted_epochs
 from lucidae.linear.verify import IDENTIFIABLE, PAIRED_FEATURES, ObservedFigures, WeightFigures
 from lucidae.linear.weights import map_fields
-
-__all__ = ["LinearFigures", "certificate", "claims", "evidence"]
 
 Vector = np.ndarray[Any, Any]
 
@@ -74,30 +72,19 @@ REACHED = 1e-3
 MOST_EPOCHS = 1e15
 
 
-class Sampling(NamedTuple):
-    """Result of the tests which components stand out of sampling noise."""
-
-    above: Vector  # components whose eigenvalue exceeds that of noise
-    # of these, the ones whose direction another sample could turn into that of others
-    similar: Vector
-
-
 class LinearFigures(WeightFigures):
     """Measured values of given weights, with what theory says about their method.
 
-    `learning_rate` is that of the descent, None for a closed form, `wanted` the estimator's
-    argument `n_components`, and `fit_rounding` the relative error that the covariance of the fit
-    states for its products in single precision. Without a `model`, a pair of weights was given;
-    `shown` are the fitted attributes that users read.
+    `wanted` is the estimator's argument `n_components`, and `fit_rounding` the relative error that
+    the covariance of the fit states for its products in single precision. Without a `model`, a pair
+    of weights was given; `shown` are the fitted attributes that users read.
     """
 
     def __init__(
         self,
-        method: Method,
-        weights: Any,
+        outcome: TrainedWeights,
         data: Data,
         training: Options,
-        learning_rate: float | None = None,
         model: Model | None = None,
         wanted: Any = None,
         *,
@@ -106,15 +93,16 @@ class LinearFigures(WeightFigures):
         observed: ObservedFigures | None = None,
         shown: Mapping[str, Any] | None = None,
     ) -> None:
-        self.method, self.training, self.learning_rate = method, training, learning_rate
+        self.method, self.learning_rate = outcome.method, outcome.learning_rate
+        self.training = training
         self.wanted, self.fit_rounding, self.observed = wanted, fit_rounding, observed
         # the rule to whose fixed point the weights converge
-        self.rule = method.rule.expected(method.objective)
-        self.fitted, self.k = model is not None, int(weights.encoder.shape[0])
-        objective = reference = reference_of(method.objective)
-        if self.rule is not method.objective:
+        self.rule = self.method.expected()
+        self.fitted, self.k = model is not None, int(outcome.weights.encoder.shape[0])
+        objective = reference = reference_of(self.method.objective)
+        if self.rule is not self.method.objective:
             reference = reference_of(self.rule)
-        weights = map_fields(lambda rows: to_numpy(as_double(rows)), weights)
+        weights = map_fields(lambda rows: to_numpy(as_double(rows)), outcome.weights)
         if model is not None:  # in the library of the training rows
             model = fields_beside(model, np.empty(0))
         with np.errstate(over="ignore", invalid="ignore"):
@@ -136,24 +124,23 @@ class LinearFigures(WeightFigures):
         return f"The fit's covariance differs by up to {self.data.error:.1g} from that of X{why}"
 
     @cached_property
-    def sampling(self) -> Sampling | str:
-        """Which components stand out of sampling noise, or why this is not known."""
+    def sampling(self) -> dict[str, Vector]:
+        """Which components stand out of sampling noise; empty if this is not known.
+
+        Of these, some have a direction that another sample could turn into that of others.
+        """
         data, k = self.data, self.k
         known = self.observed is None and self.leading.complete and data.trace > 0.0
         weight = data.weight or 0.0  # None if the rows were not centred
         if not known or not weight > 2.0:
-            return (
-                "Sampling noise is judged for at least three rows, not all equal and without "
-                "missing entries, but not for rows that were not centred or have more than 1024 "
-                "features."
-            )
+            return {}
         # Eigenvalues below their rounding error are not sampling noise of the data.
         values, rows = self.resolved(), weight - 1.0
         above = np.flatnonzero(components_above_noise(values, rows, k))
         values = values[: max(k + 1, np.count_nonzero(values))]  # zeros turn no component
         turned = component_sampling_error(values, rows)
         similar = above[turned[above] >= TURNED] if self.rule.aligns else above[:0]
-        return Sampling(above, similar)
+        return {"components_above_noise": above, "components_of_similar_variance": similar}
 
     def resolved(self, factor: float = 1.0) -> Vector:
         """Return all eigenvalues, with zero for those of at most `factor` times their error."""
@@ -217,7 +204,7 @@ def certificate(title: str, figures: LinearFigures) -> Certificate:
 
 def evidence(figures: LinearFigures) -> dict[str, Any]:
     """Return the numbers from which the measured values can be computed again, by name."""
-    leading, sampling = figures.leading, figures.sampling
+    leading = figures.leading
     numbers: dict[str, Any] = {
         "eigenvalues": leading.values.value[: figures.k + 1],
         "eigenvalue_error": float(leading.values.error[0]),
@@ -230,9 +217,7 @@ def evidence(figures: LinearFigures) -> dict[str, Any]:
     } | figures.loss_terms
     if leading.complete:
         numbers["spectrum"] = leading.values.value
-    if isinstance(sampling, Sampling):
-        numbers["components_above_noise"] = sampling.above
-        numbers["components_of_similar_variance"] = sampling.similar
+    numbers |= figures.sampling
     if figures.leverage is not None:
         numbers["leverage_rows"] = figures.leverage.rows
         numbers["leverage_shares"] = figures.leverage.shares
@@ -242,17 +227,19 @@ def evidence(figures: LinearFigures) -> dict[str, Any]:
     return numbers | ({} if figures.observed is None else figures.observed.evidence)
 
 
-Judge = Callable[[Claim, LinearFigures], Claim | None]
+Judge = Callable[[Claim, LinearFigures], Claim]
 
 # The claims in their order, with the functions that judge them: see `judges`.
 CLAIMS: dict[str, tuple[Claim, Judge]] = {}
 
 
-def judges(name: str, statement: str = "", reference: str = "") -> Callable[[Judge], Judge]:
+def judges(
+    name: str, statement: str = "", reference: str = "", headline: str = ""
+) -> Callable[[Judge], Judge]:
     """Return a decorator that registers the function by which a claim is judged."""
 
     def register(judge: Judge) -> Judge:
-        CLAIMS[name] = Claim(name, statement, reference), judge
+        CLAIMS[name] = Claim(name, statement, reference, headline=headline), judge
         return judge
 
     return register
@@ -261,24 +248,37 @@ def judges(name: str, statement: str = "", reference: str = "") -> Callable[[Jud
 def claims(figures: LinearFigures, names: Iterable[str] = ()) -> tuple[Claim, ...]:
     """Return the claims of these names, or all of them, the most important ones first.
 
-    The reference of a method without reference formulas says that it judges itself.
+    The reference of a method without reference formulas says that it judges itself. Claims about
+    missing entries are made if there are any, and judged on the rows alone.
     """
-    rule, found = reference_of(figures.rule), []
+    rule, observed = reference_of(figures.rule), figures.observed
+    counted = figures.fitted and is_criterion(figures.wanted)
+    found: list[Claim] = []
     for name in names or CLAIMS:
         text, judge = CLAIMS[name]
+        if (name == "component_count" and not counted) or (name in _OBSERVED and observed is None):
+            continue
         if (name == "order" and figures.rule.orders) or (name in _RULES and not rule.independent):
             text = replace(text, reference=rule.citation)
+        if name in _OBSERVED and observed is not None and observed.gradient is None:
+            found.append(replace(text, advice=_NOT_STORED, undecided=bool(text.headline)))
+            continue
         with np.errstate(over="ignore", invalid="ignore"):
             found.append(judge(text, figures))
-    return tuple(claim for claim in found if claim is not None)
+    return tuple(found)
 
 
 _NO_SPECTRUM = "Not all eigenvalues were computed, because there are more than 1024 features."
+_NO_SAMPLING = (
+    "Sampling noise is judged for at least three rows, not all equal and without missing entries, "
+    "but not for rows that were not centred or have more than 1024 features."
+)
 _BOUNDS = "bounds: Boyd & Balakrishnan 1990, failure probability 1e-9"
 _BOUNDED = (
     "Not decided: with more than 1024 features the eigenvalues are only bounded, and the bounds do "
     "not separate those of the components from the others."
 )
+_OBSERVED = "likelihood", "identifiability", "missing_information"
 # Claims whose theorem belongs to the rule.
 _RULES = "order", "stationarity", "balance", "nonzero_latents", "eigengap", "conditioning", "epochs"
 _NO_NOISE = (
@@ -338,7 +338,7 @@ def _alignment(text: Claim, figures: LinearFigures) -> Claim:
     why = f"{_components(shared)} not determined by these data and left out of the mean."
     if not len(identifiable):
         return _not_decided(text, why, figures)
-    found = leading.alignment(identifiable)
+    found = leading.misalignments[identifiable].sum() / float(len(identifiable))
     claim = _distance(text, found, len(identifiable), figures)
     if not len(shared):
         return claim
@@ -460,9 +460,9 @@ def _eigengap(text: Claim, figures: LinearFigures) -> Claim:
 )
 def _sampling(text: Claim, figures: LinearFigures) -> Claim:
     """Return the claim `sampling`: how many components stand out, and which are alike."""
-    if isinstance(figures.sampling, str):
-        return replace(text, advice=figures.sampling)
-    (above, similar), k = figures.sampling, figures.k
+    if not figures.sampling:
+        return replace(text, advice=_NO_SAMPLING)
+    (above, similar), k = figures.sampling.values(), figures.k
     count, others = len(above), np.setdiff1d(np.arange(k), above)
     headline = f"sampling: {count} of {k}"
     advice = f"{count} of {k} components stand out of sampling noise."
@@ -482,11 +482,9 @@ def _sampling(text: Claim, figures: LinearFigures) -> Claim:
     "number of components that the criterion finds",
     "Minka 2000; Horn 1965; Gavish & Donoho 2014",
 )
-def _component_count(text: Claim, figures: LinearFigures) -> Claim | None:
-    """Return the claim `component_count` if `n_components` names a criterion, otherwise None."""
+def _component_count(text: Claim, figures: LinearFigures) -> Claim:
+    """Return the claim `component_count`, if `n_components` names a criterion."""
     data, wanted = figures.data, figures.wanted
-    if not figures.fitted or not is_criterion(wanted):
-        return None
     if not figures.leading.complete or data.weight is None:
         return replace(text, advice=_NO_SPECTRUM)
     known = figures.resolved(), data.weight, data.variances
@@ -635,14 +633,10 @@ _UNTESTED = {
     "the parameters are a stationary point of the likelihood of the observed entries (norm of the "
     "gradient per row)",
     "Tipping & Bishop 1999; Rubin 1976 (missing at random)",
+    "stationary point of the likelihood",
 )
-def _likelihood(text: Claim, figures: LinearFigures) -> Claim | None:
-    found = figures.observed
-    if found is None:
-        return None
-    text = replace(text, headline="stationary point of the likelihood")
-    if found.gradient is None:
-        return replace(text, advice=_NOT_STORED, undecided=True)
+def _likelihood(text: Claim, figures: LinearFigures) -> Claim:
+    found: Any = figures.observed
     if found.noiseless:
         why = (
             "The likelihood has no maximum, because there is no noise: use a smaller n_components."
@@ -657,8 +651,9 @@ def _likelihood(text: Claim, figures: LinearFigures) -> Claim | None:
     "every two features were observed together, so that their covariance is determined by data "
     "(number of pairs that hardly ever were)",
     "linear algebra of WWᵀ + γI",
+    "every two features observed together",
 )
-def _identifiability(text: Claim, figures: LinearFigures) -> Claim | None:
+def _identifiability(text: Claim, figures: LinearFigures) -> Claim:
     """Return the claim that data determine every covariance.
 
     The covariance of two features that were hardly ever observed together follows from the model
@@ -666,12 +661,8 @@ def _identifiability(text: Claim, figures: LinearFigures) -> Claim | None:
     of the loadings have the same likelihood; with more links the fit may still be near the mirror
     image of the global maximum. So nothing is claimed then.
     """
-    if figures.observed is None:
-        return None
-    text = replace(text, headline="every two features observed together")
-    if figures.observed.gradient is None:
-        return replace(text, advice=_NOT_STORED, undecided=True)
-    pairs = figures.observed.pairs
+    observed: Any = figures.observed
+    pairs = observed.pairs
     if pairs is None:
         return replace(text, advice=_MANY_FEATURES)
     if not len(pairs):
@@ -685,8 +676,7 @@ def _identifiability(text: Claim, figures: LinearFigures) -> Claim | None:
     )
     text = replace(text, value=float(len(pairs)), threshold=0.0, advice=why)
     # Groups of features without any link have no common covariance for certain.
-    apart = figures.observed.apart
-    return replace(text, holds=False if apart else None, undecided=not apart)
+    return replace(text, holds=False if observed.apart else None, undecided=not observed.apart)
 
 
 @judges(
@@ -695,13 +685,9 @@ def _identifiability(text: Claim, figures: LinearFigures) -> Claim | None:
     "average over the rows",
     "law of total variance",
 )
-def _missing_information(text: Claim, figures: LinearFigures) -> Claim | None:
-    if figures.observed is None:
-        return None
-    lost = figures.observed.lost
-    if lost is None:
-        return replace(text, advice=_NOT_STORED)
-    known = figures.observed.evidence
+def _missing_information(text: Claim, figures: LinearFigures) -> Claim:
+    observed: Any = figures.observed
+    lost, known = observed.lost, observed.evidence
     shares = ", ".join(f"{100 * share:.2g} %" for share in lost[:10]) + " …" * (len(lost) > 10)
     told = (
         f"{100 * known['missing_share']:.2g} % of the entries are missing, in "

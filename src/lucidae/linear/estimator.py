@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any, Self
 
 import numpy as np
@@ -18,35 +16,26 @@ from lucidae.base import (
     Fitted,
     checked_codes,
     fitting_method,
-    reference_array,
     replaced_attributes,
 )
 from lucidae.certificates.claims import Certificate, with_changes
 from lucidae.certificates.sketch import Sketch
 from lucidae.counting import ComponentCount
-from lucidae.linear.certify import (
-    check_repeatable,
-    checked_data,
-    data_of,
-    loaded_rows,
-    read_sketched,
-)
+from lucidae.linear.certify import checked_data, data_of, loaded_rows, read_blocks
 from lucidae.linear.methods import Options
 from lucidae.linear.missing import gaussian_of, has_missing, observed_part, unmasked
 from lucidae.linear.solvers import resolve_components
-from lucidae.linear.state import LinearState
+from lucidae.linear.state import LinearState, fitted_to, fitted_to_observed, updated
 from lucidae.moments import SecondMoment
 from lucidae.rows import blocks
-from lucidae.rows.kinds import AlignedBlocks, aligned_blocks, check_batch, in_memory, loaded
+from lucidae.rows.kinds import aligned_blocks, check_batch, in_memory, loaded
 from lucidae.rows.operator import (
     EXACT_FEATURES,
     STORED_FEATURES,
-    BlockRows,
     MomentRows,
     RowOperator,
 )
 from lucidae.rows.passes import (
-    Passes,
     ReadTwiceMixin,
     by_blocks,
     check_start,
@@ -54,8 +43,6 @@ from lucidae.rows.passes import (
     store_features,
 )
 from lucidae.validation import check_rows, check_weights, columns_with_gaps, warn_user
-
-__all__ = ["LinearAutoencoder"]
 
 IN_MEMORY = (
     "To use the observed entries of rows with missing ones, set handle_missing='em'; otherwise "
@@ -357,7 +344,7 @@ class LinearAutoencoder(
         drawn = options.draws_rows or (wide and not isinstance(options.n_components, int))
         if not (in_memory(X, rows_drawn=drawn) and in_memory(sample_weight, "sample_weight")):
             return self.fit_batches(X, sample_weight)
-        with suggesting_em(self, X):
+        try:
             # 1) Rows. Without weights, NaN and infinity show in the sums of squares.
             rows = self._rows(X, reset=True, least=2, finite=sample_weight is not None)
             weights = check_weights(sample_weight, rows)
@@ -378,6 +365,9 @@ class LinearAutoencoder(
                     data.scatter()
                 # 2) Eigenpairs, closed form or descent, and what the certificate needs.
                 self._fit_data(options, data)
+        except ValueError as error:
+            refuse_missing(self, X, error)
+            raise
         return self
 
     @fitting_method
@@ -416,7 +406,7 @@ class LinearAutoencoder(
             check_streamed(options, moment.n_features, moment)
             self._fit_data(options, MomentRows(moment))
             return self
-        with suggesting_em(self, batches):
+        try:
             data = aligned_blocks(batches, None, sample_weight)
             missing = self.handle_missing == "em"
             if start is None:
@@ -424,17 +414,12 @@ class LinearAutoencoder(
                 if small is not None:
                     return self.fit(small.rows, sample_weight=small.weights)
             check_streamed(options, data.rows.n_features, start)
-            if data.rows.n_features > EXACT_FEATURES:
-                check_repeatable(data)
-                self._fit_data(options, BlockRows(Passes(data, self.verbose)))
-                store_features(self, data)
-                return self
-            moment, sketch = read_sketched(data, start=start, verbose=self.verbose)
+            rows, sketch = read_blocks(data, start, self.verbose)
             store_features(self, data)
-            rows: RowOperator = MomentRows(moment, data.rows.reference)
-            if data.repeatable and start is None:
-                rows = BlockRows(Passes(data, self.verbose), moment)
             self._fit_data(options, rows, sketch)
+        except ValueError as error:
+            refuse_missing(self, batches, error)
+            raise
         return self
 
     @fitting_method
@@ -467,20 +452,21 @@ class LinearAutoencoder(
         options = self._options()
         check_batch(X)
         first = not hasattr(self, "_state")
-        with suggesting_em(self, X):
+        try:
             rows = self._rows(X, reset=first, finite=sample_weight is not None)
             weights = check_weights(sample_weight, rows)
             options.check_before_solving(rows.shape[1])
-            before = LinearState(options, reference_array(rows)) if first else self._state
+            before = None if first else self._state
             missing = self.handle_missing == "em" and has_missing(rows)
-            if missing or before.observed is not None:
+            if missing or (before is not None and before.observed is not None):
                 raise ValueError(
                     "rows with missing entries were given to partial_fit, or to fit before it, but "
                     "handle_missing='em' needs all rows at once: give all of them to fit."
                 )
-            state = before.after(options, rows, weights)
-        state.check_range()
-        self._state = state
+            self._state = updated(before, options, rows, weights)
+        except ValueError as error:
+            refuse_missing(self, X, error)
+            raise
         return self
 
     def _fit_observed(
@@ -490,7 +476,6 @@ class LinearAutoencoder(
 
         `given` are all rows and weights, by whose numbers the certificate names rows.
         """
-        state = LinearState(options, reference_array(X), float(namespace(X).sum(weights)))
         previous = None
         if self.warm_start and hasattr(self, "_state"):
             previous = self._state.parameters
@@ -500,27 +485,26 @@ class LinearAutoencoder(
                     f"features and X has {X.shape[1]}: the fit starts anew."
                 )
                 previous = None
-        state.solve_observed(X, weights, previous)
-        state._certificate = state.certify_observed(*given, type(self).__name__)
-        state.check_range()
-        self._state = state
+        title = type(self).__name__
+        self._state = fitted_to_observed(X, weights, options, title, previous, given)
 
     def _rows(self, X: Any, *, finite: bool = True, **settings: Any) -> Array:
         """Return the rows X after validation; missing entries, if allowed, become NaN."""
-        with suggesting_em(self, X):
+        try:
             if self.handle_missing != "em" or scipy.sparse.issparse(X):
                 return check_rows(X, estimator=self, finite=finite, **settings)
             return check_rows(unmasked(X), estimator=self, finite="allow-nan", **settings)
+        except ValueError as error:
+            refuse_missing(self, X, error)
+            raise
 
     def _fit_data(self, options: Options, data: RowOperator, sketch: Sketch | None = None) -> None:
         """Fit to data of any kind; `sketch` is that of rows that were read in blocks."""
-        state = LinearState(options, data.reference, data.weight)
+        previous = None
         if self.warm_start and hasattr(self, "_state"):
             before = self._state
-            state.previous = before.stream.state.weights if before.stream else before.previous
-        state.solve(data, type(self).__name__, sketch)
-        state.check_range()
-        self._state = state
+            previous = before.stream.state.weights if before.stream else before.previous
+        self._state = fitted_to(data, options, type(self).__name__, previous, sketch)
 
     def _options(self) -> Options:
         """Return the constructor's arguments after checking them; wrong ones raise an error."""
@@ -680,7 +664,7 @@ class LinearAutoencoder(
             and `noise_variance_` in every direction orthogonal to it.
         """
         check_is_fitted(self)
-        return self._state.returned(self._state.model.covariance())
+        return like(self._state.model.covariance(), self._state.reference)
 
     def get_precision(self) -> Array:
         """Return the inverse of the covariance of the fitted probabilistic PCA model.
@@ -693,7 +677,7 @@ class LinearAutoencoder(
         """
         check_is_fitted(self)
         with np.errstate(over="ignore", divide="ignore", invalid="ignore"):
-            found = self._state.returned(self._state.model.precision())
+            found = like(self._state.model.precision(), self._state.reference)
         return _check_finite(found, "the entries of the precision matrix")
 
     @property
@@ -720,22 +704,18 @@ class LinearAutoencoder(
         return self._with_changes(super().certificate_)
 
     def _certify_on(self, X: Any, y: Any = None, *, sample_weight: Any = None) -> Certificate:  # noqa: ARG002
-        missing = self.handle_missing == "em"
-        rows, weights = checked_data(X, sample_weight, missing=missing)
-        blocks = rows.rows if isinstance(rows, AlignedBlocks) else rows
-        found = blocks.shape[1] if hasattr(blocks, "shape") else blocks.n_features
-        if found != self.n_features_in_:
+        missing, state, title = self.handle_missing == "em", self._state, type(self).__name__
+        data, sketch = checked_data(X, sample_weight, missing=missing, verbose=self.verbose)
+        if data.n_features != self.n_features_in_:
             raise ValueError(
-                f"X has {found} features, but {type(self).__name__} is expecting "
+                f"X has {data.n_features} features, but {title} is expecting "
                 f"{self.n_features_in_} features as input."
             )
-        state, title = self._state, type(self).__name__
         # not in blocks, nor in a second moment, nor sparse
-        in_rows = missing and hasattr(rows, "shape") and not scipy.sparse.issparse(rows)
-        if in_rows and (state.observed is not None or has_missing(rows)):
-            return self._with_changes(state.certify_observed(rows, weights, title))
-        data = data_of(rows, weights, verbose=self.verbose)
-        return self._with_changes(state.certify(data, title))
+        in_rows = missing and data.rows is not None and not scipy.sparse.issparse(data.rows)
+        if in_rows and (state.observed is not None or has_missing(data.rows)):
+            return self._with_changes(state.certify_observed(data.rows, data.weights, title))
+        return self._with_changes(state.certify(data_of(data, sketch), title))
 
     def _with_changes(self, found: Certificate) -> Certificate:
         """Return `found` with a failed claim added if a user changed fitted attributes.
@@ -789,22 +769,21 @@ def check_streamed(options: Options, n_features: int, start: SecondMoment | None
         )
 
 
-@contextmanager
-def suggesting_em(estimator: Any, X: Any) -> Iterator[None]:
-    """Let errors about NaN in the rows X of an estimator name ``handle_missing="em"``."""
-    try:
-        yield
-    except ValueError as error:
-        first, _, _ = str(error).partition("\n")
-        if "contains NaN" not in first or "handle_missing" in first or "sample_weight" in first:
-            raise
-        advice = IN_BLOCKS if " in block " in first else IN_MEMORY
-        if first == "Input X contains NaN.":
-            # The rows were converted to an array before the NaN was found in their squares.
-            first = f"Input X contains NaN{columns_with_gaps(X, 'X')}."
-        if estimator.handle_missing == "em":
-            advice = (
-                "With handle_missing='em', rows with missing entries are not fitted in blocks or "
-                "batches, or as a sparse matrix: load all rows and call fit with a dense array."
-            )
-        raise ValueError(f"{first} {advice}") from error
+def refuse_missing(estimator: Any, X: Any, error: ValueError) -> None:
+    """Raise an error about NaN in the rows X again, with advice on the argument `handle_missing`.
+
+    Nothing happens for other errors.
+    """
+    first, _, _ = str(error).partition("\n")
+    if "contains NaN" not in first or "handle_missing" in first or "sample_weight" in first:
+        return
+    advice = IN_BLOCKS if " in block " in first else IN_MEMORY
+    if first == "Input X contains NaN.":
+        # The rows were converted to an array before the NaN was found in their squares.
+        first = f"Input X contains NaN{columns_with_gaps(X, 'X')}."
+    if estimator.handle_missing == "em":
+        advice = (
+            "With handle_missing='em', rows with missing entries are not fitted in blocks or "
+            "batches, or as a sparse matrix: load all rows and call fit with a dense array."
+        )
+    raise ValueError(f"{first} {advice}") from error

@@ -34,8 +34,6 @@ from lucidae.linear.objectives import (
 from lucidae.linear.verify import Leading, Losses, Terms
 from lucidae.spectrum import Spectrum
 
-__all__ = ["REFERENCES", "SelfJudged", "known_spectrum", "reference_of"]
-
 Vector = np.ndarray[Any, Any]
 
 

@@ -25,7 +25,7 @@ from lucidae.linear.methods import (
     geometric_prior,
     make_method,
 )
-from lucidae.linear.solvers import moved
+from lucidae.linear.solvers import moved, shuffled
 from lucidae.linear.weights import OPTIMIZERS, Adam, axis_distances, finite_or_nan, of_states
 from lucidae.metrics import imbalance
 from lucidae.moments import SecondMoment
@@ -37,8 +37,6 @@ from lucidae.rows.covariances import (
 )
 from lucidae.spectrum import Spectrum
 from lucidae.validation import check_choice
-
-__all__ = ["Plan", "Run", "Trajectory", "epochs_to_alignment", "simulate"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -399,11 +397,9 @@ class Ensemble:
 def _batches(rows: Array, size: int, rng: np.random.Generator) -> Iterator[Covariance]:
     """Yield the moments of mini-batches of rows without end."""
     xp, ones, zero = namespace(rows), 0.0 * rows[:, 0] + 1.0, 0.0 * rows[0, :]
-    while True:
-        order = rng.permutation(rows.shape[0])
-        for start in range(0, len(order), size):
-            chosen = xp.asarray(order[start : start + size], device=rows.device)
-            yield rows_covariance(xp.take(rows, chosen, axis=0), zero, ones[: len(chosen)])
+    for index in shuffled(int(rows.shape[0]), size, rng):
+        chosen = xp.asarray(index, device=rows.device)
+        yield rows_covariance(xp.take(rows, chosen, axis=0), zero, ones[: len(chosen)])
 
 
 def _method(run: Run, plan: Plan, rng: np.random.Generator) -> Method:

@@ -38,8 +38,6 @@ from lucidae.models import (
 from lucidae.rows.operator import MomentRows
 from lucidae.spectrum import Spectrum, leading
 
-__all__ = ["SNAPSHOTS", "STATE"]
-
 
 def _method_fields(method: Method) -> dict[str, Any]:
     settings = method.settings
@@ -103,34 +101,31 @@ _STREAM = _record(
 _TESTED = {"directions": "dm", "weight": float, "mean": "d", "scatter": "dd"}
 _PROBE = Record(object, None, lambda **_: None, **_TESTED, size=float, rows=int)
 
-_SHOWN = ("options", "previous", "stream", "observed")
+_SHOWN = ("options", "previous", "stream", "observed", "rounding")
 
 
 def _fields(state: LinearState) -> dict[str, Any]:
     """Return the parts of a state; the model of a stream follows from the stream."""
-    model = state._model if state.stream is None else None
+    model = state.solution if state.stream is None else None
     parts = {name: getattr(state, name) for name in _SHOWN}
     parts["moment" if state.stream is None else "seen"] = state.moment
     parts |= {"model": model} | {name: getattr(model, name, None) for name in _COMPUTED}
-    parts |= {"rounding": state._rounding, "sketch": state.saved_sketch()}
-    return parts | {"dtype": state.reference}
+    return parts | {"sketch": state.saved_sketch(), "dtype": state.reference}
 
 
 def _made(options: Options, dtype: Any, **parts: Any) -> LinearState:
     """Return the state with the given parts."""
-    state = LinearState(options, dtype)
     known = {name: parts.pop(name, None) for name in _COMPUTED}
-    moments = [parts.pop(name, None) for name in ("moment", "seen", "probe")]
-    parts["moment"] = moment = moments[0] or moments[1]
-    for name, part in parts.items():
-        setattr(state, name if name in _SHOWN else f"_{name}", part)
-    state._given = state._sketch is None  # in files of earlier versions
-    if state._model is not None:
-        if is_criterion(options.n_components) and known["count"] is None and moment is not None:
-            spectrum = leading(MomentRows(moment), None)  # these have no result of a criterion
-            known["count"] = count_in_spectrum(options.n_components, spectrum, moment.weight)
-        state._model = replace(state._model, **known)
-    return state
+    sums, seen, _ = (parts.pop(name, None) for name in ("moment", "seen", "probe"))
+    sums, model = sums or seen, parts.pop("model", None)
+    if model is not None:
+        if is_criterion(options.n_components) and known["count"] is None and sums is not None:
+            spectrum = leading(MomentRows(sums), None)  # these have no result of a criterion
+            known["count"] = count_in_spectrum(options.n_components, spectrum, sums.weight)
+        model = replace(model, **known)
+    # Files of earlier versions have no sketch.
+    origin = "given" if parts.get("sketch") is None else "lost"
+    return LinearState(options, dtype, model, sums, origin=origin, **parts)
 
 
 STATE = Record(

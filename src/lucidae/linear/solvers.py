@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from copy import deepcopy
 from dataclasses import dataclass, replace
 from typing import Annotated, Any, NamedTuple
@@ -54,6 +54,8 @@ from lucidae.rows.covariances import Covariance, DenseCovariance, rows_covarianc
 from lucidae.rows.operator import EXACT_FEATURES, STORED_FEATURES, RowOperator
 from lucidae.spectrum import Spectrum, leading, refined, ritz_spectrum
 from lucidae.validation import warn_user
+
+Vector = np.ndarray[Any, Any]
 
 CHECK_EVERY = 20
 """Number of steps between two evaluations of the stopping rule."""
@@ -148,7 +150,7 @@ def build_model(outcome: TrainedWeights, data: Any, spectrum: Spectrum | None = 
     basis = xp.take(components, chosen, axis=0)
     r, trace, exact = basis.shape[0], max(0.0, float(data.trace)), None
     if spectrum is not None and largest(basis - spectrum.vectors[:, :r].mT) <= 16 * eps:
-        exact = None if spectrum.beyond is None else spectrum
+        exact = spectrum if spectrum.factored else None
     else:
         basis = orthonormal_rows(basis)
     if exact is not None:
@@ -497,13 +499,13 @@ def descend(
     record_at: Any = log_grid(training.max_iter, stride=every)
     if batch_size is not None:
         n_rows = data.rows.shape[0]
-        batches, reduced = _shuffled(n_rows, batch_size, rng), ReducedVariance(method)
+        batches, reduced = shuffled(n_rows, batch_size, rng), ReducedVariance(method)
         every, record_at = max(1, -(-n_rows // batch_size), every), None
 
     def step(state: Any) -> Any:
         if reduced is None:
             return moved(rule, optimizer, state, toward(state.weights, data))
-        batch = data.batch(next(batches))
+        batch = data.batch(np.sort(next(batches)))  # rows are read in their order
         if batch.total == 0.0:
             return state
         return moved(rule, optimizer, state, reduced(state.weights, batch))
@@ -532,16 +534,14 @@ def descend(
     return replace(solution, value=solution.value.weights)
 
 
-def _shuffled(n_rows: int, batch_size: int, rng: np.random.Generator) -> Any:
+def shuffled(n_rows: int, batch_size: int, rng: np.random.Generator) -> Iterator[Vector]:
     """Yield arrays of row indices without end, one per batch.
 
-    Each pass over the `n_rows` rows is a new random permutation, divided into batches whose indices
-    ascend.
+    Each pass over the `n_rows` rows is a new random permutation, divided into batches.
     """
     while True:
         order = rng.permutation(n_rows)
-        for start in range(0, n_rows, batch_size):
-            yield np.sort(order[start : start + batch_size])
+        yield from (order[start : start + batch_size] for start in range(0, n_rows, batch_size))
 
 
 # Descent on a stream of batches ------------------------------------------------------------------

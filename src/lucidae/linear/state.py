@@ -10,19 +10,19 @@ import math
 import threading
 from collections.abc import Mapping
 from contextlib import nullcontext
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
 from lucidae.arrays import Array, as_double, fields_beside, is_array, like, namespace, to_numpy
 from lucidae.arrays.threads import fork_safe
-from lucidae.base import FittedState, changed_attributes
+from lucidae.base import FittedState, changed_attributes, reference_array
 from lucidae.certificates.claims import Certificate, undecided
-from lucidae.certificates.rows import SMALL_ROWS, Data, GivenRows, RereadRows
+from lucidae.certificates.rows import SMALL_ROWS, Data
 from lucidae.certificates.sketch import Sketch
 from lucidae.iteration.progress import TIMED_FEATURES, elapsed
-from lucidae.linear.certify import data_of_rows
+from lucidae.linear.certify import data_of
 from lucidae.linear.claims import LinearFigures, certificate
 from lucidae.linear.methods import Model, Options
 from lucidae.linear.missing import ObservedGaussian, fit_observed, gaussian_of
@@ -33,14 +33,11 @@ from lucidae.rows.operator import (
     CHANGED_ROWS,
     EXACT_FEATURES,
     STORED_FEATURES,
-    BlockRows,
     MomentRows,
     RowOperator,
     TrainingRows,
 )
 from lucidae.spectrum import leading
-
-__all__ = ["LinearState"]
 
 CERTIFIED_STREAM_FEATURES = 256
 """Largest number of features for which training on a stream of batches also stores the second
@@ -51,129 +48,53 @@ _READING = fork_safe(threading.RLock())
 afterwards: another thread that reads at the same time must wait."""
 
 
+@dataclass(eq=False, repr=False)
 class LinearState(FittedState):
-    """Fitted state of `LinearAutoencoder`: a summary of the data, and the fitted model."""
+    """Fitted state of `LinearAutoencoder`: what is known of all rows, and the fitted model.
 
-    def __init__(self, options: Options, reference: Array, weight: float = math.inf) -> None:
-        if weight <= 1.0:  # the sum of the weights of all rows, if all are fitted at once
+    It is made at once, by `fitted_to`, `fitted_to_observed` or `updated`. Two fields that these
+    leave open are computed when they are first read: `solution` by `model`, and `sums` by `moment`.
+    """
+
+    options: Options
+    reference: Array  # an empty array of the library, dtype and device of the rows
+    solution: Model | None = None  # the model; None after a batch, until it is first read
+    sums: SecondMoment | None = None  # second moment of all rows, if it is small
+    rounding: float = 0.0  # of the second moment that was fitted, which may not be stored
+    sketch: Sketch | None = None  # of all rows, which tests the second moment
+    # where a second moment comes from that no sketch tests (`Data.origin`)
+    origin: str = "lost"
+    rows: TrainingRows | None = None  # training rows, until the certificate is computed
+    previous: Any = None  # weights of the last fit, for a warm start
+    stream: StreamFit | None = None  # of descent on a stream of batches
+    # parameters that were estimated from rows with missing entries
+    observed: ObservedGaussian | None = None
+
+    def __post_init__(self) -> None:
+        """Raise a ValueError if the total variance is outside the range of the data's dtype."""
+        limits = namespace(self.reference).finfo(self.reference.dtype)
+        low, high = float(limits.smallest_normal), float(limits.max)
+        if self.solution is not None:
+            variance = self.solution.total_variance
+        elif self.stream is not None:
+            variance = self.stream.variance / max(self.stream.weight - 1.0, 1.0)
+        else:
+            assert self.sums is not None, "a fitted state contains a model, a moment or a stream"
+            variance = self.sums.trace
+        if variance > 0.0 and not low <= variance <= high:
+            small = variance < 1.0
             raise ValueError(
-                f"sample_weight sums to {weight:g}, expected a sum above 1, because weights are "
-                "frequencies. Multiply the weights so that they sum to the number of samples."
+                f"the variance of X is {variance:.3g}, which is {'below' if small else 'above'} "
+                f"the range of its dtype {self.reference.dtype}. Give X as float64, or "
+                f"{'multiply' if small else 'divide'} it by a constant first."
             )
-        self.options = options
-        self.reference = reference  # an empty array of the library, dtype and device of the rows
-        self.previous: Any = None  # weights of the last fit, for a warm start
-        self.stream: StreamFit | None = None  # of descent on a stream of batches
-        # parameters that were estimated from rows with missing entries
-        self.observed: ObservedGaussian | None = None
-        self._model: Model | None = None
-        self._moment: SecondMoment | None = None  # of all rows, if it is small
-        self._rounding = 0.0  # of the second moment that was fitted, which may not be stored
-        self._sketch: Sketch | None = None  # of all rows, which tests the second moment
-        # whether the second moment was given without rows, and is taken as data
-        self._given = False
-        self._rows: TrainingRows | None = None
-
-    def solve(self, data: RowOperator, title: str, sketch: Sketch | None = None) -> None:
-        """Fit the model to data, and store what the certificate needs.
-
-        That is a copy of small rows, or of rows that are smaller than their second moment; of
-        larger ones the second moment, if it is small, and a reference to the rows. Of rows to which
-        nobody may refer, a sketch tests the second moment. If none of these can be stored, the
-        certificate is computed now.
-        """
-        self._model = solve(self.options, data, self.previous)
-        self.previous = self._model.outcome.weights
-        small, moment = data.n_features <= STORED_FEATURES, data.moment
-        self._rows, self._sketch = None, sketch if small else None
-        self._rounding = 0.0 if moment is None else moment.rounding
-        self._moment, rows = moment if small else None, data.rows
-        again: GivenRows | RereadRows | None = None
-        self._given = rows is None and sketch is None and moment is not None
-        if rows is not None:
-            copied = small and moment is None and not self.options.draws_rows
-            if copied or math.prod(rows.shape) <= SMALL_ROWS:
-                self._rows = TrainingRows.copied(rows, data.weights, title)
-                return
-            self._rows = TrainingRows.referenced(rows, data.weights, title, moment)
-            if self._rows is not None:
-                return
-            again = GivenRows(rows, data.weights)
-            if self._moment is not None:
-                sketch = self._sketch = Sketch.of(rows, data.weights)
-        elif isinstance(data, BlockRows):
-            again = RereadRows(data.passes, data.n_features)
-        # Where rounding errors of the second moment hide components of small variance, the fit used
-        # the rows beside it (`lucidae.spectrum`), and the certificate must too.
-        spectrum = self._model.spectrum
-        refined = spectrum is not None and spectrum.beyond is not None
-        if self._moment is None or (refined and again is not None):
-            self._certificate = self.certify(data_of_rows(again, moment, sketch), title)
-
-    def after(self, options: Options, X: Any, weights: Array | None) -> LinearState:
-        """Return a new state that includes one more batch of rows X (n, m) with their weights.
-
-        This state is not changed. The model of the new state is computed when it is first read.
-        """
-        state = LinearState(options, self.reference)
-        state.previous, state.doubt = self.previous, self.doubt
-        before = self.moment
-        first = self._model is None and self.stream is None and before is None
-        # 1) One step of descent, or the second moment of all rows.
-        m, known = X.shape[1], first or before is not None
-        if options.draws_rows or m > EXACT_FEATURES:
-            if first:
-                stream = StreamFit.begin(options, X, weights)
-            else:
-                stream = self.stream or StreamFit.resume(options, self.model)
-                stream.check_continued(options)
-            state.stream = stream.after(X, weights)
-            known = known and m <= CERTIFIED_STREAM_FEATURES
-        elif self.stream is not None or not known:
-            raise ValueError(
-                "the second moment of the earlier rows is not stored: they were given to "
-                f"solver='stochastic', or to fit with {m} features. Keep solver='stochastic', or "
-                "start a new estimator and give all batches to partial_fit."
-            )
-        if not known:
-            return state
-        state._moment = SecondMoment._of_rows(X, weights, before)
-        # 2) The sketch of all rows, unless that of earlier ones is lost.
-        earlier = None if first else self.saved_sketch()
-        if earlier is None and self._given and before is not None:
-            earlier = Sketch.given(before.mean, before.covariance, before.weight)
-        if first:
-            state._sketch = Sketch.of(X, weights)
-        elif earlier is not None:
-            state._sketch = earlier.update(X, weights)
-        return state
 
     def saved_sketch(self) -> Sketch | None:
         """Return the sketch of all rows, which small rows that are still known do not have yet."""
-        rows = self._rows
-        if self._sketch is None and rows is not None and rows.unchanged:
+        rows = self.rows
+        if self.sketch is None and rows is not None and rows.unchanged:
             return Sketch.of(*rows.given)
-        return self._sketch
-
-    def solve_observed(
-        self, X: Array, weights: Array | None, previous: ObservedGaussian | None
-    ) -> None:
-        """Fit the model to rows X (n, m) with missing entries by maximum likelihood.
-
-        The method's closed form is computed from mean and covariance of the fitted probabilistic
-        PCA. The rows are not stored: the caller computes the certificate at once.
-        """
-        found = fit_observed(X, weights, self.options.n_components, self.options, previous)
-        found.warn()
-        if found.criterion is not None:
-            latents_counted(found.criterion)
-        self.observed = gaussian = found.gaussian
-        k = found.n_components
-        spectrum = gaussian.spectrum(min(k + 1, gaussian.mean.shape[0]))
-        model = closed_form(self.options, k, spectrum, gaussian)
-        status, n_iter = found.ended.status, max(1, found.ended.n_iter)
-        outcome = replace(model.outcome, status=status, n_iter=n_iter, history=found.history)
-        self._model = replace(model, outcome=outcome, count=found.criterion)
+        return self.sketch
 
     def certify_observed(self, X: Any, weights: Any, title: str) -> Certificate:
         """Return the certificate of a fit to rows X (n, m) with missing entries.
@@ -195,25 +116,6 @@ class LinearState(FittedState):
         """
         return self.observed or gaussian_of(self.model, maximum_likelihood=True)
 
-    def check_range(self) -> None:
-        """Raise a ValueError if the total variance is outside the range of the data's dtype."""
-        limits = namespace(self.reference).finfo(self.reference.dtype)
-        low, high = float(limits.smallest_normal), float(limits.max)
-        if self._model is not None:
-            variance = self._model.total_variance
-        elif self.stream is not None:
-            variance = self.stream.variance / max(self.stream.weight - 1.0, 1.0)
-        else:
-            assert self.moment is not None, "a fitted state contains a model, a moment or a stream"
-            variance = self.moment.trace
-        if variance > 0.0 and not low <= variance <= high:
-            small = variance < 1.0
-            raise ValueError(
-                f"the variance of X is {variance:.3g}, which is {'below' if small else 'above'} "
-                f"the range of its dtype {self.reference.dtype}. Give X as float64, or "
-                f"{'multiply' if small else 'divide'} it by a constant first."
-            )
-
     @property
     def moment(self) -> SecondMoment | None:
         """Second moment of all rows, computed from stored rows when it is first read.
@@ -221,26 +123,26 @@ class LinearState(FittedState):
         It is None if it is not known.
         """
         with _READING:
-            rows = None if self.options.draws_rows else self._rows
+            rows = None if self.options.draws_rows else self.rows
             copied = rows is not None and rows.stored and rows.rows.shape[1] <= STORED_FEATURES
-            if self._moment is None and rows is not None and copied:
-                self._moment = SecondMoment.of(rows.rows, rows.weights)
-            return self._moment
+            if self.sums is None and rows is not None and copied:
+                self.sums = SecondMoment.of(rows.rows, rows.weights)
+            return self.sums
 
     @property
     def model(self) -> Model:
         """The fitted model; it is computed when it is first read."""
-        if self._model is None:
+        if self.solution is None:
             if self.stream is not None:
-                self._model = self.stream.model()
+                self.solution = self.stream.model()
             else:
-                assert self.moment is not None, "a state contains a model, a moment or a stream"
-                many = self.moment.n_features >= TIMED_FEATURES
-                shown = self.options.verbose
+                assert self.sums is not None, "a state contains a model, a moment or a stream"
+                data, shown = MomentRows(self.sums), self.options.verbose
+                many = data.n_features >= TIMED_FEATURES
                 with elapsed("solving", shown) if many else nullcontext():
-                    self._model = solve(self.options, MomentRows(self.moment), self.previous)
-                self.previous = self._model.outcome.weights
-        return self._model
+                    self.solution = solve(self.options, data, self.previous)
+                self.previous = self.solution.outcome.weights
+        return self.solution
 
     @property
     def eigenvalues(self) -> np.ndarray[Any, Any] | None:
@@ -258,7 +160,7 @@ class LinearState(FittedState):
     @property
     def weight(self) -> float:
         """Sum of the weights of all rows seen; reading it does not compute the model."""
-        if self._model is None and self.moment is not None:
+        if self.solution is None and self.moment is not None:
             return self.moment.weight
         return self.model.weight
 
@@ -269,25 +171,30 @@ class LinearState(FittedState):
 
     def __getstate__(self) -> dict[str, Any]:
         """Return the attributes that pickle writes; what needs training rows is computed now."""
-        if self._rows is not None:
-            self.certificate(self._rows.title)
-        known = {"_moment": self.moment, "_sketch": self.saved_sketch(), "_rows": None}
+        if self.rows is not None:
+            self.certificate(self.rows.title)
+        known = {"sums": self.moment, "sketch": self.saved_sketch(), "rows": None}
         return super().__getstate__() | known
 
     def compute_attributes(self) -> dict[str, Any]:
-        """Return the fitted attributes of the estimator, such as ``components_``, by name."""
-        model = self.model
-        total, degrees = model.total_variance, model.degrees
-        share = model.variances / total if total > 0 else 0.0 * model.variances
-        singular = namespace(model.variances).sqrt(model.variances * degrees)
-        return {
-            "mean_": self.returned(model.mean),
-            "encoder_": self.returned(model.encoder),
-            "decoder_": self.returned(model.atoms.mT),
-            "components_": self.returned(model.components),
-            "explained_variance_": self.returned(model.variances),
-            "explained_variance_ratio_": self.returned(share),
-            "singular_values_": self.returned(singular),
+        """Return the fitted attributes by name, in the library and dtype of the training data."""
+        model, xp = self.model, namespace(self.reference)
+        total, variances = model.total_variance, model.variances
+        arrays = {
+            "mean_": model.mean,
+            "encoder_": model.encoder,
+            "decoder_": model.atoms.mT,
+            "components_": model.components,
+            "explained_variance_": variances,
+            "explained_variance_ratio_": variances / total if total > 0 else 0.0 * variances,
+            "singular_values_": namespace(variances).sqrt(variances * model.degrees),
+        }
+        # Copies: a user who writes into an attribute does not change the fitted state.
+        shown = {
+            name: xp.asarray(like(values, self.reference), copy=True)
+            for name, values in arrays.items()
+        }
+        return shown | {
             "noise_variance_": model.noise_variance,
             "n_components_": int(model.components.shape[0]),
             "n_iter_": model.outcome.n_iter,
@@ -309,20 +216,21 @@ class LinearState(FittedState):
         """
         if self.observed is not None:
             return self.certify_observed(None, None, title)
-        rows = self._rows
+        rows = self.rows
         if rows is not None and rows.unchanged:
-            if self._moment is not None and not rows.stored:  # it remains when the rows are gone
-                self._sketch = self.saved_sketch()
-            moment = rows.moment or self._moment
-            data = data_of_rows(GivenRows(*rows.given), moment, self._sketch)
-            found = self.certify(data, title)
+            if self.sums is not None and not rows.stored:  # it remains when the rows are gone
+                self.sketch = self.saved_sketch()
+            data: RowOperator = RowOperator.of(*rows.given)
+            if (moment := rows.moment or self.sums) is not None:
+                data.know(moment)
+            found = self.certify(data_of(data, self.sketch), title)
             if rows.unchanged:  # while the certificate was computed as well
-                self._rows = rows if rows.stored else None
+                self.rows = rows if rows.stored else None
                 return found
-        self._rows = None
+        self.rows = None
         if self.moment is not None and rows is None:
-            origin = "given" if self._given else "lost"
-            return self.certify(data_of_rows(None, self.moment, self._sketch, origin), title)
+            data = MomentRows(self.moment)
+            return self.certify(data_of(data, self.sketch, self.origin), title)
         why = CHANGED_ROWS
         if rows is None:
             why = (
@@ -339,21 +247,18 @@ class LinearState(FittedState):
 
         `observed` is what rows with missing entries say of it.
         """
-        model, outcome = self.model, self.model.outcome
-        wanted, stored = self.options.n_components, self._moment
+        model, wanted, stored = self.model, self.options.n_components, self.sums
         if self.observed is not None and not isinstance(wanted, int):
             wanted = int(model.encoder.shape[0])  # its meaning depends on the rows, not on Σ
         figures = LinearFigures(
-            outcome.method,
-            outcome.weights,
+            model.outcome,
             data,
             self.options,
-            outcome.learning_rate,
             model,
             wanted,
             # The variances of a stream are running averages, which no data reproduce.
             running=self.stream is not None,
-            fit_rounding=self._rounding if stored is None else stored.rounding,
+            fit_rounding=self.rounding if stored is None else stored.rounding,
             observed=observed,
             shown={
                 name: to_numpy(value) if is_array(value) else value
@@ -362,14 +267,6 @@ class LinearState(FittedState):
         )
         missing = "" if observed is None else ", handle_missing='em'"
         return certificate(f"{title}(method={self.options.method!r}{missing})", figures)
-
-    def returned(self, values: Array) -> Array:
-        """Return a copy of `values` in the library, dtype and on the device of the training data.
-
-        Because it is a copy, a user who writes into an attribute does not change the fitted state.
-        """
-        converted = like(values, self.reference)
-        return namespace(converted).asarray(converted, copy=True)
 
     def changed_attributes(self, given: Mapping[str, Any]) -> dict[str, float]:
         """Return the fitted attributes that a user changed, each with its relative difference.
@@ -380,3 +277,132 @@ class LinearState(FittedState):
         shown = dict(self._attributes or {}) | dict(given)
         shown.pop("history_", None)
         return changed_attributes(shown, self.compute_attributes()) if shown else {}
+
+
+def fitted_to(
+    data: RowOperator, options: Options, title: str, previous: Any, sketch: Sketch | None = None
+) -> LinearState:
+    """Return the state of a fit to data, with what its certificate needs.
+
+    That is a copy of small rows, or of rows that are smaller than their second moment; of larger
+    ones the second moment, if it is small, and a reference to the rows. Of rows to which nobody may
+    refer, a sketch tests the second moment. If none of these can be stored, the certificate is
+    computed now.
+    """
+    _check_total(data.weight)
+    model = solve(options, data, previous)
+    # 1) The rows themselves.
+    small, moment, rows = data.n_features <= STORED_FEATURES, data.moment, data.rows
+    held: TrainingRows | None = None
+    if rows is not None:
+        copied = small and moment is None and not options.draws_rows
+        if copied or math.prod(rows.shape) <= SMALL_ROWS:
+            held = TrainingRows.copied(rows, data.weights, title)
+        else:
+            held = TrainingRows.referenced(rows, data.weights, title, moment)
+        if held is None and small and moment is not None:
+            sketch = Sketch.of(rows, data.weights)
+    state = LinearState(
+        options,
+        data.reference,
+        model,
+        moment if small else None,
+        0.0 if moment is None else moment.rounding,
+        sketch if small else None,
+        "given" if isinstance(data, MomentRows) and sketch is None else "lost",
+        held,
+        model.outcome.weights,
+    )
+    # 2) The certificate. Where rounding errors of the second moment hide components of small
+    # variance, the fit used the rows beside it (`lucidae.spectrum`), and the certificate must too.
+    factored = model.spectrum is not None and model.spectrum.factored
+    if held is None and (state.sums is None or factored):
+        state._certificate = state.certify(data_of(data, sketch), title)
+    return state
+
+
+def fitted_to_observed(
+    X: Array,
+    weights: Array,
+    options: Options,
+    title: str,
+    previous: ObservedGaussian | None,
+    given: tuple[Array, Array | None],
+) -> LinearState:
+    """Return the state of a fit to rows X (n, m) with missing entries by maximum likelihood.
+
+    The method's closed form is computed from mean and covariance of the fitted probabilistic PCA.
+    The rows are not stored: the certificate is computed now, on the `given` rows and weights, of
+    which X are those with an observed entry.
+    """
+    _check_total(float(namespace(X).sum(weights)))
+    found = fit_observed(X, weights, options.n_components, options, previous)
+    found.warn()
+    if found.criterion is not None:
+        latents_counted(found.criterion)
+    k, gaussian = found.n_components, found.gaussian
+    spectrum = gaussian.spectrum(min(k + 1, gaussian.mean.shape[0]))
+    model = closed_form(options, k, spectrum, gaussian)
+    status, n_iter = found.ended.status, max(1, found.ended.n_iter)
+    outcome = replace(model.outcome, status=status, n_iter=n_iter, history=found.history)
+    model = replace(model, outcome=outcome, count=found.criterion)
+    state = LinearState(options, reference_array(X), model, observed=gaussian)
+    state._certificate = state.certify_observed(*given, title)
+    return state
+
+
+def updated(
+    before: LinearState | None, options: Options, X: Any, weights: Array | None
+) -> LinearState:
+    """Return the state after one more batch of rows X (n, m) with their weights.
+
+    The state `before` is None for the first batch, and is not changed. The model of the new state
+    is computed when it is first read.
+    """
+    m, earlier = X.shape[1], None if before is None else before.moment
+    known = before is None or earlier is not None
+    # 1) One step of descent, or the second moment of all rows.
+    stream: StreamFit | None = None
+    if options.draws_rows or m > EXACT_FEATURES:
+        if before is None:
+            stream = StreamFit.begin(options, X, weights)
+        else:
+            stream = before.stream or StreamFit.resume(options, before.model)
+            stream.check_continued(options)
+        stream = stream.after(X, weights)
+        known = known and m <= CERTIFIED_STREAM_FEATURES
+    elif not known or (before is not None and before.stream is not None):
+        raise ValueError(
+            "the second moment of the earlier rows is not stored: they were given to "
+            f"solver='stochastic', or to fit with {m} features. Keep solver='stochastic', or "
+            "start a new estimator and give all batches to partial_fit."
+        )
+    sums = SecondMoment._of_rows(X, weights, earlier) if known else None
+    if before is None:
+        sketch = Sketch.of(X, weights) if known else None
+        return LinearState(options, reference_array(X), None, sums, sketch=sketch, stream=stream)
+    # 2) The sketch of all rows, unless that of earlier ones is lost.
+    sketch = None
+    if known and earlier is not None:
+        sketch = before.saved_sketch()
+        if sketch is None and before.origin == "given":
+            sketch = Sketch.given(earlier.mean, earlier.covariance, earlier.weight)
+    state = LinearState(
+        options,
+        before.reference,
+        sums=sums,
+        sketch=None if sketch is None else sketch.update(X, weights),
+        previous=before.previous,
+        stream=stream,
+    )
+    state.doubt = before.doubt
+    return state
+
+
+def _check_total(weight: float) -> None:
+    """Raise a ValueError unless the sum of the weights of all rows exceeds 1."""
+    if weight <= 1.0:
+        raise ValueError(
+            f"sample_weight sums to {weight:g}, expected a sum above 1, because weights are "
+            "frequencies. Multiply the weights so that they sum to the number of samples."
+        )

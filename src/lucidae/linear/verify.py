@@ -14,7 +14,7 @@ nothing over- or underflows, and judges the equivalent problem.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, NamedTuple
@@ -40,14 +40,6 @@ from lucidae.certificates.rows import (
     norm,
 )
 from lucidae.certificates.sketch import STARTS, STEPS, Complement, drawn_after, orthonormal
-
-__all__ = [
-    "Leading",
-    "Leverage",
-    "ObservedFigures",
-    "WeightFigures",
-    "observed_figures",
-]
 
 Vector = np.ndarray[Any, Any]
 Product = Callable[[Vector], Vector]
@@ -159,10 +151,6 @@ class Leading:
         apart, needed = self.steps(k)
         resolved = apart > needed
         return np.flatnonzero(~(resolved & np.append(True, resolved[:-1])))
-
-    def alignment(self, chosen: Vector) -> Ball:
-        """Return the mean misalignment of the chosen axes."""
-        return self.misalignments[chosen].sum() / float(len(chosen))
 
 
 def find_leading(data: Data, atoms: Vector) -> tuple[Data, Leading]:
@@ -464,14 +452,12 @@ class WeightFigures:
             return None
         if len({len(model.components), k, len(model.encoder), len(model.atoms)}) > 1:
             return "n_components_", math.inf
-        parts = (model.encoder, model.atoms, model.components, model.variances)
-        if not all(np.all(np.isfinite(part)) for part in parts):
-            return "components_", math.inf
-        found = _compare_with_weights(model, self._terms.weights.in_units(self._unit))
+        pairs = _pairs_with_weights(model, self._terms.weights.in_units(self._unit))
         if not self._running:
-            found |= _compare_with_data(model, self.data)
-        for name, value in _compare_with_model(self._shown, model).items():
-            found[name] = max(value, found.get(name, 0.0))
+            pairs += _pairs_with_data(model, self.data)
+        found: dict[str, float] = {}
+        for name, given, expected, size in (*pairs, *_pairs_with_model(self._shown, model)):
+            found[name] = max(_apart(given, expected, size), found.get(name, 0.0))
         worst = max(found, key=lambda name: found[name])
         return worst, found[worst]
 
@@ -492,32 +478,37 @@ def _finite(figure: Ball) -> Ball:
 # Number of rounding errors of its dtype that are granted to an attribute beside the model.
 ROUNDINGS = 8
 
+# Name of a fitted attribute, a value that depends on it, the value that is expected, and the number
+# that divides their difference; None for the largest expected entry.
+Pair = tuple[str, Any, Any, float | None]
 
-def _compare_with_weights(model: Any, weights: Any) -> dict[str, float]:
-    """Compare layers and components of a model with trained weights W₁ and W₂.
+
+def _pairs_with_weights(model: Any, weights: Any) -> list[Pair]:
+    """Return pairs that compare layers and components of a model with trained weights W₁ and W₂.
 
     The model has the latents sorted by variance, with fixed signs. This changes none of W₂W₁,
     W₁ᵀW₁ and W₂W₂ᵀ, so these products are compared, applied to random vectors.
     """
     encoder, atoms, components = model.encoder, model.atoms, model.components
     probe = np.random.default_rng(0).standard_normal((3, encoder.shape[1]))
+    codes, known = probe @ encoder.T, probe @ weights.encoder.T
+    outer, expected = probe @ atoms.T @ atoms, probe @ weights.atoms.T @ weights.atoms
     lengths = _lengths(atoms)
     nonzero = np.any(components != 0.0, axis=1)
-    # A latent without a component must have no effect on the reconstruction.
-    idle = bool(np.any(~nonzero & (lengths * _lengths(encoder) > ZERO_GAIN)))
     units = atoms[nonzero] / np.maximum(lengths, TINY)[nonzero, None]
-    return {
-        "encoder_": max(
-            _apart(probe @ encoder.T @ atoms, probe @ weights.encoder.T @ weights.atoms),
-            _apart(probe @ encoder.T @ encoder, probe @ weights.encoder.T @ weights.encoder),
-        ),
-        "decoder_": _apart(probe @ atoms.T @ atoms, probe @ weights.atoms.T @ weights.atoms),
-        "components_": max(_apart(components[nonzero], units), float(idle)),
-    }
+    # A latent without a component must have no effect on the reconstruction.
+    idle = np.any(~nonzero & (lengths * _lengths(encoder) > ZERO_GAIN))
+    return [
+        ("encoder_", codes @ atoms, known @ weights.atoms, None),
+        ("encoder_", codes @ encoder, known @ weights.encoder, None),
+        ("decoder_", outer, expected, None),
+        ("components_", components[nonzero], units, None),
+        ("components_", float(idle), 0.0, 1.0),
+    ]
 
 
-def _compare_with_data(model: Any, data: Data) -> dict[str, float]:
-    """Compare mean, weight and variances of a model with those of the data.
+def _pairs_with_data(model: Any, data: Data) -> list[Pair]:
+    """Return pairs that compare mean, weight and variances of a model with those of the data.
 
     The variances are unbiased: sums of squares divided by the total weight minus one.
     """
@@ -538,29 +529,26 @@ def _compare_with_data(model: Any, data: Data) -> dict[str, float]:
     granted = rounding / np.where(varies, codes, 1.0)
     away = np.where(varies, np.maximum(np.abs(model.code_deviations - codes) - granted, 0.0), 0.0)
     weight = model.weight if data.weight is None else data.weight
-    return {
-        "explained_variance_": max(
-            _apart(model.variances, along * ratio, total),
-            float(np.max(np.diff(model.variances), initial=0.0)) / total,
-        ),
-        "whitened codes": float(away.max(initial=0.0)) / max(float(codes.max(initial=0.0)), TINY),
-        "noise_variance_": max(
-            _apart(model.inside, inside * ratio, total),
-            abs(model.total_variance - data.trace * ratio) / total,
-            abs(model.noise_variance - level) / total,
-            _apart(basis.T @ basis, np.eye(basis.shape[1])),
-        ),
-        "n_samples_seen_": abs(model.weight - weight) / max(weight, TINY),
-        "mean_": mean_difference(model.mean, data),
-    }
+    rise = np.max(np.diff(model.variances), initial=0.0)
+    return [
+        ("explained_variance_", model.variances, along * ratio, total),
+        ("explained_variance_", rise, 0.0, total),
+        ("whitened codes", away, 0.0 * away, max(float(codes.max(initial=0.0)), TINY)),
+        ("noise_variance_", model.inside, inside * ratio, total),
+        ("noise_variance_", model.total_variance, data.trace * ratio, total),
+        ("noise_variance_", model.noise_variance, level, total),
+        ("noise_variance_", basis.T @ basis, np.eye(basis.shape[1]), 1.0),
+        ("n_samples_seen_", model.weight, weight, None),
+        ("mean_", mean_difference(model.mean, data), 0.0, 1.0),
+    ]
 
 
-def _compare_with_model(shown: Mapping[str, Any], model: Any) -> dict[str, float]:
-    """Compare the attributes that users read with those that follow from the judged model.
+def _pairs_with_model(shown: Mapping[str, Any], model: Any) -> Iterator[Pair]:
+    """Yield pairs that compare what users read with what follows from the judged model.
 
     Differences within a few roundings of the attribute's dtype do not count.
     """
-    variances = model.variances
+    variances, top = model.variances, math.sqrt(max(model.total_variance, 0.0))
     expected = {
         "mean_": model.mean,
         "encoder_": model.encoder,
@@ -569,22 +557,17 @@ def _compare_with_model(shown: Mapping[str, Any], model: Any) -> dict[str, float
         "explained_variance_": variances,
         "explained_variance_ratio_": variances / max(model.total_variance, TINY),
         "singular_values_": np.sqrt(variances * max(model.weight - 1.0, epsilon(float))),
-        "noise_variance_": np.asarray(model.noise_variance),
-        "n_components_": np.asarray(len(model.components)),
+        "noise_variance_": model.noise_variance,
+        "n_components_": len(model.components),
     }
-    found = {}
-    for name in expected.keys() & shown.keys():
-        given, value = np.asarray(shown[name]), expected[name]
-        if given.shape != value.shape or not np.all(np.isfinite(given)):
-            found[name] = math.inf
-            continue
-        size = float(np.max(np.abs(value), initial=0.0))
-        if name == "mean_":  # may be tiny beside the entries
-            size = max(size, math.sqrt(model.total_variance))
-        away = _apart(given, value, max(size, TINY))
+    for name in [name for name in expected if name in shown]:
+        given, value = np.asarray(shown[name]), np.asarray(expected[name])
+        size = max(float(np.max(np.abs(value), initial=top if name == "mean_" else 0.0)), TINY)
         kind = given.dtype if given.dtype.kind == "f" else float
-        found[name] = max(0.0, away - ROUNDINGS * epsilon(kind))
-    return found
+        granted = ROUNDINGS * epsilon(kind) * size
+        if given.shape == value.shape:
+            given = given - np.clip(given - value, -granted, granted)
+        yield name, given, value, size
 
 
 def mean_difference(mean: Vector, data: Data, roundings: float = 0.0) -> float:
@@ -600,8 +583,13 @@ def mean_difference(mean: Vector, data: Data, roundings: float = 0.0) -> float:
         return float(np.max(excess / np.sqrt(np.maximum(data.variances, TINY))))
 
 
-def _apart(found: Vector, expected: Vector, size: float | None = None) -> float:
-    """Return the largest difference of two arrays, divided by `size` or the largest entry."""
+def _apart(found: Any, expected: Any, size: float | None) -> float:
+    """Return the largest difference of two arrays, divided by `size` or the largest entry.
+
+    It is infinite if the shapes differ, or if what was found is not finite.
+    """
+    if np.shape(found) != np.shape(expected) or not np.all(np.isfinite(found)):
+        return math.inf
     size = max(float(np.max(np.abs(expected), initial=0.0)), TINY) if size is None else size
     return float(np.max(np.abs(found - expected), initial=0.0)) / size
 

@@ -151,7 +151,7 @@ class RowOperator:
     @cached_property
     def covariance(self) -> Array:
         """The matrix Σ of shape (m, m)."""
-        return self.scatter().covariance
+        return (self.moment or self.scatter()).covariance
 
     def scatter(self) -> SecondMoment:
         """Return the second moment as a matrix, computed once."""
@@ -187,7 +187,7 @@ class MomentRows(RowOperator):
     """Data of which only the second moment is known."""
 
     def __init__(self, moment: SecondMoment, reference: Array | None = None) -> None:
-        self.n_features = moment.n_features
+        self.n_features = int(moment.center.shape[0])
         self.reference = moment.center[:0] if reference is None else reference
         self.know(moment)
 
