@@ -22,7 +22,6 @@ from dropout.problems import (
     seeds,
 )
 from lucidae import DropoutAutoencoder, DropoutFactorization, DropoutRegressor, certify
-from lucidae.certificates.rows import RowMatrix, complement_bound
 from lucidae.dropout import DropoutObjective, LinearProblem, Weights, solve, verify
 from lucidae.dropout.claims import judged_rows, noise_level
 from lucidae.dropout.problem import joint_moment
@@ -44,7 +43,7 @@ def test_nothing_of_the_solver_is_imported(module):
                      [alias.name for alias in node.names])
     }  # fmt: skip
     own = {name for name in imported if name.startswith("lucidae")}
-    parts = ("bounds", "rows")
+    parts = ("bounds", "rows", "sketch")
     assert own <= {f"lucidae.certificates.{part}" for part in parts} | {"lucidae.dropout.verify"}
     standard = {"__future__", "math", "collections.abc", "dataclasses", "typing"}
     assert {name.split(".")[0] for name in imported - own - standard} <= {"numpy", "scipy"}
@@ -234,24 +233,23 @@ SPECTRA = {
 }
 
 
-@pytest.mark.parametrize("cholesky", [True, False])
+@pytest.mark.parametrize("strength", [0.0, 0.3])
 @pytest.mark.parametrize("name", SPECTRA)
-def test_no_eigenvalue_outside_of_the_computed_ones_exceeds_its_bound(name, cholesky, monkeypatch):
-    """With any of the leading eigenvectors missing."""
-    if not cholesky:
-        monkeypatch.setattr("lucidae.certificates.rows.LARGEST_CHOLESKY", 0)
+def test_no_singular_value_exceeds_its_bound(name, strength, small_limit):
+    """Of weights in which any of the leading singular vectors is missing."""
     values = SPECTRA[name]
-    matrix, vectors = matrix_with(values)
-    gram = RowMatrix(matrix)
-    for missing in (None, 0, 2, WIDTH):
-        kept = [i for i in range(WIDTH + 1) if i != missing]
-        others = np.delete(values, kept) ** 2
-        level = values[WIDTH] ** 2 + 1e-7
-        bound, space = complement_bound(gram, vectors[:, kept], level)
-        assert bound >= others.max() * (1 - 1e-9)
-        assert space.found <= others.max() * (1 + 1e-9) + 1e-20
-        if missing is None and cholesky:
-            assert bound <= level * (1 + 1e-9)
+    matrix, right = matrix_with(values)
+    left, unit = matrix @ right / np.where(values > 0, values, 1.0), np.linalg.norm(values)
+    for missing in (None, 0, 2, WIDTH - 1):
+        kept = [i for i in range(WIDTH + 1) if i != (WIDTH if missing is None else missing)]
+        judged = verify.Judged(left[:, kept] * values[kept], right[:, kept], strength)
+        white = next(verify.problems(matrix, judged))
+        found = np.linalg.svd(white.target, compute_uv=False)[:WIDTH]
+        assert min(white.target.shape) < 30
+        assert np.all(white.upper[:WIDTH] >= values[:WIDTH] - 1e-8 * unit)
+        assert np.all(found <= values[: len(found)] + 1e-8 * unit)
+        if name in ("decaying", "signal and noise", "low rank"):
+            assert_allclose(found, values[:WIDTH], atol=1e-4 * unit)
 
 
 def large_rows(kind):
@@ -280,11 +278,12 @@ def test_weights_that_miss_the_largest_singular_value_are_refuted(kind, dropout,
 
 
 def test_bounds_that_decide_nothing_leave_the_certificate_undecided(small_limit, monkeypatch):
-    """A flat spectrum, of which neither a Krylov space nor a factorisation gives a bound."""
+    """A flat spectrum without a bound from a Krylov space, of a matrix too large to factorise."""
     X = np.random.default_rng(0).standard_normal((400, 300))
     assert certify(DropoutFactorization(5, dropout=0.1).fit(X), X).holds
-    monkeypatch.setattr("lucidae.certificates.rows.LARGEST_CHOLESKY", 0)
+    monkeypatch.setattr(verify, "LARGEST_FACTOR", 0)
     monkeypatch.setattr("lucidae.certificates.sketch.STEPS", (2, 3))
+    monkeypatch.setattr(verify, "KRYLOV_STEPS", (2, 3))
     model = DropoutFactorization(5, dropout=0.1).fit(X)
     assert model.certificate_.holds is None
     assert model.certificate_["gap"].holds is None

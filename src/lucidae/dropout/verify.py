@@ -48,17 +48,21 @@ cancel: with the same inequality for M + δ, f − min f changes by at most
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import numpy as np
 import scipy.linalg
+import scipy.sparse
 
 from lucidae.certificates.bounds import Ball, gamma
-from lucidae.certificates.rows import Data, GivenRows, RowMatrix, complement_bound
+from lucidae.certificates.rows import LARGEST_FACTOR, Data, GivenRows
+from lucidae.certificates.sketch import STARTS, Complement, drawn_after
+from lucidae.certificates.sketch import STEPS as KRYLOV_STEPS
 
 Matrix = np.ndarray[Any, Any]
+Product = Callable[[Matrix], Matrix]
 
 CERTIFIED = 1e-6
 """Weights count as optimal if their loss minus the global minimum is at most this times ‖M‖², the
@@ -88,8 +92,8 @@ SINGLE = 1e-10
 MOST_WEIGHTS = 500
 """Above this number of weights the smallest eigenvalue of the Hessian is not computed."""
 
-STEPS = 24
-"""Largest number of products with the Gram matrix that improve the leading singular vectors."""
+ROUNDS = 4
+"""Largest number of sets of Ritz vectors, each of which improves the one before."""
 
 CONSTANT = 1e-6
 """Error of a moment, relative to the total variance, above which its constant columns may vary."""
@@ -245,28 +249,39 @@ def problems(subject: Subject, judged: Judged) -> Iterator[White]:
     For too many rows with more features nothing is yielded.
     """
     if not isinstance(subject, JudgedRows):
-        yield _of_matrix(subject, judged)
+        yield from _of_matrix(subject, judged)
         return
-    m, data = len(judged.right), subject.data
-    rows = data.rows if isinstance(data.rows, GivenRows) and not judged.tied else None
-    if rows is not None and subject.n_inputs is None and m > SMALL:
-        yield _projected_rows(rows, subject, judged)
-        return
-    few = rows if rows is not None and subject.n_inputs and rows.shape[0] < m else None
-    if few is not None and few.shape[0] > LARGEST_ROWS:
-        return
-    if data.factor is None and (few is not None or data.matrix is not None):
-        yield _of_rows(subject, judged, few)
-    exact = data.refactored() if data.factor is None else data
+    data, rows, m = subject.data, subject.data.rows, len(judged.right)
+    exact = data if data.factor is not None else None
+    if data.matrix is None and subject.n_inputs is None and m > SMALL and not judged.tied:
+        if FEW * (judged.width + 1) > min(rows.shape if rows is not None else (m,)):
+            exact = data.refactored()
+        if exact is data or exact is None:
+            yield _on_directions(subject, judged)
+    elif exact is None and data.matrix is not None:
+        yield _of_rows(subject, judged)
+    elif exact is None and isinstance(rows, GivenRows) and rows.shape[0] <= LARGEST_ROWS:
+        yield _of_few_rows(rows, subject, judged)
+    exact = exact or data.refactored()
     if exact is not None:
-        yield _of_rows(replace(subject, data=exact), judged, few)
+        yield _of_rows(replace(subject, data=exact), judged)
 
 
-def _of_rows(subject: JudgedRows, judged: Judged, few: GivenRows | None) -> White:
-    """Return the problem of rows; `few` are the rows if they are fewer than the features."""
-    if few is not None:
-        return _of_few_rows(few, subject, judged)
-    factor = subject.factor(judged.precision)
+def _of_rows(subject: JudgedRows, judged: Judged) -> White:
+    """Return the problem of rows from their factor.
+
+    The inputs of fewer rows than features have a factor PᵀWᵀ, where the columns of W span the rows:
+    the inputs Wᵀx have the factor Pᵀ.
+    """
+    factor, V = subject.factor(judged.precision), judged.right
+    if subject.n_inputs is not None and not factor.squared and len(factor.inputs) < len(V):
+        W, P = scipy.linalg.qr(factor.inputs.T, mode="economic")
+        units = np.full(len(P), factor.units[: len(V)].max())
+        factor = factor._replace(
+            inputs=P.T, units=np.append(units, factor.units[len(V) :]), level=0.0, loads=units
+        )
+        codes = W.T @ V
+        return _on_span(subject, factor, judged, codes, V - W @ codes)
     found = _of_factor(subject, factor, judged)
     if not judged.tied:
         return found
@@ -388,156 +403,180 @@ def _tied(white: White, outputs: Matrix, rows: Matrix, own: Matrix) -> White:
     return white._replace(target=symmetric, left=own, inner=own, floor=floor, tied=tied)
 
 
-def _of_matrix(matrix: Matrix, judged: Judged) -> White:
-    """Return the problem of a given matrix, projected on a few directions if it is large."""
+def _of_matrix(matrix: Matrix, judged: Judged) -> Iterator[White]:
+    """Yield the problem of a given matrix M: on a few directions if it is large, else as it is.
+
+    The directions are leading right singular vectors, the weights, and MV' and MᵀU. The gradient
+    lies in their span, so that nothing changes, except that the energy outside is a constant.
+    """
     energy, left, inner = float((matrix**2).sum()), judged.left, judged.right
     white = White(matrix, left, inner, energy)
+    size, unit = min(matrix.shape), math.sqrt(energy) or 1.0
     if judged.tied:
-        return _tied(white, matrix.T, np.eye(len(matrix)), left)
-    if not (min(matrix.shape) > SMALL and FEW * (judged.width + 1) <= min(matrix.shape)):
-        return white
-    return _projected(RowMatrix(matrix), left, inner, energy, judged)
+        yield _tied(white, matrix.T, np.eye(len(matrix)), left)
+        return
+    large = size > SMALL and FEW * (judged.width + 1) <= size
+    if large:
+        rounding, sides = gamma(sum(matrix.shape)), [inner.T, (_unit_rows(left.T) @ matrix)]
+
+        def apply(rows: Matrix) -> Matrix:
+            return np.asarray((rows @ matrix.T / unit) @ matrix / unit)
+
+        axes, upper = _leading(apply, sides, rounding, judged)
+        columns = _span(axes, *sides)
+        images = matrix @ columns.T
+        rows = _span(left.T, images.T)
+        inside, lengths = rows @ images, np.linalg.norm(inner, axis=0)
+        rest = energy - float((inside**2).sum())
+        yield White(
+            inside,
+            rows @ left,
+            columns @ inner,
+            energy,
+            blur=rounding * unit,
+            wrong=rounding * lengths,
+            doubt=rounding * (unit + float(np.linalg.norm(left, axis=0) @ lengths)),
+            rest=rest if rest > gamma(1000) * energy else 0.0,
+            upper=unit * upper,
+        )
+    if not large or size <= LARGEST_FACTOR:
+        yield white
 
 
-def _projected(A: RowMatrix, left: Matrix, inner: Matrix, energy: float, judged: Judged) -> White:
-    """Return the problem of M = A on few directions: leading singular vectors and the weights.
+def _on_directions(subject: JudgedRows, judged: Judged) -> White:
+    """Return the problem of an autoencoder with many features on few directions.
 
-    The gradient lies in their span and that of AV' and AᵀU, so that nothing changes, except that
-    the energy outside is a constant (`White.rest`).
+    They are leading axes of the second moment Σ, the weights and ΣV, in whose span the gradient
+    lies. The units of the columns are powers of two, so that products with Σ have the rounding
+    errors of rows in the units of the user.
     """
-    columns, upper = _leading(A, [inner, A.back(_unit_columns(left))], judged)
-    images = A.times(columns)
-    rows = _span(left, images)
-    inside, lengths = rows.T @ images, np.linalg.norm(inner, axis=0)
-    rounding = gamma(sum(A.shape)) * math.sqrt(energy + A.cancelled)
-    rest = energy - float((inside**2).sum())
-    return White(
-        inside,
-        rows.T @ left,
-        columns.T @ inner,
-        energy,
-        blur=rounding,
-        wrong=gamma(sum(A.shape)) * lengths,
-        doubt=rounding + gamma(sum(A.shape)) * float(np.linalg.norm(left, axis=0) @ lengths),
-        rest=rest if rest > gamma(1000) * energy else 0.0,
-        upper=upper,
-    )
+    data, U, V = subject.data, judged.left.T, judged.right.T
+    energy, unit = float((subject.deviations**2).sum()), data.unit * (data.deviations > 0)
+    size, error = energy or 1.0, gamma(data.n_features)
 
+    def apply(rows: Matrix) -> Matrix:
+        return np.asarray(data.apply(rows * (unit / size)) * unit)
 
-def _projected_rows(rows: GivenRows, subject: JudgedRows, judged: Judged) -> White:
-    """Return the problem of an autoencoder with many features, that of the matrix M = Aᵀ.
-
-    A are the centred and weighted rows, so that V' = AV.
-    """
-    deviations = subject.deviations
-    energy = float((deviations**2).sum())
-    A = rows.matrix(subject.mean.value, 1.0 * (deviations > 0))
-    hidden, lengths = A.times(judged.right), np.linalg.norm(judged.right, axis=0)
-    found = _projected(A, hidden, judged.left, energy, judged)
+    sides = [U, V, apply(_unit_rows(V))]
+    axes, upper = _leading(apply, sides, error, judged)
+    basis = _span(axes, *sides)
+    inner = apply(basis) @ basis.T
+    values, turned = scipy.linalg.eigh((inner + inner.T) / 2)
+    root = np.sqrt(size * np.clip(values, 0.0, None))[:, None] * turned.T
+    few = np.ones(len(basis))
+    factor = RowFactor(root, root[:, :0], few, error * energy, squared=True, loads=few)
+    found = _of_factor(subject, factor, judged._replace(left=basis @ U.T, right=basis @ V.T))
+    rest = energy - float((root**2).sum())
     return found._replace(
-        target=found.target.T,
-        left=found.inner,
-        inner=found.left,
-        wrong=gamma(sum(A.shape)) * math.sqrt(energy + A.cancelled) * lengths,
-        rows=subject,
+        energy=energy,
+        rest=rest if rest > gamma(1000) * energy else 0.0,
+        upper=math.sqrt(size) * upper,
+        outside=Ball(0.0),
+        dropped=0,
+        condition=1.0,
     )
 
 
 def _of_few_rows(rows: GivenRows, subject: JudgedRows, judged: Judged) -> White:
     """Return the problem for white inputs of fewer rows A than features.
 
-    A = PSWᵀ, from the Gram matrix AAᵀ = PS²Pᵀ or, if the rows were factorised, from A itself. The
-    columns of W span the rows, so that the inputs Wᵀx have the factor PS and the weights WᵀV. An
-    error of the Gram matrix acts like one of PS, divided by twice the smallest singular value.
+    A = PSWᵀ, from the Gram matrix AAᵀ = PS²Pᵀ. The columns of W span the rows, so that the inputs
+    Wᵀx have the factor PS and the weights WᵀV. An error of the Gram matrix acts like one of PS,
+    divided by twice the smallest singular value.
     """
-    m, exact = len(judged.right), subject.data.factor is not None
-    deviations = subject.deviations
+    m, deviations = len(judged.right), subject.deviations
     center, varies = subject.mean.value * subject.centered, 1.0 * (deviations > 0)
+    roots = np.sqrt(rows.shares)
+
+    def about_mean(table: Matrix) -> Matrix:  # also of sparse rows, whose mean is not subtracted
+        return table - np.outer(roots, roots @ table) if subject.centered else table
+
     A, B = (
-        GivenRows(table, rows.weights).matrix(center[part], varies[part], centered=subject.centered)
+        GivenRows(table, rows.weights).matrix(center[part], varies[part])
         for table, part in ((rows.X, slice(m)), (rows.Y, slice(m, None)))
     )
-    if exact:
-        P, s, _ = scipy.linalg.svd(A.back(np.eye(A.shape[0])).T, full_matrices=False)
-    else:
-        squares, P = scipy.linalg.eigh(A.gram())
-        s, P = np.sqrt(np.clip(squares[::-1], 0.0, None)), P[:, ::-1]
-    top = float(s[0]) or 1.0
-    peak = float(np.square(A.shares).max())
-    noise = A.shape[0] * gamma(m) * (1.0 + peak * A.cancelled / top**2)
-    resolved = s > top * (noise if exact else math.sqrt(noise))
+    parts = (A[i : i + 256] @ A.T for i in range(0, len(roots), 256))
+    gram = np.concatenate([p.toarray() if scipy.sparse.issparse(p) else p for p in parts])
+    squares, P = scipy.linalg.eigh(about_mean(about_mean(gram).T))
+    s, P = np.sqrt(np.clip(squares[::-1], 0.0, None)), P[:, ::-1]
+    top, cancelled = float(s[0]) or 1.0, float(((A.T @ roots) ** 2).sum())
+    noise = len(P) * gamma(m) * (1.0 + float((roots**2).max()) * cancelled / top**2)
+    resolved = s > top * math.sqrt(noise)
     P, s = P[:, resolved], s[resolved]
-    error = noise / len(P) if exact else noise * top / (2 * float(s.min(initial=top)))
-    codes = P.T @ A.times(judged.right) / s[:, None]
-    beyond = judged.right - A.back(P @ (codes / s[:, None]))
+    codes = P.T @ about_mean(A @ judged.right) / s[:, None]
+    beyond = judged.right - A.T @ about_mean(P @ (codes / s[:, None]))
     factor = RowFactor(
         P * s,
-        B.stored,
+        about_mean(B),
         np.concatenate([np.full(len(s), top), deviations[m:]]),
-        error,
-        coarse=not exact and len(s) < A.shape[0] - subject.centered,
+        noise * top / (2 * float(s.min(initial=top))),
+        coarse=len(s) < int(np.count_nonzero(roots)) - subject.centered,
         loads=np.full(len(s), top),
     )
+    return _on_span(subject, factor, judged, codes, beyond)
+
+
+def _on_span(
+    subject: JudgedRows, factor: RowFactor, judged: Judged, codes: Matrix, beyond: Matrix
+) -> White:
+    """Return the problem of few rows on their span, where V has `codes`, and a part beyond it."""
     found = _of_factor(subject, factor, judged._replace(right=codes))
     away = float(np.linalg.norm(beyond)) / (float(np.linalg.norm(judged.right)) or 1.0)
     error = max(found.outside.error, away if factor.coarse else 0.0)
-    return found._replace(outside=Ball(away, error))
+    return found._replace(outside=Ball(away, error), dropped=0)
 
 
-def _leading(A: RowMatrix, sides: list[Matrix], judged: Judged) -> tuple[Matrix, Matrix | None]:
-    """Return a basis of leading right singular vectors of A and `sides`, and bounds on the values.
+def _leading(
+    apply: Product, sides: list[Matrix], error: float, judged: Judged
+) -> tuple[Matrix, Matrix]:
+    """Return leading axes of a second moment Σ of trace 1, and bounds on its r largest roots.
 
-    The vectors are Ritz vectors of the smaller Gram matrix G: of the sides, which contain them if
-    the weights are optimal, improved by products with G. They may miss some, so that the singular
-    values are bounded: if no eigenvalue of G outside of the span of the Ritz vectors S with
-    R = GS − SΘ exceeds β, the i-th largest eigenvalue of G exceeds the i-th largest of Θ and β, β,
-    … by at most ‖R‖ (Weyl). β does not rely on S being complete: vectors that were missed and are
-    found with it are added. The bounds are None if all of G was decomposed.
+    The axes are Ritz vectors, rows of S with R = SΣ − ΘS, at first of the `sides`, which contain
+    the axes if the weights are optimal. If no eigenvalue outside of their span exceeds β, the i-th
+    largest eigenvalue exceeds the i-th largest of Θ and β, β, … by at most ‖R‖ (Weyl 1912), or by
+    ‖R‖²/gap if β is below all of Θ by a gap (Li & Li 2005). β comes from a Krylov space with random
+    starts, whose vectors improve the axes, so that it does not rely on S being complete.
     """
-    width, tall, size = judged.width, A.shape[0] > A.shape[1], min(A.shape)
-    if not A.total > 0:
-        return _span(*sides), None
-    unit = math.sqrt(A.total)  # fourth powers of the entries, such as those of G², may overflow
-    A = RowMatrix(A.stored / unit, A.shares, A.left / unit)
-    if size <= SMALL or FEW * (width + 1) > size:
-        vectors = scipy.linalg.eigh(A.gram(), driver="evd")[1][:, -width - 1 :]
-        return _span(vectors if tall else A.back(vectors), *sides), None
-    basis = _span(*(sides if tall else [A.times(_unit_columns(side)) for side in sides]))
-    negligible = NEGLIGIBLE * A.total / width
-    for _ in range(STEPS):
-        values, turns = scipy.linalg.eigh(basis.T @ A.apply(basis))
-        values, vectors = values[::-1][:width], (basis @ turns[:, ::-1])[:, :width]
-        images = A.apply(vectors)
-        residual = float(np.linalg.norm(images - vectors * values)) + A.rounding
-        if residual <= negligible:
+    width, basis, negligible = judged.width, _span(*sides), NEGLIGIBLE / judged.width
+    for _ in range(ROUNDS):
+        images = apply(basis)
+        values, turned = scipy.linalg.eigh((images @ basis.T + basis @ images.T) / 2)
+        values, turned = np.clip(values[::-1][:width], 0.0, None), turned[:, ::-1][:, :width].T
+        axes, images = turned @ basis, turned @ images
+        residual = images - values[:, None] * axes
+        size = float(np.linalg.norm(residual)) + error
+        # An eigenvalue up to this level is not among the r largest, or dropout removes it.
+        last = float(values[-1]) if len(values) == width else 0.0
+        level = max(last, threshold(np.sqrt(values), judged.strength, width) ** 2) + negligible
+        count, m = min(STARTS, basis.shape[1] - len(axes)), basis.shape[1]
+        space = Complement(apply, axes.T, error, drawn_after((count, m), axes))
+        space.bound = max(1.0 - float(values.sum()), 0.0) + 4.0 * error
+        space.extend_until(level)
+        gap = last - space.bound
+        drift = min(size, size**2 / gap) if gap > 0 else size
+        if drift <= negligible and space.bound <= level:
             break
-        basis = _span(vectors, images)
-    # An eigenvalue up to this level is not among the r largest, or dropout removes it.
-    known = np.clip(values, 0.0, None)
-    last = float(values[-1]) if len(values) == width else 0.0
-    level = max(last, threshold(np.sqrt(known), judged.strength, width) ** 2) + negligible
-    bound, space = complement_bound(A, vectors, level)
-    every = np.sort(np.concatenate([known, np.full(width, max(bound, 0.0))]) + residual)
-    missed = space.above((1.0 - NEGLIGIBLE) * min(level, space.found)).T
-    vectors = np.concatenate([vectors, missed], axis=1)
-    upper = unit * np.sqrt(every[::-1][:width])
-    return _span(vectors if tall else A.back(vectors), *sides), upper
+        space.extend(KRYLOV_STEPS[-1])
+        basis = _span(axes, residual, space.above(min(level, space.found) / 2))
+    every = np.sort(np.append(values, np.full(width, max(space.bound, 0.0))))[::-1]
+    following = space.above((1.0 - NEGLIGIBLE) * min(level, space.found))
+    return np.concatenate([axes, following]), np.sqrt(every[:width] + drift)
 
 
 def _span(*parts: Matrix) -> Matrix:
-    """Return an orthonormal basis of all columns; one direction if all are zero."""
-    columns = np.concatenate([_unit_columns(part) for part in parts], axis=1)
-    if not columns.size:
-        return np.eye(len(columns), 1)  # zero data, where every direction is as good
-    span, upper, _ = scipy.linalg.qr(columns, mode="economic", pivoting=True)
-    return np.asarray(span[:, np.abs(np.diag(upper)) > gamma(len(columns))])
+    """Return an orthonormal basis, as rows, of all rows; one direction if all are zero."""
+    rows = np.concatenate([_unit_rows(part) for part in parts])
+    if not rows.size:
+        return np.eye(1, rows.shape[1])  # zero data, where every direction is as good
+    span, upper, _ = scipy.linalg.qr(rows.T, mode="economic", pivoting=True)
+    return np.asarray(span[:, np.abs(np.diag(upper)) > gamma(rows.shape[1])].T)
 
 
-def _unit_columns(columns: Matrix) -> Matrix:
-    """Return the nonzero columns, scaled to unit length without squaring large entries."""
-    peaks = np.abs(columns).max(axis=0, initial=0.0)
-    columns = columns[:, peaks > 0] / peaks[peaks > 0]
-    return np.asarray(columns / np.sqrt((columns**2).sum(axis=0)))
+def _unit_rows(rows: Matrix) -> Matrix:
+    """Return the nonzero rows, scaled to unit length without squaring large entries."""
+    peaks = np.abs(rows).max(axis=1, initial=0.0)
+    rows = rows[peaks > 0] / peaks[peaks > 0, None]
+    return np.asarray(rows / np.linalg.norm(rows, axis=1)[:, None])
 
 
 def threshold(leading: Matrix, strength: float, width: int) -> float:

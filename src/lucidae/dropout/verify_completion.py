@@ -2,8 +2,8 @@
 
 The problem, its dual and the duality gap are derived in `lucidae.dropout.completion`. Nothing here
 uses the solver: the residual is a sum over the observed entries, the nuclear norm comes from the
-singular values of R Uᵀ with V = QR, and the spectral norm of the residual from a full decomposition
-(small matrices) or from a Krylov bound that is wrong with a probability of at most 10⁻⁹.
+singular values of R Uᵀ with V = QR, and the spectral norm of the residual from all eigenvalues of
+its Gram matrix, or from a Krylov bound that is wrong with a probability of at most 10⁻⁹.
 """
 
 from __future__ import annotations
@@ -16,13 +16,11 @@ import numpy as np
 import scipy.sparse
 
 from lucidae.certificates.bounds import gamma
-from lucidae.certificates.rows import RowMatrix, complement_bound
-from lucidae.dropout.verify import Judged
+from lucidae.certificates.rows import LARGEST_FACTOR
+from lucidae.certificates.sketch import STARTS, Complement, drawn_after
+from lucidae.dropout.verify import SMALL, Judged
 
 Matrix = np.ndarray[Any, Any]
-
-DENSE = 2**20
-"""Largest number of entries n · m of a residual whose spectral norm is computed by LAPACK."""
 
 CHUNK = 2**21
 """Largest number of products of entries of U and V that are formed at once."""
@@ -151,23 +149,28 @@ def _spectral_norm(
 ) -> tuple[float, float]:
     """Return a lower and an upper bound on the spectral norm of the residual G.
 
-    For large matrices they come from the Gram matrix K of the fewer rows or columns of G. Let S be
-    an orthonormal basis of the corresponding factor, which at the optimum contains the singular
+    They come from the Gram matrix K of the fewer rows or columns of G. Of a large one, let S be an
+    orthonormal basis of the corresponding factor, which at the optimum contains the singular
     vectors of the largest singular values. If the eigenvalues of K outside of its span are at most
-    β, the norm of K is at most that of the 2 × 2 matrix of ‖SᵀKS‖, ‖(I − SSᵀ)KS‖ (twice) and β.
+    β, the norm of K is at most that of the 2 × 2 matrix of ‖SᵀKS‖, ‖(I − SSᵀ)KS‖ (twice) and β. If
+    that does not decide, all eigenvalues are computed.
     """
-    n, m = matrix.shape
-    if n * m <= DENSE:
-        norm = float(np.linalg.norm(matrix.toarray(), 2))
-        return norm, norm * (1 + gamma(n + m))
-    vectors = np.linalg.svd(V if n > m else U, full_matrices=False)[0][:, :rank]
-    gram = RowMatrix(matrix)
-    level = (level * (1 + ZERO)) ** 2
-    outside, space = complement_bound(gram, vectors, level)
-    images = gram.apply(vectors)
-    inner = vectors.T @ images
-    inside = float(np.linalg.norm(inner, 2))
-    across = float(np.linalg.norm(images - vectors @ inner, 2)) + gram.rounding
-    found = max(inside, space.found)
-    bound = float(np.linalg.norm(np.array([[inside, across], [across, max(outside, 0.0)]]), 2))
-    return math.sqrt(max(found, 0.0)), math.sqrt(max(bound, found, 0.0))
+    tall, factor = (matrix, V) if matrix.shape[0] > matrix.shape[1] else (matrix.T, U)
+    size, total = tall.shape[1], float((matrix.data**2).sum())
+    rounding = gamma(sum(matrix.shape)) * total
+    if size > SMALL:
+        vectors = np.linalg.svd(factor, full_matrices=False)[0][:, :rank]
+        starts = drawn_after((STARTS, size), vectors)
+        space = Complement(lambda rows: (tall.T @ (tall @ rows.T)).T, vectors, rounding, starts)
+        space.bound, level = total, (level * (1 + ZERO)) ** 2
+        space.extend_until(level)
+        images = tall.T @ (tall @ vectors)
+        inner = vectors.T @ images
+        inside = float(np.linalg.norm(inner, 2))
+        across = float(np.linalg.norm(images - vectors @ inner, 2)) + rounding
+        blocks = np.array([[inside, across], [across, max(space.bound, 0.0)]])
+        found, bound = max(inside, space.found), float(np.linalg.norm(blocks, 2))
+        if space.bound <= level or space.found > level or size > LARGEST_FACTOR:
+            return math.sqrt(found), math.sqrt(max(bound, found))
+    norm = max(float(np.linalg.eigvalsh((tall.T @ tall).toarray())[-1]), 0.0)
+    return math.sqrt(norm), math.sqrt(norm + rounding)
