@@ -214,16 +214,6 @@ class GivenRows:
         blocks = (X[part, :] - like(center, X) for part in parts)
         return np.concatenate([row_squares(block) for block in blocks])
 
-    def matrix(self, center: Vector, factors: Vector) -> Any:
-        """Return √p(x − c) times factors of the columns, for rows x with the shares p of weights.
-
-        Sparse rows stay sparse: only of columns without zeros the centre is subtracted.
-        """
-        table, roots = _centred(self.X, center)[0], np.sqrt(self.shares)[:, None]
-        if scipy.sparse.issparse(table):
-            return scipy.sparse.csr_array(table.multiply(roots).multiply(factors))
-        return to_numpy(table) * roots * factors
-
 
 @dataclass(frozen=True)
 class RereadRows:

@@ -56,7 +56,7 @@ import numpy as np
 import scipy.linalg
 import scipy.sparse
 
-from lucidae.certificates.bounds import Ball, gamma
+from lucidae.certificates.bounds import Ball, gamma, triangle
 from lucidae.certificates.rows import LARGEST_FACTOR, Data, GivenRows
 from lucidae.certificates.sketch import STARTS, Complement, drawn_after
 from lucidae.certificates.sketch import STEPS as KRYLOV_STEPS
@@ -69,7 +69,10 @@ CERTIFIED = 1e-6
 part of E‖y‖² that least squares explains."""
 
 LARGEST_ROWS = 16_384
-"""Largest number of rows, fewer than features, whose Gram matrix is factorised: two gibibytes."""
+"""Largest number of rows, fewer than features, that are factorised: two gibibytes."""
+
+COLUMNS = 4096
+"""Smallest number of features of such rows that are factorised at a time."""
 
 SMALL = 1024
 """A matrix is projected on a few directions if its smaller dimension is larger than this; the rows
@@ -206,7 +209,7 @@ class RowFactor(NamedTuple):
     units: Matrix  # (m + d,): units of the columns of F in which the error is given
     error: float  # bound on the error of F in these units, in spectral norm
     level: float = 0.0  # pivots of the standardised inputs up to this count as zero
-    coarse: bool = False  # whether inputs may vary in directions that F does not have
+    noise: float = 0.0  # pivots up to this are rounding errors
     squared: bool = False  # whether the error is that of FᵀF
     loads: Matrix | None = None  # (m,): the sizes of the inputs, by default their norms
 
@@ -252,36 +255,31 @@ def problems(subject: Subject, judged: Judged) -> Iterator[White]:
         yield from _of_matrix(subject, judged)
         return
     data, rows, m = subject.data, subject.data.rows, len(judged.right)
-    exact = data if data.factor is not None else None
-    if data.matrix is None and subject.n_inputs is None and m > SMALL and not judged.tied:
-        if FEW * (judged.width + 1) > min(rows.shape if rows is not None else (m,)):
-            exact = data.refactored()
-        if exact is data or exact is None:
-            yield _on_directions(subject, judged)
-    elif exact is None and data.matrix is not None:
+    if subject.n_inputs is not None and isinstance(rows, GivenRows) and rows.shape[0] < m:
+        if rows.shape[0] <= LARGEST_ROWS:
+            yield _of_few_rows(rows, subject, judged)
+        return
+    wide = data.matrix is None and subject.n_inputs is None and m > SMALL and not judged.tied
+    few = wide and FEW * (judged.width + 1) <= min(rows.shape if rows is not None else (m,))
+    if few:
+        yield _on_directions(subject, judged)
+    elif data.factor is None and data.matrix is not None:
         yield _of_rows(subject, judged)
-    elif exact is None and isinstance(rows, GivenRows) and rows.shape[0] <= LARGEST_ROWS:
-        yield _of_few_rows(rows, subject, judged)
-    exact = exact or data.refactored()
-    if exact is not None:
-        yield _of_rows(replace(subject, data=exact), judged)
+    if data.factor is None:
+        exact = data.refactored()
+        if exact is None:
+            if wide and not few:
+                yield _on_directions(subject, judged)
+            return
+        subject = replace(subject, data=exact)
+        if few:
+            yield _on_directions(subject, judged)
+    yield _of_rows(subject, judged)
 
 
 def _of_rows(subject: JudgedRows, judged: Judged) -> White:
-    """Return the problem of rows from their factor.
-
-    The inputs of fewer rows than features have a factor PᵀWᵀ, where the columns of W span the rows:
-    the inputs Wᵀx have the factor Pᵀ.
-    """
-    factor, V = subject.factor(judged.precision), judged.right
-    if subject.n_inputs is not None and not factor.squared and len(factor.inputs) < len(V):
-        W, P = scipy.linalg.qr(factor.inputs.T, mode="economic")
-        units = np.full(len(P), factor.units[: len(V)].max())
-        factor = factor._replace(
-            inputs=P.T, units=np.append(units, factor.units[len(V) :]), level=0.0, loads=units
-        )
-        codes = W.T @ V
-        return _on_span(subject, factor, judged, codes, V - W @ codes)
+    """Return the problem of rows from their factor."""
+    factor = subject.factor(judged.precision)
     found = _of_factor(subject, factor, judged)
     if not judged.tied:
         return found
@@ -319,12 +317,11 @@ def _of_factor(subject: JudgedRows, factor: RowFactor, judged: Judged) -> White:
     basis, pivoted, order = scipy.linalg.qr(inputs / loads, mode="economic", pivoting=True)
     pivots, upper = np.abs(np.diag(pivoted)), np.zeros_like(pivoted)
     upper[:, order] = pivoted
-    exact = 4 * gamma(m) * float(pivots.max(initial=0.0))
+    exact = max(4 * gamma(m) * float(pivots.max(initial=0.0)), factor.noise)
     level = max(factor.level, exact)
     rank = int((pivots > level).sum())
     basis, upper, dropped = basis[:, :rank], upper[:rank], int(varies.sum()) - rank
     vague = dropped > 0 if factor.squared else int((pivots > exact).sum()) > rank
-    vague = vague or factor.coarse
     sizes = scipy.linalg.svdvals(upper) if rank else np.ones(1)
     least = float(sizes[-1])
     error = factor.error * float((units / loads)[varies].max(initial=0.0)) ** (1 + factor.squared)
@@ -410,37 +407,35 @@ def _of_matrix(matrix: Matrix, judged: Judged) -> Iterator[White]:
     lies in their span, so that nothing changes, except that the energy outside is a constant.
     """
     energy, left, inner = float((matrix**2).sum()), judged.left, judged.right
-    white = White(matrix, left, inner, energy)
-    size, unit = min(matrix.shape), math.sqrt(energy) or 1.0
+    size, white = min(matrix.shape), White(matrix, left, inner, energy)
     if judged.tied:
         yield _tied(white, matrix.T, np.eye(len(matrix)), left)
         return
     large = size > SMALL and FEW * (judged.width + 1) <= size
     if large:
-        rounding, sides = gamma(sum(matrix.shape)), [inner.T, (_unit_rows(left.T) @ matrix)]
-
-        def apply(rows: Matrix) -> Matrix:
-            return np.asarray((rows @ matrix.T / unit) @ matrix / unit)
-
-        axes, upper = _leading(apply, sides, rounding, judged)
-        columns = _span(axes, *sides)
+        sides = [inner.T, _unit_rows(left.T) @ matrix]
+        columns, upper = _leading(lambda rows: rows @ matrix.T @ matrix, energy, sides, judged)
         images = matrix @ columns.T
         rows = _span(left.T, images.T)
-        inside, lengths = rows @ images, np.linalg.norm(inner, axis=0)
-        rest = energy - float((inside**2).sum())
+        inside, rounding = rows @ images, gamma(sum(matrix.shape))
         yield White(
             inside,
             rows @ left,
             columns @ inner,
             energy,
-            blur=rounding * unit,
-            wrong=rounding * lengths,
-            doubt=rounding * (unit + float(np.linalg.norm(left, axis=0) @ lengths)),
-            rest=rest if rest > gamma(1000) * energy else 0.0,
-            upper=unit * upper,
+            blur=rounding * math.sqrt(energy),
+            wrong=rounding * np.linalg.norm(inner, axis=0),
+            rest=_rest(energy, inside),
+            upper=upper,
         )
     if not large or size <= LARGEST_FACTOR:
         yield white
+
+
+def _rest(energy: float, inside: Matrix) -> float:
+    """Return the part of a sum of squares that is outside of some directions, 0 if by rounding."""
+    rest = energy - float((inside**2).sum())
+    return rest if rest > gamma(1000) * energy else 0.0
 
 
 def _on_directions(subject: JudgedRows, judged: Judged) -> White:
@@ -451,116 +446,99 @@ def _on_directions(subject: JudgedRows, judged: Judged) -> White:
     errors of rows in the units of the user.
     """
     data, U, V = subject.data, judged.left.T, judged.right.T
-    energy, unit = float((subject.deviations**2).sum()), data.unit * (data.deviations > 0)
-    size, error = energy or 1.0, gamma(data.n_features)
+    energy = float((subject.deviations**2).sum())
+    units = data.unit * (data.deviations > 0)
 
     def apply(rows: Matrix) -> Matrix:
-        return np.asarray(data.apply(rows * (unit / size)) * unit)
+        return np.asarray(data.apply(rows * units) * units)
 
-    sides = [U, V, apply(_unit_rows(V))]
-    axes, upper = _leading(apply, sides, error, judged)
-    basis = _span(axes, *sides)
-    inner = apply(basis) @ basis.T
-    values, turned = scipy.linalg.eigh((inner + inner.T) / 2)
-    root = np.sqrt(size * np.clip(values, 0.0, None))[:, None] * turned.T
-    few = np.ones(len(basis))
-    factor = RowFactor(root, root[:, :0], few, error * energy, squared=True, loads=few)
+    basis, upper = _leading(apply, energy, [U, V, apply(_unit_rows(V))], judged)
+    if data.factor is None:
+        inner, error = apply(basis) @ basis.T, gamma(data.n_features) * energy
+        values, turned = scipy.linalg.eigh((inner + inner.T) / 2)
+        root = np.sqrt(np.clip(values, 0.0, None))[:, None] * turned.T
+    else:
+        root, error = data.factor[0] @ (units * basis).T, data.factor[1] * float(units.max())
+    few, squared = np.ones(len(basis)), data.factor is None
+    factor = RowFactor(root, root[:, :0], few, error, squared=squared, loads=few)
     found = _of_factor(subject, factor, judged._replace(left=basis @ U.T, right=basis @ V.T))
-    rest = energy - float((root**2).sum())
-    return found._replace(
-        energy=energy,
-        rest=rest if rest > gamma(1000) * energy else 0.0,
-        upper=math.sqrt(size) * upper,
-        outside=Ball(0.0),
-        dropped=0,
-        condition=1.0,
-    )
+    # Directions in which the factor is zero are no constant inputs.
+    known: Any = {"outside": Ball(0.0), "dropped": 0, "condition": 1.0}
+    return found._replace(energy=energy, rest=_rest(energy, root), upper=upper, **known)
 
 
 def _of_few_rows(rows: GivenRows, subject: JudgedRows, judged: Judged) -> White:
-    """Return the problem for white inputs of fewer rows A than features.
+    """Return the problem for white inputs of fewer rows A (n × m) than features.
 
-    A = PSWᵀ, from the Gram matrix AAᵀ = PS²Pᵀ. The columns of W span the rows, so that the inputs
-    Wᵀx have the factor PS and the weights WᵀV. An error of the Gram matrix acts like one of PS,
-    divided by twice the smallest singular value.
+    [Aᵀ V] = WR, from QR factorisations of blocks of features. The first n columns of W span the
+    rows: the inputs Wᵀx have the factor Lᵀ if L are the first columns of R, and the other columns
+    are the weights WᵀV and, below them, what they do not contain of V.
     """
-    m, deviations = len(judged.right), subject.deviations
-    center, varies = subject.mean.value * subject.centered, 1.0 * (deviations > 0)
-    roots = np.sqrt(rows.shares)
-
-    def about_mean(table: Matrix) -> Matrix:  # also of sparse rows, whose mean is not subtracted
-        return table - np.outer(roots, roots @ table) if subject.centered else table
-
-    A, B = (
-        GivenRows(table, rows.weights).matrix(center[part], varies[part])
-        for table, part in ((rows.X, slice(m)), (rows.Y, slice(m, None)))
-    )
-    parts = (A[i : i + 256] @ A.T for i in range(0, len(roots), 256))
-    gram = np.concatenate([p.toarray() if scipy.sparse.issparse(p) else p for p in parts])
-    squares, P = scipy.linalg.eigh(about_mean(about_mean(gram).T))
-    s, P = np.sqrt(np.clip(squares[::-1], 0.0, None)), P[:, ::-1]
-    top, cancelled = float(s[0]) or 1.0, float(((A.T @ roots) ** 2).sum())
-    noise = len(P) * gamma(m) * (1.0 + float((roots**2).max()) * cancelled / top**2)
-    resolved = s > top * math.sqrt(noise)
-    P, s = P[:, resolved], s[resolved]
-    codes = P.T @ about_mean(A @ judged.right) / s[:, None]
-    beyond = judged.right - A.T @ about_mean(P @ (codes / s[:, None]))
+    (n, m), V, deviations = (rows.shape[0], len(judged.right)), judged.right, subject.deviations
+    center, varies = subject.mean.value * subject.centered, deviations > 0
+    roots, size = np.sqrt(rows.shares)[:, None], float(np.linalg.norm(deviations[:m])) or 1.0
+    sparse, unit = scipy.sparse.issparse(rows.X), size / (float(np.linalg.norm(V)) or 1.0)
+    X = rows.X.tocsc() if sparse else rows.X
+    found, error, step = np.zeros((0, n + V.shape[1])), 0.0, max(n, COLUMNS)
+    for start in range(0, m, step):
+        part = slice(start, min(start + step, m))
+        table = X[:, part].toarray() if sparse else X[:, part]
+        table = (table - center[part]) * varies[part] * roots
+        found, added = triangle(np.vstack([found, np.column_stack([table.T, unit * V[part]])]))
+        error += added / size
+    inputs, outputs = found[:n, :n].T, (rows.Y - center[m:]) * varies[m:] * roots
+    if subject.centered:  # also at the last digits of the mean
+        inputs, outputs = (part - roots * (roots.T @ part) for part in (inputs, outputs))
+    units = np.full(n, size)
     factor = RowFactor(
-        P * s,
-        about_mean(B),
-        np.concatenate([np.full(len(s), top), deviations[m:]]),
-        noise * top / (2 * float(s.min(initial=top))),
-        coarse=len(s) < int(np.count_nonzero(roots)) - subject.centered,
-        loads=np.full(len(s), top),
+        inputs, outputs, np.append(units, deviations[m:]), error, noise=error, loads=units
     )
-    return _on_span(subject, factor, judged, codes, beyond)
-
-
-def _on_span(
-    subject: JudgedRows, factor: RowFactor, judged: Judged, codes: Matrix, beyond: Matrix
-) -> White:
-    """Return the problem of few rows on their span, where V has `codes`, and a part beyond it."""
-    found = _of_factor(subject, factor, judged._replace(right=codes))
-    away = float(np.linalg.norm(beyond)) / (float(np.linalg.norm(judged.right)) or 1.0)
-    error = max(found.outside.error, away if factor.coarse else 0.0)
-    return found._replace(outside=Ball(away, error), dropped=0)
+    codes = found[:n, n:] / unit
+    white = _of_factor(subject, factor, judged._replace(right=codes))
+    inside = white.outside.value * float(np.linalg.norm(codes)) * unit
+    away = math.hypot(inside, float(np.linalg.norm(found[n:, n:]))) / size
+    return white._replace(outside=Ball(away, white.outside.error), dropped=0)
 
 
 def _leading(
-    apply: Product, sides: list[Matrix], error: float, judged: Judged
+    apply: Product, energy: float, sides: list[Matrix], judged: Judged
 ) -> tuple[Matrix, Matrix]:
-    """Return leading axes of a second moment Σ of trace 1, and bounds on its r largest roots.
+    """Return leading axes of Σ with `sides`, and bounds on the r largest roots of eigenvalues.
 
-    The axes are Ritz vectors, rows of S with R = SΣ − ΘS, at first of the `sides`, which contain
-    the axes if the weights are optimal. If no eigenvalue outside of their span exceeds β, the i-th
-    largest eigenvalue exceeds the i-th largest of Θ and β, β, … by at most ‖R‖ (Weyl 1912), or by
-    ‖R‖²/gap if β is below all of Θ by a gap (Li & Li 2005). β comes from a Krylov space with random
-    starts, whose vectors improve the axes, so that it does not rely on S being complete.
+    `energy` is the trace of Σ. The axes are Ritz vectors, rows of S with R = SΣ − ΘS, at first of
+    the sides, which contain the axes if the weights are optimal. If no eigenvalue outside of their
+    span exceeds β, the i-th largest eigenvalue exceeds the i-th largest of Θ and β, β, … by at most
+    ‖R‖ (Weyl 1912), or by ‖R‖²/gap if β is below all of Θ by a gap (Li & Li 2005). β comes from a
+    Krylov space with random starts, whose vectors improve the axes, so that it does not rely on S
+    being complete.
     """
-    width, basis, negligible = judged.width, _span(*sides), NEGLIGIBLE / judged.width
+    width, basis, size = judged.width, _span(*sides), energy or 1.0
+    m, negligible, rounding = basis.shape[1], NEGLIGIBLE / width, gamma(basis.shape[1])
+
+    def product(rows: Matrix) -> Matrix:
+        return apply(rows) / size
+
     for _ in range(ROUNDS):
-        images = apply(basis)
+        images = product(basis)
         values, turned = scipy.linalg.eigh((images @ basis.T + basis @ images.T) / 2)
         values, turned = np.clip(values[::-1][:width], 0.0, None), turned[:, ::-1][:, :width].T
-        axes, images = turned @ basis, turned @ images
-        residual = images - values[:, None] * axes
-        size = float(np.linalg.norm(residual)) + error
+        axes, residual = turned @ basis, turned @ images - values[:, None] * (turned @ basis)
         # An eigenvalue up to this level is not among the r largest, or dropout removes it.
         last = float(values[-1]) if len(values) == width else 0.0
         level = max(last, threshold(np.sqrt(values), judged.strength, width) ** 2) + negligible
-        count, m = min(STARTS, basis.shape[1] - len(axes)), basis.shape[1]
-        space = Complement(apply, axes.T, error, drawn_after((count, m), axes))
-        space.bound = max(1.0 - float(values.sum()), 0.0) + 4.0 * error
+        starts = drawn_after((min(STARTS, m - len(axes)), m), axes)
+        space = Complement(product, axes.T, rounding, starts)
         space.extend_until(level)
-        gap = last - space.bound
-        drift = min(size, size**2 / gap) if gap > 0 else size
+        space.bound = min(space.bound, max(1.0 - float(values.sum()), 0.0) + 4.0 * rounding)
+        drift, gap = float(np.linalg.norm(residual)) + rounding, last - space.bound
+        drift = min(drift, drift**2 / gap) if gap > 0 else drift
         if drift <= negligible and space.bound <= level:
             break
         space.extend(KRYLOV_STEPS[-1])
         basis = _span(axes, residual, space.above(min(level, space.found) / 2))
     every = np.sort(np.append(values, np.full(width, max(space.bound, 0.0))))[::-1]
     following = space.above((1.0 - NEGLIGIBLE) * min(level, space.found))
-    return np.concatenate([axes, following]), np.sqrt(every[:width] + drift)
+    return _span(axes, following, *sides), np.sqrt(size * (every[:width] + drift))
 
 
 def _span(*parts: Matrix) -> Matrix:
@@ -588,28 +566,6 @@ def threshold(leading: Matrix, strength: float, width: int) -> float:
     counts = np.arange(1, len(leading) + 1)
     candidates = strength * np.cumsum(leading) / (width + strength * counts)
     return float(candidates.max(initial=0.0))
-
-
-def smallest_loss(leading: Matrix, tail: float, strength: float, width: int) -> float:
-    """Return the minimum Σ min(sᵢ, α)² + rα²/λ + Σ_{i>r} sᵢ² of f − floor."""
-    level = threshold(leading, strength, width)
-    penalty = width * level**2 / strength if strength > 0 else 0.0
-    return float((np.minimum(leading, level) ** 2).sum()) + tail + penalty
-
-
-def possible_saving(
-    leading: Matrix, tail: float, upper: Matrix, strength: float, width: int
-) -> float:
-    """Return how much smaller the minimum can be if singular values are up to `upper`.
-
-    The sum of squares of all is known. The minimum decreases in sᵢ: its derivative is −2(sᵢ − α)₊.
-    """
-    computed = np.zeros(len(upper))
-    computed[: len(leading)] = leading[: len(upper)]
-    largest = np.maximum(computed, upper)
-    left = tail + float((computed**2).sum() - (largest**2).sum())
-    before = smallest_loss(computed, tail, strength, width)
-    return max(before - smallest_loss(largest, left, strength, width), 0.0)
 
 
 class Slope(NamedTuple):
@@ -715,7 +671,9 @@ def _optimum(white: White, strength: float, width: int, tied: bool) -> Optimum:
         left, values, right = scipy.linalg.svd(target, full_matrices=False)
     level = threshold(values[:width], strength, width)
     tail = float((values[width:] ** 2).sum()) + white.rest
-    value = smallest_loss(values[:width], tail + missing, strength, width)
+    # Σ min(sᵢ, α)² + rα²/λ + Σ_{i>r} sᵢ²
+    value = float((np.minimum(values[:width], level) ** 2).sum()) + tail + missing
+    value += width * level**2 / strength if strength > 0 else 0.0
     shrunk = values[:width][values[:width] > level] - level
     rank = len(shrunk)
     product = np.asarray((left[:, :rank] * shrunk) @ right[:rank])
@@ -785,8 +743,11 @@ def _measured(white: White, judged: Judged, shown: Mapping[str, Any] | None) -> 
         product = Ball(away / length, min(wrong_by, max(bound, away / length)))
     uncounted = white.lost / explained
     if white.upper is not None:
-        saved = possible_saving(best.values[:width], best.tail, white.upper, strength, width)
-        uncounted += saved / explained
+        # If Σ s² is known, the derivative of the minimum is −2(sᵢ − α)₊, and α increases with s.
+        computed = np.append(best.values, np.zeros(width))[:width]
+        both = (np.maximum(part - best.threshold, 0.0) for part in (white.upper, computed))
+        largest, smallest = (float((part**2).sum()) for part in both)
+        uncounted += max(largest - smallest, 0.0) / explained
     distance = Ball(gap / explained, error / explained + uncounted)
     # 3) relative errors of the scores, and of what follows from UV'ᵀ and M
     ratios = wrong / _nonzero(lengths)
@@ -928,23 +889,26 @@ def compared(
     values = np.append(best.values, np.zeros(width))
     top, given = float(values[0]) or 1.0, np.asarray(shown["singular_values_"], dtype=float)
     padded = np.append(given, np.zeros(width))[:width]
-    away = float((np.abs(padded - values[:width]) - precision * values[:width]).max())
+    away = np.clip(np.abs(padded - values[:width]) - precision * values[:width], 0.0, None)
+    away = np.where(len(given) > width, math.inf, away / top)
     # α < s_ρ and, unless ρ = r, s_{ρ+1} ≤ α.
     rank, level = int(shown["rank_"]), float(shown["threshold_"])
     after = float(values[rank]) - level if 0 <= rank < width else 0.0
     before = level - float(values[rank - 1]) if 0 < rank <= width else 0.0
     misplaced = max(after, before, 0.0) if 0 <= rank <= width else math.inf
     error = (doubt + math.sqrt(white.lost)) / top  # also of directions that count as constant
+    # Singular values that dropout removes may be bounded only.
+    open_ended = 0.0 if white.upper is None else np.maximum(white.upper - values[:width], 0.0)
     found: list[tuple[str, Any, Any]] = []
     for name, value, off in (
-        ("singular_values_", math.inf if len(given) > width else away / top, error),
+        ("singular_values_", away, error + open_ended / top),
         ("threshold_", abs(level - best.threshold) / top, error),
         ("rank_", misplaced / top, error),
         ("right_", max(white.outside.value - precision, 0.0), white.outside.error),
     ):
         # The error of the moment itself may change the value by up to 10⁻³, as other distances;
         # only a difference above its limit must exceed this error, to be one for certain.
-        share = 1.0 if value > ATTRIBUTES else math.sqrt(ATTRIBUTES)
+        share = np.where(np.asarray(value) > ATTRIBUTES, 1.0, math.sqrt(ATTRIBUTES))
         found.append((name, value, off * share))
     # 2) The digits of a loss below 10⁻⁶ of E‖y‖² are those of a difference of larger numbers.
     scale = max(loss.value, 4 * loss.error / ATTRIBUTES, 1e-6 * white.energy)

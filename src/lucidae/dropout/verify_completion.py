@@ -18,9 +18,12 @@ import scipy.sparse
 from lucidae.certificates.bounds import gamma
 from lucidae.certificates.rows import LARGEST_FACTOR
 from lucidae.certificates.sketch import STARTS, Complement, drawn_after
-from lucidae.dropout.verify import SMALL, Judged
+from lucidae.dropout.verify import Judged
 
 Matrix = np.ndarray[Any, Any]
+
+DENSE = 2**20
+"""Largest number of entries n · m of a residual whose Gram matrix is decomposed at once."""
 
 CHUNK = 2**21
 """Largest number of products of entries of U and V that are formed at once."""
@@ -158,7 +161,7 @@ def _spectral_norm(
     tall, factor = (matrix, V) if matrix.shape[0] > matrix.shape[1] else (matrix.T, U)
     size, total = tall.shape[1], float((matrix.data**2).sum())
     rounding = gamma(sum(matrix.shape)) * total
-    if size > SMALL:
+    if math.prod(matrix.shape) > DENSE:
         vectors = np.linalg.svd(factor, full_matrices=False)[0][:, :rank]
         starts = drawn_after((STARTS, size), vectors)
         space = Complement(lambda rows: (tall.T @ (tall @ rows.T)).T, vectors, rounding, starts)
