@@ -414,7 +414,9 @@ def _of_matrix(matrix: Matrix, judged: Judged) -> Iterator[White]:
     large = size > SMALL and FEW * (judged.width + 1) <= size
     if large:
         sides = [inner.T, _unit_rows(left.T) @ matrix]
-        columns, upper = _leading(lambda rows: rows @ matrix.T @ matrix, energy, sides, judged)
+        columns, upper = leading_axes(
+            lambda rows: rows @ matrix.T @ matrix, energy, sides, judged.width, judged.strength
+        )
         images = matrix @ columns.T
         rows = _span(left.T, images.T)
         inside, rounding = rows @ images, gamma(sum(matrix.shape))
@@ -452,7 +454,8 @@ def _on_directions(subject: JudgedRows, judged: Judged) -> White:
     def apply(rows: Matrix) -> Matrix:
         return np.asarray(data.apply(rows * units) * units)
 
-    basis, upper = _leading(apply, energy, [U, V, apply(_unit_rows(V))], judged)
+    sides = [U, V, apply(_unit_rows(V))]
+    basis, upper = leading_axes(apply, energy, sides, judged.width, judged.strength)
     if data.factor is None:
         inner, error = apply(basis) @ basis.T, gamma(data.n_features) * energy
         values, turned = scipy.linalg.eigh((inner + inner.T) / 2)
@@ -500,8 +503,8 @@ def _of_few_rows(rows: GivenRows, subject: JudgedRows, judged: Judged) -> White:
     return white._replace(outside=Ball(away, white.outside.error), dropped=0)
 
 
-def _leading(
-    apply: Product, energy: float, sides: list[Matrix], judged: Judged
+def leading_axes(
+    apply: Product, energy: float, sides: list[Matrix], width: int, strength: float = 0.0
 ) -> tuple[Matrix, Matrix]:
     """Return leading axes of Σ with `sides`, and bounds on the r largest roots of eigenvalues.
 
@@ -512,7 +515,7 @@ def _leading(
     Krylov space with random starts, whose vectors improve the axes, so that it does not rely on S
     being complete.
     """
-    width, basis, size = judged.width, _span(*sides), energy or 1.0
+    basis, size = _span(*sides), energy or 1.0
     m, negligible, rounding = basis.shape[1], NEGLIGIBLE / width, gamma(basis.shape[1])
 
     def product(rows: Matrix) -> Matrix:
@@ -525,7 +528,7 @@ def _leading(
         axes, residual = turned @ basis, turned @ images - values[:, None] * (turned @ basis)
         # An eigenvalue up to this level is not among the r largest, or dropout removes it.
         last = float(values[-1]) if len(values) == width else 0.0
-        level = max(last, threshold(np.sqrt(values), judged.strength, width) ** 2) + negligible
+        level = max(last, threshold(np.sqrt(values), strength, width) ** 2) + negligible
         starts = drawn_after((min(STARTS, m - len(axes)), m), axes)
         space = Complement(product, axes.T, rounding, starts)
         space.extend_until(level)

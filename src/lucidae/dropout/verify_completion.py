@@ -17,8 +17,7 @@ import scipy.sparse
 
 from lucidae.certificates.bounds import gamma
 from lucidae.certificates.rows import LARGEST_FACTOR
-from lucidae.certificates.sketch import STARTS, Complement, drawn_after
-from lucidae.dropout.verify import Judged
+from lucidae.dropout.verify import Judged, leading_axes
 
 Matrix = np.ndarray[Any, Any]
 
@@ -103,7 +102,7 @@ def measure_completion(
     along, square = max(float(residual @ values), 0.0), float(residual @ residual)
     smallest, gap = (
         (value - (along**2 / (square + size**2 / penalty) if along else 0.0)) / energy
-        for size in _spectral_norm(G, U, V, rank, level)
+        for size in _spectral_norm(G, U, V, rank)
     )
     # 4) The gradient, up to a factor GV − λU diag‖vₖ‖² and GᵀU − λV diag‖uₖ‖²
     pulls, pushes = (G @ V, G.T @ U), (strength * U * incoming, strength * V * outgoing)
@@ -147,33 +146,20 @@ def measure_completion(
     )
 
 
-def _spectral_norm(
-    matrix: Any, U: Matrix, V: Matrix, rank: int, level: float
-) -> tuple[float, float]:
+def _spectral_norm(matrix: Any, U: Matrix, V: Matrix, rank: int) -> tuple[float, float]:
     """Return a lower and an upper bound on the spectral norm of the residual G.
 
-    They come from the Gram matrix K of the fewer rows or columns of G. Of a large one, let S be an
-    orthonormal basis of the corresponding factor, which at the optimum contains the singular
-    vectors of the largest singular values. If the eigenvalues of K outside of its span are at most
-    β, the norm of K is at most that of the 2 × 2 matrix of ‖SᵀKS‖, ‖(I − SSᵀ)KS‖ (twice) and β. If
-    that does not decide, all eigenvalues are computed.
+    Those of a large matrix come from its leading axes. If they do not decide, or the matrix is
+    small, all eigenvalues of the Gram matrix of the fewer rows or columns are computed.
     """
     tall, factor = (matrix, V) if matrix.shape[0] > matrix.shape[1] else (matrix.T, U)
-    size, total = tall.shape[1], float((matrix.data**2).sum())
-    rounding = gamma(sum(matrix.shape)) * total
+    total = float((matrix.data**2).sum())
     if math.prod(matrix.shape) > DENSE:
-        vectors = np.linalg.svd(factor, full_matrices=False)[0][:, :rank]
-        starts = drawn_after((STARTS, size), vectors)
-        space = Complement(lambda rows: (tall.T @ (tall @ rows.T)).T, vectors, rounding, starts)
-        space.bound, level = total, (level * (1 + ZERO)) ** 2
-        space.extend_until(level)
-        images = tall.T @ (tall @ vectors)
-        inner = vectors.T @ images
-        inside = float(np.linalg.norm(inner, 2))
-        across = float(np.linalg.norm(images - vectors @ inner, 2)) + rounding
-        blocks = np.array([[inside, across], [across, max(space.bound, 0.0)]])
-        found, bound = max(inside, space.found), float(np.linalg.norm(blocks, 2))
-        if space.bound <= level or space.found > level or size > LARGEST_FACTOR:
-            return math.sqrt(found), math.sqrt(max(bound, found))
-    norm = max(float(np.linalg.eigvalsh((tall.T @ tall).toarray())[-1]), 0.0)
-    return math.sqrt(norm), math.sqrt(norm + rounding)
+        axes, upper = leading_axes(
+            lambda rows: (tall.T @ (tall @ rows.T)).T, total, [factor.T], max(rank, 1)
+        )
+        found, bound = float(np.linalg.norm(tall @ axes.T, 2)), float(upper[0])
+        if bound <= found * (1.0 + ZERO) or tall.shape[1] > LARGEST_FACTOR:
+            return found, max(bound, found)
+    square = max(float(np.linalg.eigvalsh((tall.T @ tall).toarray())[-1]), 0.0)
+    return math.sqrt(square), math.sqrt(square + gamma(sum(matrix.shape)) * total)
