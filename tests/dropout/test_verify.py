@@ -280,7 +280,9 @@ def test_weights_that_miss_the_largest_singular_value_are_refuted(kind, dropout,
 
 
 @pytest.mark.parametrize("estimator", [DropoutAutoencoder, DropoutFactorization])
-def test_components_that_dropout_removes_are_compared_too(estimator, small_limit):
+def test_components_that_dropout_removes_are_compared_too(estimator, small_limit, monkeypatch):
+    monkeypatch.setattr("lucidae.dropout.claims.SMALL", 40)
+    monkeypatch.setattr("lucidae.dropout.claims.SMALL_ROWS", 0)
     rng = np.random.default_rng(0)
     X = rng.standard_normal((120, 5)) * [9.0, 7.0, 2.0, 1.5, 1.2] @ rng.standard_normal((5, 90))
     X = X + 0.05 * rng.standard_normal(X.shape)
@@ -289,6 +291,13 @@ def test_components_that_dropout_removes_are_compared_too(estimator, small_limit
     assert model.certificate_.holds
     model.singular_values_ = model.singular_values_ * [1.0, 1.0, 1.0, 1.0, 1.01]
     assert certify(model, X)["attributes"].holds is False
+    monkeypatch.setattr(verify, "LARGEST_FACTOR", 0)  # too large to be factorised
+    monkeypatch.setattr("lucidae.certificates.rows.LARGEST_FACTOR", 0)
+    for dropout, removes in ((0.6, True), (0.05, False)):
+        large = estimator(5, dropout=dropout).fit(X).certificate_
+        assert large["gap"].holds
+        assert large["attributes"].undecided is removes
+        assert ("only bounded" in large["attributes"].advice) is removes
 
 
 def test_bounds_that_decide_nothing_leave_the_certificate_undecided(small_limit, monkeypatch):
