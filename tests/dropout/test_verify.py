@@ -306,7 +306,7 @@ def test_bounds_that_decide_nothing_leave_the_certificate_undecided(small_limit,
     assert certify(DropoutFactorization(5, dropout=0.1).fit(X), X).holds
     monkeypatch.setattr(verify, "LARGEST_FACTOR", 0)
     monkeypatch.setattr("lucidae.certificates.sketch.STEPS", (2, 3))
-    monkeypatch.setattr(verify, "KRYLOV_STEPS", (2, 3))
+    monkeypatch.setattr(verify, "STEPS", (2, 3))
     model = DropoutFactorization(5, dropout=0.1).fit(X)
     assert model.certificate_.holds is None
     assert model.certificate_["gap"].holds is None

@@ -58,8 +58,7 @@ import scipy.sparse
 
 from lucidae.certificates.bounds import Ball, gamma, triangle
 from lucidae.certificates.rows import LARGEST_FACTOR, Data, GivenRows
-from lucidae.certificates.sketch import STARTS, Complement, drawn_after
-from lucidae.certificates.sketch import STEPS as KRYLOV_STEPS
+from lucidae.certificates.sketch import STARTS, STEPS, Complement, drawn_after
 
 Matrix = np.ndarray[Any, Any]
 Product = Callable[[Matrix], Matrix]
@@ -537,7 +536,7 @@ def leading_axes(
         drift = min(drift, drift**2 / gap) if gap > 0 else drift
         if drift <= negligible and space.bound <= level:
             break
-        space.extend(KRYLOV_STEPS[-1])
+        space.extend(STEPS[-1])
         basis = _span(axes, residual, space.above(min(level, space.found) / 2))
     every = np.sort(np.append(values, np.full(width, max(space.bound, 0.0))))[::-1]
     following = space.above((1.0 - NEGLIGIBLE) * min(level, space.found))
