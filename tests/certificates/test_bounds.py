@@ -13,7 +13,6 @@ from lucidae.certificates.bounds import (
     Ball,
     enclose_eigenvalues,
     enclose_singular_values,
-    is_positive_definite,
     triangle,
     turn,
 )
@@ -112,17 +111,3 @@ def test_the_triangle_has_the_singular_values_of_the_rows(n):
     expected = np.linalg.svd(X, compute_uv=False)
     assert np.all(np.abs(found.values - expected) <= found.error)
     assert found.error < 1e-9 * expected[0]
-
-
-def test_positive_definiteness_is_proved_or_left_open():
-    rng = np.random.default_rng(0)
-    basis, _ = np.linalg.qr(rng.standard_normal((20, 20)))
-    for smallest, error, answer in [
-        (1e-6, 0.0, True),
-        (-1e-6, 0.0, False),
-        (1e-6, 1e-5, False),
-        (-1e-6, 1e-5, False),
-        (1e-18, 0.0, False),
-    ]:
-        matrix = basis * np.append(np.linspace(1, 2, 19), smallest) @ basis.T
-        assert is_positive_definite((matrix + matrix.T) / 2, error) is answer

@@ -19,7 +19,6 @@ from lucidae.dropout.claims import certificate_of
 from lucidae.dropout.network import NetworkState
 from lucidae.dropout.problem import RowLift, WideRows
 from lucidae.dropout.solvers import (
-    _plane_rotation,
     equalized_factors,
     level_diagonal,
 )
@@ -208,7 +207,7 @@ FUNCTIONS = {
         WideRows.whiten,
         RowLift.__matmul__,
     ),
-    "equalizer": (equalized_factors, level_diagonal, _plane_rotation),
+    "equalizer": (equalized_factors, level_diagonal),
     "moments": (
         problem.joint_moment,
         problem._joined,

@@ -22,12 +22,11 @@ from dropout.problems import (
     seeds,
 )
 from lucidae import DropoutAutoencoder, DropoutFactorization, DropoutRegressor, certify
-from lucidae.certificates.rows import RowMatrix, complement_bound
 from lucidae.dropout import DropoutObjective, LinearProblem, Weights, solve, verify
 from lucidae.dropout.claims import judged_rows, noise_level
 from lucidae.dropout.problem import joint_moment
 from lucidae.dropout.theory import optimal_value
-from lucidae.dropout.verify import Slope, possible_saving, smallest_loss
+from lucidae.dropout.verify import Slope
 
 FOLDER = Path(lucidae.dropout.__file__).parent
 WIDTH = 4
@@ -44,7 +43,7 @@ def test_nothing_of_the_solver_is_imported(module):
                      [alias.name for alias in node.names])
     }  # fmt: skip
     own = {name for name in imported if name.startswith("lucidae")}
-    parts = ("bounds", "rows")
+    parts = ("bounds", "rows", "sketch")
     assert own <= {f"lucidae.certificates.{part}" for part in parts} | {"lucidae.dropout.verify"}
     standard = {"__future__", "math", "collections.abc", "dataclasses", "typing"}
     assert {name.split(".")[0] for name in imported - own - standard} <= {"numpy", "scipy"}
@@ -210,18 +209,20 @@ def matrix_with(values, n=90, m=70, seed=0):
     width=st.integers(1, 6),
     strength=st.sampled_from([0.0, 1e-3, 0.5, 4.0]),
 )
-def test_larger_singular_values_save_as_much_as_stated(seed, width, strength):
-    """The minimum for the upper bounds, by the solver's own formula, is smaller by the saving."""
+def test_larger_singular_values_save_at_most_what_is_stated(seed, width, strength):
+    """The minimum for the upper bounds, by the solver's own formula, is smaller by no more."""
     rng = np.random.default_rng(seed)
     values = np.sort(rng.exponential(size=9))[::-1]
     upper = np.sort(values[:width] + rng.exponential(size=width) * rng.integers(0, 2, width))[::-1]
     total = float(np.sum(values**2) + np.sum(upper**2) + 1.0)
-    tail = total - float(np.sum(values[:width] ** 2))
-    before, after = (optimal_value(v, strength, width, total) for v in (values[:width], upper))
-    found = possible_saving(values[:width], tail, upper, strength, width)
-    assert found >= 0.0
-    assert_allclose(found, before - after, atol=1e-9 * total)
-    assert_allclose(smallest_loss(values[:width], tail, strength, width), before, rtol=1e-9)
+    rest = total - float(np.sum(values**2))
+    before, after = (optimal_value(v, strength, width, total) for v in (values, upper))
+    judged = verify.Judged(np.zeros((9, width)), np.zeros((9, width)), strength)
+    white = verify.White(np.diag(values), *judged[:2], total, rest=rest, upper=upper)
+    stated = verify._measured(white, judged, None).uncounted * total
+    assert stated >= before - after - 1e-9 * total
+    if strength == 0.0:
+        assert_allclose(stated, before - after, atol=1e-9 * total)
 
 
 SPECTRA = {
@@ -234,24 +235,23 @@ SPECTRA = {
 }
 
 
-@pytest.mark.parametrize("cholesky", [True, False])
+@pytest.mark.parametrize("strength", [0.0, 0.3])
 @pytest.mark.parametrize("name", SPECTRA)
-def test_no_eigenvalue_outside_of_the_computed_ones_exceeds_its_bound(name, cholesky, monkeypatch):
-    """With any of the leading eigenvectors missing."""
-    if not cholesky:
-        monkeypatch.setattr("lucidae.certificates.rows.LARGEST_CHOLESKY", 0)
+def test_no_singular_value_exceeds_its_bound(name, strength, small_limit):
+    """Of weights in which any of the leading singular vectors is missing."""
     values = SPECTRA[name]
-    matrix, vectors = matrix_with(values)
-    gram = RowMatrix(matrix)
-    for missing in (None, 0, 2, WIDTH):
-        kept = [i for i in range(WIDTH + 1) if i != missing]
-        others = np.delete(values, kept) ** 2
-        level = values[WIDTH] ** 2 + 1e-7
-        bound, space = complement_bound(gram, vectors[:, kept], level)
-        assert bound >= others.max() * (1 - 1e-9)
-        assert space.found <= others.max() * (1 + 1e-9) + 1e-20
-        if missing is None and cholesky:
-            assert bound <= level * (1 + 1e-9)
+    matrix, right = matrix_with(values)
+    left, unit = matrix @ right / np.where(values > 0, values, 1.0), np.linalg.norm(values)
+    for missing in (None, 0, 2, WIDTH - 1):
+        kept = [i for i in range(WIDTH + 1) if i != (WIDTH if missing is None else missing)]
+        judged = verify.Judged(left[:, kept] * values[kept], right[:, kept], strength)
+        white = next(verify.problems(matrix, judged))
+        found = np.linalg.svd(white.target, compute_uv=False)[:WIDTH]
+        assert min(white.target.shape) < 30
+        assert np.all(white.upper[:WIDTH] >= values[:WIDTH] - 1e-8 * unit)
+        assert np.all(found <= values[: len(found)] + 1e-8 * unit)
+        if name in ("decaying", "signal and noise", "low rank"):
+            assert_allclose(found, values[:WIDTH], atol=1e-4 * unit)
 
 
 def large_rows(kind):
@@ -279,12 +279,34 @@ def test_weights_that_miss_the_largest_singular_value_are_refuted(kind, dropout,
         assert certify(factors, X)["gap"].holds is False
 
 
+@pytest.mark.parametrize("estimator", [DropoutAutoencoder, DropoutFactorization])
+def test_components_that_dropout_removes_are_compared_too(estimator, small_limit, monkeypatch):
+    monkeypatch.setattr("lucidae.dropout.claims.SMALL", 40)
+    monkeypatch.setattr("lucidae.dropout.claims.SMALL_ROWS", 0)
+    rng = np.random.default_rng(0)
+    X = rng.standard_normal((120, 5)) * [9.0, 7.0, 2.0, 1.5, 1.2] @ rng.standard_normal((5, 90))
+    X = X + 0.05 * rng.standard_normal(X.shape)
+    model = estimator(5, dropout=0.6).fit(X)
+    assert model.rank_ < 5
+    assert model.certificate_.holds
+    model.singular_values_ = model.singular_values_ * [1.0, 1.0, 1.0, 1.0, 1.01]
+    assert certify(model, X)["attributes"].holds is False
+    monkeypatch.setattr(verify, "LARGEST_FACTOR", 0)  # too large to be factorised
+    monkeypatch.setattr("lucidae.certificates.rows.LARGEST_FACTOR", 0)
+    for dropout, removes in ((0.6, True), (0.05, False)):
+        large = estimator(5, dropout=dropout).fit(X).certificate_
+        assert large["gap"].holds
+        assert large["attributes"].undecided is removes
+        assert ("only bounded" in large["attributes"].advice) is removes
+
+
 def test_bounds_that_decide_nothing_leave_the_certificate_undecided(small_limit, monkeypatch):
-    """A flat spectrum, of which neither a Krylov space nor a factorisation gives a bound."""
+    """A flat spectrum without a bound from a Krylov space, of a matrix too large to factorise."""
     X = np.random.default_rng(0).standard_normal((400, 300))
     assert certify(DropoutFactorization(5, dropout=0.1).fit(X), X).holds
-    monkeypatch.setattr("lucidae.certificates.rows.LARGEST_CHOLESKY", 0)
+    monkeypatch.setattr(verify, "LARGEST_FACTOR", 0)
     monkeypatch.setattr("lucidae.certificates.sketch.STEPS", (2, 3))
+    monkeypatch.setattr(verify, "STEPS", (2, 3))
     model = DropoutFactorization(5, dropout=0.1).fit(X)
     assert model.certificate_.holds is None
     assert model.certificate_["gap"].holds is None
@@ -303,8 +325,16 @@ def test_rows_too_large_to_copy_are_judged_as_far_as_their_digits_allow(monkeypa
     assert DropoutRegressor(2).fit(X, y).certificate_.holds
     X[7] = X[8] + 1e-5 * X[9]
     assert DropoutRegressor(2).fit(X, y).certificate_["gap"].holds is not False
-    far = DropoutRegressor(2).fit(scipy.sparse.csr_array(X + 1e6), y)
-    assert far.certificate_.holds is not True
+    X, y = X + 1e6, y - y.mean(axis=0)
+    far = DropoutRegressor(2).fit(scipy.sparse.csr_array(X), y)
+    P = np.linalg.svd(X - X.mean(axis=0), full_matrices=False)[0]
+    M = y.T @ P[:, :24]  # the rows are of rank 24
+    hidden = P[:, :24].T @ (X - X.mean(axis=0)) @ far.right_
+    scores = np.sum(far.left_**2, axis=0) @ np.sum(hidden**2, axis=0) / 25
+    loss = np.linalg.norm(M - far.left_ @ hidden.T) ** 2 / 25 + scores
+    least = optimal_value(np.linalg.svd(M, compute_uv=False) / 5, 1.0, 2)
+    explained = np.linalg.norm(M) ** 2 / 25
+    assert far.certificate_["gap"].value == pytest.approx((loss - least) / explained, rel=1e-3)
     model = DropoutRegressor(2).fit(X, y)
     monkeypatch.setattr(verify, "LARGEST_ROWS", 20)
     (claim,) = certify(model, X, y)

@@ -31,7 +31,6 @@ __all__ = [
     "enclose_singular_values",
     "epsilon",
     "gamma",
-    "is_positive_definite",
     "triangle",
     "turn",
 ]
@@ -229,19 +228,3 @@ def triangle(rows: Vector) -> tuple[Vector, float]:
     n, m = rows.shape
     (found,) = scipy.linalg.qr(rows, mode="r", check_finite=False)
     return found[:m], gamma(n + m) * float(np.linalg.norm(found[:m]))
-
-
-def is_positive_definite(matrix: Vector, error: float) -> bool:
-    """Tell whether a symmetric matrix, known up to `error` in norm, is surely positive definite.
-
-    The factorisation of A − cI by Cholesky succeeds only if λ_min(A) > c − (n + 1)ε·tr A
-    (Higham 2002, Theorem 10.3; Rump 2006); with c = error plus that bound success is a proof.
-    """
-    n, shifted = len(matrix), np.array(matrix)
-    size = float(np.sum(np.abs(np.diag(matrix))))
-    shifted[np.diag_indices(n)] -= error + 2.0 * gamma(n + 1) * size
-    try:
-        scipy.linalg.cholesky(shifted, overwrite_a=True, check_finite=False)
-    except np.linalg.LinAlgError:
-        return False
-    return True

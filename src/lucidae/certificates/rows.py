@@ -10,8 +10,7 @@ with a bound `error` on what is not known of it:
    blocks that can be read again, if what follows does not decide (`Data.refactored`).
 2. *matrix*: a matrix that is claimed to be Σ, such as that of the solver, with the bound on its
    error that a `Sketch` of the rows gives.
-3. *products* of Σ with vectors, from the rows or a tested matrix, for many features. The matrix A
-   of the centred rows themselves, with Σ = AᵀA, is an `RowMatrix`.
+3. *products* of Σ with vectors, from the rows or a tested matrix, for many features.
 """
 
 from __future__ import annotations
@@ -20,29 +19,24 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property, reduce
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import scipy.sparse
 
-from lucidae.arrays import as_double, like, rank_one_, to_numpy
+from lucidae.arrays import as_double, like, to_numpy
 from lucidae.certificates.bounds import (
     TINY,
     Ball,
     enclose_eigenvalues,
     gamma,
-    is_positive_definite,
     triangle,
 )
 from lucidae.certificates.sketch import (
     BLOCK_ENTRIES,
     SPARSE_ROWS,
-    STARTS,
-    Complement,
     Deviations,
     Sketch,
-    centred,
-    drawn_after,
     row_weights,
     rows_at,
     slices,
@@ -54,9 +48,6 @@ __all__ = [
     "Data",
     "GivenRows",
     "RereadRows",
-    "RowMatrix",
-    "complement_bound",
-    "is_below",
     "norm",
 ]
 
@@ -79,9 +70,6 @@ LARGEST_COPY = 2**25
 # Ratio of a squared mean to the variance up to which the mean is subtracted from products of the
 # rows instead of from the rows. This costs two of sixteen digits.
 LARGE_MEAN = 100.0
-
-# A Gram matrix is formed and factorised if that takes at most this many multiplications.
-LARGEST_CHOLESKY = 2**36
 
 OVERFLOW = (
     "the squares of X overflow double precision. Give X divided by a constant, to both fit and "
@@ -157,24 +145,6 @@ class GivenRows:
         none = np.zeros((0, len(center)))
         Deviations(center, none)(self.X, self.Y, self.weights, found)
         return found
-
-    def matrix(self, center: Vector, factors: Any = 1.0, *, centered: bool = True) -> RowMatrix:
-        """Return the rows x of positive weight as √p(x − c) times factors of the columns.
-
-        The centre c is close to the mean. What is left of the mean is subtracted, if `centered`.
-        """
-        used = np.flatnonzero(self.shares)
-        table, roots = self.X, np.sqrt(self.shares[used])
-        table, left = centred(table if len(used) == table.shape[0] else table[used, :], center)
-        if scipy.sparse.issparse(table):
-            table = scipy.sparse.csr_array(table.multiply(roots[:, None]).multiply(factors))
-            return RowMatrix(table, roots, table.T @ roots if centered else left * factors)
-        table = np.array(to_numpy(table))
-        table *= roots[:, None]
-        table *= factors
-        if centered:
-            table = rank_one_(table, roots, roots @ table, -1.0)
-        return RowMatrix(table)
 
 
 @dataclass(frozen=True)
@@ -425,102 +395,3 @@ class Data:
             matrix=None,
             factor=(factor, error),
         )
-
-
-# The centred rows themselves ---------------------------------------------------------------------
-
-
-class RowMatrix(NamedTuple):
-    """A matrix A by its products: S, or S − slᵀ with a unit vector s, so that zeros are kept."""
-
-    stored: Any  # (n, m): S, dense or sparse
-    shares: Any = 0.0  # (n,): s
-    left: Any = 0.0  # (m,): l; 0 if A is S
-
-    @property
-    def shape(self) -> tuple[int, int]:
-        """The numbers n of rows and m of columns."""
-        return int(self.stored.shape[0]), int(self.stored.shape[1])
-
-    @property
-    def cancelled(self) -> float:
-        """Sum of squares that is subtracted: ‖l‖²."""
-        return float(np.sum(np.square(self.left)))
-
-    @property
-    def total(self) -> float:
-        """Sum of the squares of the entries."""
-        entries = self.stored.data if scipy.sparse.issparse(self.stored) else self.stored
-        total = float(np.vdot(entries, entries))
-        if np.ndim(self.left):
-            total += self.cancelled - 2.0 * float(self.shares @ (self.stored @ self.left))
-        return total
-
-    @property
-    def rounding(self) -> float:
-        """Bound on the rounding error of a product of AᵀA with a unit vector."""
-        return gamma(sum(self.shape)) * (self.total + 2 * self.cancelled)
-
-    def times(self, right: Vector) -> Vector:
-        """Return AV."""
-        found = np.asarray(self.stored @ right)
-        return found - np.outer(self.shares, self.left @ right) if np.ndim(self.left) else found
-
-    def back(self, codes: Vector) -> Vector:
-        """Return AᵀZ."""
-        found = np.asarray(self.stored.T @ codes)
-        return found - np.outer(self.left, self.shares @ codes) if np.ndim(self.left) else found
-
-    def apply(self, block: Vector) -> Vector:
-        """Return the product of the smaller one of AᵀA and AAᵀ with a block of columns."""
-        tall = self.shape[0] > self.shape[1]
-        return self.back(self.times(block)) if tall else self.times(self.back(block))
-
-    def gram(self) -> Vector:
-        """Return the smaller one of AAᵀ and AᵀA."""
-        S, one, other = self.stored, self.shares, self.left
-        if self.shape[0] > self.shape[1]:
-            S, one, other = S.T, other, one
-        if scipy.sparse.issparse(S):
-            first, second = S.tocsr(), S.T.tocsc()
-            parts = [first[i : i + 256] @ second for i in range(0, first.shape[0], 256)]
-            found = np.concatenate([part.toarray() for part in parts])
-        else:
-            found = S @ S.T
-        if np.ndim(self.left):
-            across = np.outer(S @ other, one)
-            found = found - across - across.T + float(other @ other) * np.outer(one, one)
-        return np.asarray((found + found.T) / 2)
-
-
-def complement_bound(A: RowMatrix, vectors: Vector, level: float) -> tuple[float, Complement]:
-    """Return a bound on the eigenvalues of the smaller Gram matrix outside of a span of vectors.
-
-    It comes from a block Krylov space with random starts (`lucidae.certificates.sketch`), which
-    is extended until the bound is at most `level`, or until further steps cannot decide; or from a
-    Cholesky factorisation (`is_below`).
-    """
-    size = min(A.shape)
-    starts = drawn_after((min(STARTS, size - vectors.shape[1]), size), vectors)
-    space = Complement(lambda rows: A.apply(rows.T).T, vectors, A.rounding, starts)
-    space.bound = max(A.total, 0.0)
-    space.extend_until(level)
-    bound = space.bound
-    if bound > level >= space.found and size**2 * max(A.shape) <= LARGEST_CHOLESKY:
-        slack = 4 * gamma(size) * size * level + 8 * A.rounding
-        if is_below(A.gram(), vectors, level + slack, 4 * A.rounding):
-            bound = min(bound, level + slack)
-    return bound, space
-
-
-def is_below(matrix: Vector, vectors: Vector, level: float, error: float) -> bool:
-    """Tell whether eigenvalues of G outside of the span of orthonormal columns are below a level.
-
-    They are if level · I − PGP has a Cholesky factorisation, with the projection P onto the
-    complement of the span (Rump 2006). G is known up to `error`.
-    """
-    images = matrix @ vectors
-    inside = vectors.T @ images
-    rest = images @ vectors.T + vectors @ images.T - vectors @ inside @ vectors.T - matrix
-    rest.flat[:: len(matrix) + 1] += level
-    return is_positive_definite(rest, error)

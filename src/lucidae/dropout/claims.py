@@ -78,6 +78,8 @@ _COARSE = (
     "are smaller, decides that the loss is minimal."
 )
 
+_BOUNDED = "Of so many rows and features, singular values that dropout removes are only bounded."
+
 _NOT_KNOWN = "For tied weights and inputs that are not white no formula of the optimum is known."
 
 _OTHER_WEIGHTS = (
@@ -171,7 +173,9 @@ def claims(figures: DropoutFigures, *, exact: bool = False) -> tuple[Claim, ...]
     if figures.attributes is not None:
         why = f"{figures.attribute} belongs to other weights or data, or was assigned after the fit"
         text = texts["attributes"]
-        found["attributes"] = text.judged(figures.attributes, ATTRIBUTES, f"{why}. Call fit again.")
+        claim = text.judged(figures.attributes, ATTRIBUTES, f"{why}. Call fit again.")
+        bounded = claim.undecided and white.upper is not None
+        found["attributes"] = replace(claim, advice=_BOUNDED) if bounded else claim
     # 2) Claims that do not apply, and what the gap implies for the others.
     inapplicable = _inapplicable(figures)
     for name in inapplicable.keys() & (found.keys() | {"curvature"}):

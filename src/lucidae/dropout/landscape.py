@@ -128,17 +128,11 @@ def classify(
         reason = "The gradient is not zero: its negative is a direction of descent."
         return Classification(Kind.NOT_CRITICAL, gap, stationarity, curvature, downhill, reason)
     curvature, weights = smallest_curvature(objective, Weights(factor, factor), tied=True)
-    equalized = objective.strength == 0 or is_equalized(factor)
+    lengths = to_numpy(factor * factor).sum(axis=0)  # equal up to 1e-6 of the largest
+    equalized = objective.strength == 0 or np.ptp(lengths) <= 1e-6 * lengths.max()
     kind = Kind.EQUALIZED_SADDLE if equalized else Kind.UNEQUALIZED_SADDLE
     reason = "The Hessian has a negative eigenvalue: the loss decreases along its eigenvector."
     return Classification(kind, gap, stationarity, curvature, weights.left, reason)
-
-
-def is_equalized(factor: Array) -> bool:
-    """Tell whether the squared norms of all columns are equal, up to 1e-6 of the largest."""
-    xp = namespace(factor)
-    lengths = xp.sum(factor * factor, axis=0)
-    return float(xp.max(lengths) - xp.min(lengths)) <= 1e-6 * float(xp.max(lengths))
 
 
 @dataclass(frozen=True, slots=True, eq=False)

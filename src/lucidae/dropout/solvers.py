@@ -455,7 +455,16 @@ def level_diagonal(gram: Matrix) -> Matrix:
             break
         if level - entries[i] > entries[j] - level:
             i, j = j, i  # finishing the entry nearer to the mean takes the smaller angle
-        cosine, sine = _plane_rotation(entries[i] - level, entries[j] - level, work[i, j])
+        # The rotation by θ sets entry i to the mean if c τ² + 2bτ + a = 0 for τ = tan θ, with the
+        # excess a of entry i, c of entry j and b = work[i, j]. The root of smaller magnitude is
+        # −a/(b ± √(b² − ac)) with the sign of b, which avoids cancellation; it is real because a
+        # and c have opposite signs, up to rounding.
+        excess, other, coupling = entries[i] - level, entries[j] - level, float(work[i, j])
+        root = math.sqrt(max(coupling * coupling - excess * other, 0.0))
+        denominator = coupling + math.copysign(root, coupling)
+        tangent = -excess / denominator if denominator else 0.0
+        cosine = 1.0 / math.hypot(1.0, tangent)
+        sine = cosine * tangent
         first, second = turned[i], turned[j]
         turned[i], turned[j] = cosine * first + sine * second, cosine * second - sine * first
         # Row and column i are not used again. Entry (j, j) of `work` becomes stale; the diagonal
@@ -466,22 +475,6 @@ def level_diagonal(gram: Matrix) -> Matrix:
         low[j] = high[j] = entries[j]
         low[i], high[i] = np.inf, -np.inf
     return turned.T
-
-
-def _plane_rotation(first: float, second: float, coupling: float) -> tuple[float, float]:
-    """Return (cos θ, sin θ) for which cos²·first + 2 cos sin·coupling + sin²·second = 0.
-
-    Dividing by cos² gives second·τ² + 2 coupling·τ + first = 0 for τ = tan θ. The root of smaller
-    magnitude is −first / (coupling ± √(coupling² − first·second)) with the sign of coupling, which
-    avoids cancellation; it is real because first and second have opposite signs, up to rounding.
-    """
-    root = math.sqrt(max(coupling * coupling - first * second, 0.0))
-    denominator = coupling + math.copysign(root, coupling)
-    if denominator == 0.0:
-        return 1.0, 0.0
-    tangent = -first / denominator
-    cosine = 1.0 / math.hypot(1.0, tangent)
-    return cosine, cosine * tangent
 
 
 def level_by_eigenvectors(gram: Matrix) -> Matrix:

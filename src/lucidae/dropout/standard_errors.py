@@ -95,31 +95,22 @@ class FittedValueErrors:
             change[:, :, i, i] -= self.coupling * fitted
         change[:, :, :m, m] = (P * h)[None] * lengths[:, None, None]
         change[:, :, m, :m] = (codes * h)[:, None, :]
-        spread = change if self.gram is None else change @ self._gram(outside, lengths)
-        through = self._target_noise() @ change
+        spread = change
+        if self.gram is not None:
+            units = outside / np.where(lengths > 0, lengths, 1.0)[:, None]
+            spread = change @ _along(self.gram, self.right, units)[:, None]
+        through = _along(self.noise, P, np.eye(len(P)) - P @ P.T) @ change
         return np.asarray((spread * through).sum(axis=(2, 3)))
 
-    def _gram(self, outside: Matrix, lengths: Matrix) -> Matrix:
-        """Return second moments of white inputs along Q and along the directions `outside`."""
-        assert self.gram is not None
-        Q, m = self.right, self.right.shape[1]
-        units = outside / np.where(lengths > 0, lengths, 1.0)[:, None]
-        through = units @ self.gram
-        found = np.empty((len(outside), 1, m + 1, m + 1))
-        found[:, 0, :m, :m] = Q.T @ self.gram @ Q
-        found[:, 0, :m, m] = found[:, 0, m, :m] = through @ Q
-        found[:, 0, m, m] = (through * units).sum(axis=1)
-        return found
 
-    def _target_noise(self) -> Matrix:
-        """Return the noise covariance along P and along the part of each target outside of P."""
-        P, m = self.left, self.left.shape[1]
-        complement = np.eye(len(P)) - P @ P.T
-        found = np.empty((len(P), m + 1, m + 1))
-        found[:, :m, :m] = P.T @ self.noise @ P
-        found[:, :m, m] = found[:, m, :m] = complement @ self.noise @ P
-        found[:, m, m] = np.diag(complement @ self.noise @ complement)
-        return found
+def _along(matrix: Matrix, basis: Matrix, directions: Matrix) -> Matrix:
+    """Return the products of a symmetric matrix with a basis and each of the directions (rows)."""
+    m, through = basis.shape[1], directions @ matrix
+    found = np.empty((len(directions), m + 1, m + 1))
+    found[:, :m, :m] = basis.T @ matrix @ basis
+    found[:, :m, m] = found[:, m, :m] = through @ basis
+    found[:, m, m] = (through * directions).sum(axis=1)
+    return found
 
 
 def fitted_value_errors(

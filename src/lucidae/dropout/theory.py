@@ -123,24 +123,10 @@ def optimal_rank(singular_values: Array, strength: float, width: int) -> int:
 
     `shrink` states the condition.
     """
-    xp = namespace(singular_values)
-    candidates = singular_values[:width]
-    if candidates.shape[0] == 0:
+    if singular_values.shape[0] == 0:
         return 0
-    survives = (width * candidates > strength * _excess(candidates)) & (
-        candidates > rank_tolerance(singular_values)
-    )
+    xp, survives = namespace(singular_values), strength < breakpoints(singular_values, width)
     return int(xp.sum(xp.astype(survives, xp.int64)))  # the condition holds for a prefix
-
-
-def _excess(candidates: Array) -> Array:
-    """Return Σ_{i≤j} (sᵢ − sⱼ) for every j, for descending singular values s (`candidates`).
-
-    It is computed as a sum of non-negative terms, without cancellation.
-    """
-    xp = namespace(candidates)
-    gaps = xp.concat([0.0 * candidates[:1], candidates[:-1] - candidates[1:]])
-    return xp.cumulative_sum(arange_like(candidates) * gaps)
 
 
 def rank_tolerance(singular_values: Array, size: int | None = None) -> float:
@@ -162,7 +148,9 @@ def breakpoints(singular_values: Array, width: int) -> Array:
     """
     xp = namespace(singular_values)
     candidates = singular_values[:width]
-    excess = _excess(candidates)
+    # Σ_{i≤j} (sᵢ − sⱼ) as a sum of non-negative terms, without cancellation
+    gaps = xp.concat([0.0 * candidates[:1], candidates[:-1] - candidates[1:]])
+    excess = xp.cumulative_sum(arange_like(candidates) * gaps)
     safe = xp.where(excess > 0, excess, xp.ones_like(excess))
     limits = xp.where(excess > 0, width * candidates / safe, xp.full_like(excess, xp.inf))
     return where_set(limits, candidates <= rank_tolerance(singular_values), 0.0)

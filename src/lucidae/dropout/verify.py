@@ -48,24 +48,30 @@ cancel: with the same inequality for M + δ, f − min f changes by at most
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import numpy as np
 import scipy.linalg
+import scipy.sparse
 
-from lucidae.certificates.bounds import Ball, gamma
-from lucidae.certificates.rows import Data, GivenRows, RowMatrix, complement_bound
+from lucidae.certificates.bounds import Ball, gamma, triangle
+from lucidae.certificates.rows import LARGEST_FACTOR, Data, GivenRows
+from lucidae.certificates.sketch import STARTS, STEPS, Complement, drawn_after
 
 Matrix = np.ndarray[Any, Any]
+Product = Callable[[Matrix], Matrix]
 
 CERTIFIED = 1e-6
 """Weights count as optimal if their loss minus the global minimum is at most this times ‖M‖², the
 part of E‖y‖² that least squares explains."""
 
 LARGEST_ROWS = 16_384
-"""Largest number of rows, fewer than features, whose Gram matrix is factorised: two gibibytes."""
+"""Largest number of rows, fewer than features, that are factorised: two gibibytes."""
+
+COLUMNS = 4096
+"""Smallest number of features of such rows that are factorised at a time."""
 
 SMALL = 1024
 """A matrix is projected on a few directions if its smaller dimension is larger than this; the rows
@@ -88,8 +94,8 @@ SINGLE = 1e-10
 MOST_WEIGHTS = 500
 """Above this number of weights the smallest eigenvalue of the Hessian is not computed."""
 
-STEPS = 24
-"""Largest number of products with the Gram matrix that improve the leading singular vectors."""
+ROUNDS = 4
+"""Largest number of sets of Ritz vectors, each of which improves the one before."""
 
 CONSTANT = 1e-6
 """Error of a moment, relative to the total variance, above which its constant columns may vary."""
@@ -202,7 +208,7 @@ class RowFactor(NamedTuple):
     units: Matrix  # (m + d,): units of the columns of F in which the error is given
     error: float  # bound on the error of F in these units, in spectral norm
     level: float = 0.0  # pivots of the standardised inputs up to this count as zero
-    coarse: bool = False  # whether inputs may vary in directions that F does not have
+    noise: float = 0.0  # pivots up to this are rounding errors
     squared: bool = False  # whether the error is that of FᵀF
     loads: Matrix | None = None  # (m,): the sizes of the inputs, by default their norms
 
@@ -245,27 +251,33 @@ def problems(subject: Subject, judged: Judged) -> Iterator[White]:
     For too many rows with more features nothing is yielded.
     """
     if not isinstance(subject, JudgedRows):
-        yield _of_matrix(subject, judged)
+        yield from _of_matrix(subject, judged)
         return
-    m, data = len(judged.right), subject.data
-    rows = data.rows if isinstance(data.rows, GivenRows) and not judged.tied else None
-    if rows is not None and subject.n_inputs is None and m > SMALL:
-        yield _projected_rows(rows, subject, judged)
+    data, rows, m = subject.data, subject.data.rows, len(judged.right)
+    if subject.n_inputs is not None and isinstance(rows, GivenRows) and rows.shape[0] < m:
+        if rows.shape[0] <= LARGEST_ROWS:
+            yield _of_few_rows(rows, subject, judged)
         return
-    few = rows if rows is not None and subject.n_inputs and rows.shape[0] < m else None
-    if few is not None and few.shape[0] > LARGEST_ROWS:
-        return
-    if data.factor is None and (few is not None or data.matrix is not None):
-        yield _of_rows(subject, judged, few)
-    exact = data.refactored() if data.factor is None else data
-    if exact is not None:
-        yield _of_rows(replace(subject, data=exact), judged, few)
+    wide = data.matrix is None and subject.n_inputs is None and m > SMALL and not judged.tied
+    few = wide and FEW * (judged.width + 1) <= min(rows.shape if rows is not None else (m,))
+    if few:
+        yield _on_directions(subject, judged)
+    elif data.factor is None and data.matrix is not None:
+        yield _of_rows(subject, judged)
+    if data.factor is None:
+        exact = data.refactored()
+        if exact is None:
+            if wide and not few:
+                yield _on_directions(subject, judged)
+            return
+        subject = replace(subject, data=exact)
+        if few:
+            yield _on_directions(subject, judged)
+    yield _of_rows(subject, judged)
 
 
-def _of_rows(subject: JudgedRows, judged: Judged, few: GivenRows | None) -> White:
-    """Return the problem of rows; `few` are the rows if they are fewer than the features."""
-    if few is not None:
-        return _of_few_rows(few, subject, judged)
+def _of_rows(subject: JudgedRows, judged: Judged) -> White:
+    """Return the problem of rows from their factor."""
     factor = subject.factor(judged.precision)
     found = _of_factor(subject, factor, judged)
     if not judged.tied:
@@ -304,12 +316,11 @@ def _of_factor(subject: JudgedRows, factor: RowFactor, judged: Judged) -> White:
     basis, pivoted, order = scipy.linalg.qr(inputs / loads, mode="economic", pivoting=True)
     pivots, upper = np.abs(np.diag(pivoted)), np.zeros_like(pivoted)
     upper[:, order] = pivoted
-    exact = 4 * gamma(m) * float(pivots.max(initial=0.0))
+    exact = max(4 * gamma(m) * float(pivots.max(initial=0.0)), factor.noise)
     level = max(factor.level, exact)
     rank = int((pivots > level).sum())
     basis, upper, dropped = basis[:, :rank], upper[:rank], int(varies.sum()) - rank
     vague = dropped > 0 if factor.squared else int((pivots > exact).sum()) > rank
-    vague = vague or factor.coarse
     sizes = scipy.linalg.svdvals(upper) if rank else np.ones(1)
     least = float(sizes[-1])
     error = factor.error * float((units / loads)[varies].max(initial=0.0)) ** (1 + factor.squared)
@@ -388,156 +399,164 @@ def _tied(white: White, outputs: Matrix, rows: Matrix, own: Matrix) -> White:
     return white._replace(target=symmetric, left=own, inner=own, floor=floor, tied=tied)
 
 
-def _of_matrix(matrix: Matrix, judged: Judged) -> White:
-    """Return the problem of a given matrix, projected on a few directions if it is large."""
+def _of_matrix(matrix: Matrix, judged: Judged) -> Iterator[White]:
+    """Yield the problem of a given matrix M: on a few directions if it is large, else as it is.
+
+    The directions are leading right singular vectors, the weights, and MV' and MᵀU. The gradient
+    lies in their span, so that nothing changes, except that the energy outside is a constant.
+    """
     energy, left, inner = float((matrix**2).sum()), judged.left, judged.right
-    white = White(matrix, left, inner, energy)
+    size, white = min(matrix.shape), White(matrix, left, inner, energy)
     if judged.tied:
-        return _tied(white, matrix.T, np.eye(len(matrix)), left)
-    if not (min(matrix.shape) > SMALL and FEW * (judged.width + 1) <= min(matrix.shape)):
-        return white
-    return _projected(RowMatrix(matrix), left, inner, energy, judged)
+        yield _tied(white, matrix.T, np.eye(len(matrix)), left)
+        return
+    large = size > SMALL and FEW * (judged.width + 1) <= size
+    if large:
+        sides = [inner.T, _unit_rows(left.T) @ matrix]
+        columns, upper = leading_axes(
+            lambda rows: rows @ matrix.T @ matrix, energy, sides, judged.width, judged.strength
+        )
+        images = matrix @ columns.T
+        rows = _span(left.T, images.T)
+        inside, rounding = rows @ images, gamma(sum(matrix.shape))
+        yield White(
+            inside,
+            rows @ left,
+            columns @ inner,
+            energy,
+            blur=rounding * math.sqrt(energy),
+            wrong=rounding * np.linalg.norm(inner, axis=0),
+            rest=_rest(energy, inside),
+            upper=upper,
+        )
+    if not large or size <= LARGEST_FACTOR:
+        yield white
 
 
-def _projected(A: RowMatrix, left: Matrix, inner: Matrix, energy: float, judged: Judged) -> White:
-    """Return the problem of M = A on few directions: leading singular vectors and the weights.
-
-    The gradient lies in their span and that of AV' and AᵀU, so that nothing changes, except that
-    the energy outside is a constant (`White.rest`).
-    """
-    columns, upper = _leading(A, [inner, A.back(_unit_columns(left))], judged)
-    images = A.times(columns)
-    rows = _span(left, images)
-    inside, lengths = rows.T @ images, np.linalg.norm(inner, axis=0)
-    rounding = gamma(sum(A.shape)) * math.sqrt(energy + A.cancelled)
+def _rest(energy: float, inside: Matrix) -> float:
+    """Return the part of a sum of squares that is outside of some directions, 0 if by rounding."""
     rest = energy - float((inside**2).sum())
-    return White(
-        inside,
-        rows.T @ left,
-        columns.T @ inner,
-        energy,
-        blur=rounding,
-        wrong=gamma(sum(A.shape)) * lengths,
-        doubt=rounding + gamma(sum(A.shape)) * float(np.linalg.norm(left, axis=0) @ lengths),
-        rest=rest if rest > gamma(1000) * energy else 0.0,
-        upper=upper,
-    )
+    return rest if rest > gamma(1000) * energy else 0.0
 
 
-def _projected_rows(rows: GivenRows, subject: JudgedRows, judged: Judged) -> White:
-    """Return the problem of an autoencoder with many features, that of the matrix M = Aᵀ.
+def _on_directions(subject: JudgedRows, judged: Judged) -> White:
+    """Return the problem of an autoencoder with many features on few directions.
 
-    A are the centred and weighted rows, so that V' = AV.
+    They are leading axes of the second moment Σ, the weights and ΣV, in whose span the gradient
+    lies. The units of the columns are powers of two, so that products with Σ have the rounding
+    errors of rows in the units of the user.
     """
-    deviations = subject.deviations
-    energy = float((deviations**2).sum())
-    A = rows.matrix(subject.mean.value, 1.0 * (deviations > 0))
-    hidden, lengths = A.times(judged.right), np.linalg.norm(judged.right, axis=0)
-    found = _projected(A, hidden, judged.left, energy, judged)
-    return found._replace(
-        target=found.target.T,
-        left=found.inner,
-        inner=found.left,
-        wrong=gamma(sum(A.shape)) * math.sqrt(energy + A.cancelled) * lengths,
-        rows=subject,
-    )
+    data, U, V = subject.data, judged.left.T, judged.right.T
+    energy = float((subject.deviations**2).sum())
+    units = data.unit * (data.deviations > 0)
+
+    def apply(rows: Matrix) -> Matrix:
+        return np.asarray(data.apply(rows * units) * units)
+
+    sides = [U, V, apply(_unit_rows(V))]
+    basis, upper = leading_axes(apply, energy, sides, judged.width, judged.strength)
+    if data.factor is None:
+        inner, error = apply(basis) @ basis.T, gamma(data.n_features) * energy
+        values, turned = scipy.linalg.eigh((inner + inner.T) / 2)
+        root = np.sqrt(np.clip(values, 0.0, None))[:, None] * turned.T
+    else:
+        root, error = data.factor[0] @ (units * basis).T, data.factor[1] * float(units.max())
+    few, squared = np.ones(len(basis)), data.factor is None
+    factor = RowFactor(root, root[:, :0], few, error, squared=squared, loads=few)
+    found = _of_factor(subject, factor, judged._replace(left=basis @ U.T, right=basis @ V.T))
+    # Directions in which the factor is zero are no constant inputs.
+    known: Any = {"outside": Ball(0.0), "dropped": 0, "condition": 1.0}
+    return found._replace(energy=energy, rest=_rest(energy, root), upper=upper, **known)
 
 
 def _of_few_rows(rows: GivenRows, subject: JudgedRows, judged: Judged) -> White:
-    """Return the problem for white inputs of fewer rows A than features.
+    """Return the problem for white inputs of fewer rows A (n × m) than features.
 
-    A = PSWᵀ, from the Gram matrix AAᵀ = PS²Pᵀ or, if the rows were factorised, from A itself. The
-    columns of W span the rows, so that the inputs Wᵀx have the factor PS and the weights WᵀV. An
-    error of the Gram matrix acts like one of PS, divided by twice the smallest singular value.
+    [Aᵀ V] = WR, from QR factorisations of blocks of features. The first n columns of W span the
+    rows: the inputs Wᵀx have the factor Lᵀ if L are the first columns of R, and the other columns
+    are the weights WᵀV and, below them, what they do not contain of V.
     """
-    m, exact = len(judged.right), subject.data.factor is not None
-    deviations = subject.deviations
-    center, varies = subject.mean.value * subject.centered, 1.0 * (deviations > 0)
-    A, B = (
-        GivenRows(table, rows.weights).matrix(center[part], varies[part], centered=subject.centered)
-        for table, part in ((rows.X, slice(m)), (rows.Y, slice(m, None)))
-    )
-    if exact:
-        P, s, _ = scipy.linalg.svd(A.back(np.eye(A.shape[0])).T, full_matrices=False)
-    else:
-        squares, P = scipy.linalg.eigh(A.gram())
-        s, P = np.sqrt(np.clip(squares[::-1], 0.0, None)), P[:, ::-1]
-    top = float(s[0]) or 1.0
-    peak = float(np.square(A.shares).max())
-    noise = A.shape[0] * gamma(m) * (1.0 + peak * A.cancelled / top**2)
-    resolved = s > top * (noise if exact else math.sqrt(noise))
-    P, s = P[:, resolved], s[resolved]
-    error = noise / len(P) if exact else noise * top / (2 * float(s.min(initial=top)))
-    codes = P.T @ A.times(judged.right) / s[:, None]
-    beyond = judged.right - A.back(P @ (codes / s[:, None]))
+    (n, m), V, deviations = (rows.shape[0], len(judged.right)), judged.right, subject.deviations
+    center, varies = subject.mean.value * subject.centered, deviations > 0
+    roots, size = np.sqrt(rows.shares)[:, None], float(np.linalg.norm(deviations[:m])) or 1.0
+    sparse, unit = scipy.sparse.issparse(rows.X), size / (float(np.linalg.norm(V)) or 1.0)
+    X = rows.X.tocsc() if sparse else rows.X
+    found, error, step = np.zeros((0, n + V.shape[1])), 0.0, max(n, COLUMNS)
+    for start in range(0, m, step):
+        part = slice(start, min(start + step, m))
+        table = X[:, part].toarray() if sparse else X[:, part]
+        table = (table - center[part]) * varies[part] * roots
+        found, added = triangle(np.vstack([found, np.column_stack([table.T, unit * V[part]])]))
+        error += added / size
+    inputs, outputs = found[:n, :n].T, (rows.Y - center[m:]) * varies[m:] * roots
+    if subject.centered:  # also at the last digits of the mean
+        inputs, outputs = (part - roots * (roots.T @ part) for part in (inputs, outputs))
+    units = np.full(n, size)
     factor = RowFactor(
-        P * s,
-        B.stored,
-        np.concatenate([np.full(len(s), top), deviations[m:]]),
-        error,
-        coarse=not exact and len(s) < A.shape[0] - subject.centered,
-        loads=np.full(len(s), top),
+        inputs, outputs, np.append(units, deviations[m:]), error, noise=error, loads=units
     )
-    found = _of_factor(subject, factor, judged._replace(right=codes))
-    away = float(np.linalg.norm(beyond)) / (float(np.linalg.norm(judged.right)) or 1.0)
-    error = max(found.outside.error, away if factor.coarse else 0.0)
-    return found._replace(outside=Ball(away, error))
+    codes = found[:n, n:] / unit
+    white = _of_factor(subject, factor, judged._replace(right=codes))
+    inside = white.outside.value * float(np.linalg.norm(codes)) * unit
+    away = math.hypot(inside, float(np.linalg.norm(found[n:, n:]))) / size
+    return white._replace(outside=Ball(away, white.outside.error), dropped=0)
 
 
-def _leading(A: RowMatrix, sides: list[Matrix], judged: Judged) -> tuple[Matrix, Matrix | None]:
-    """Return a basis of leading right singular vectors of A and `sides`, and bounds on the values.
+def leading_axes(
+    apply: Product, energy: float, sides: list[Matrix], width: int, strength: float = 0.0
+) -> tuple[Matrix, Matrix]:
+    """Return leading axes of Σ with `sides`, and bounds on the r largest roots of eigenvalues.
 
-    The vectors are Ritz vectors of the smaller Gram matrix G: of the sides, which contain them if
-    the weights are optimal, improved by products with G. They may miss some, so that the singular
-    values are bounded: if no eigenvalue of G outside of the span of the Ritz vectors S with
-    R = GS − SΘ exceeds β, the i-th largest eigenvalue of G exceeds the i-th largest of Θ and β, β,
-    … by at most ‖R‖ (Weyl). β does not rely on S being complete: vectors that were missed and are
-    found with it are added. The bounds are None if all of G was decomposed.
+    `energy` is the trace of Σ. The axes are Ritz vectors, rows of S with R = SΣ − ΘS, at first of
+    the sides, which contain the axes if the weights are optimal. If no eigenvalue outside of their
+    span exceeds β, the i-th largest eigenvalue exceeds the i-th largest of Θ and β, β, … by at most
+    ‖R‖ (Weyl 1912), or by ‖R‖²/gap if β is below all of Θ by a gap (Li & Li 2005). β comes from a
+    Krylov space with random starts, whose vectors improve the axes, so that it does not rely on S
+    being complete.
     """
-    width, tall, size = judged.width, A.shape[0] > A.shape[1], min(A.shape)
-    if not A.total > 0:
-        return _span(*sides), None
-    unit = math.sqrt(A.total)  # fourth powers of the entries, such as those of G², may overflow
-    A = RowMatrix(A.stored / unit, A.shares, A.left / unit)
-    if size <= SMALL or FEW * (width + 1) > size:
-        vectors = scipy.linalg.eigh(A.gram(), driver="evd")[1][:, -width - 1 :]
-        return _span(vectors if tall else A.back(vectors), *sides), None
-    basis = _span(*(sides if tall else [A.times(_unit_columns(side)) for side in sides]))
-    negligible = NEGLIGIBLE * A.total / width
-    for _ in range(STEPS):
-        values, turns = scipy.linalg.eigh(basis.T @ A.apply(basis))
-        values, vectors = values[::-1][:width], (basis @ turns[:, ::-1])[:, :width]
-        images = A.apply(vectors)
-        residual = float(np.linalg.norm(images - vectors * values)) + A.rounding
-        if residual <= negligible:
+    basis, size = _span(*sides), energy or 1.0
+    m, negligible, rounding = basis.shape[1], NEGLIGIBLE / width, gamma(basis.shape[1])
+
+    def product(rows: Matrix) -> Matrix:
+        return apply(rows) / size
+
+    for _ in range(ROUNDS):
+        images = product(basis)
+        values, turned = scipy.linalg.eigh((images @ basis.T + basis @ images.T) / 2)
+        values, turned = np.clip(values[::-1][:width], 0.0, None), turned[:, ::-1][:, :width].T
+        axes, residual = turned @ basis, turned @ images - values[:, None] * (turned @ basis)
+        # An eigenvalue up to this level is not among the r largest, or dropout removes it.
+        last = float(values[-1]) if len(values) == width else 0.0
+        level = max(last, threshold(np.sqrt(values), strength, width) ** 2) + negligible
+        starts = drawn_after((min(STARTS, m - len(axes)), m), axes)
+        space = Complement(product, axes.T, rounding, starts)
+        space.extend_until(level)
+        space.bound = min(space.bound, max(1.0 - float(values.sum()), 0.0) + 4.0 * rounding)
+        drift, gap = float(np.linalg.norm(residual)) + rounding, last - space.bound
+        drift = min(drift, drift**2 / gap) if gap > 0 else drift
+        if drift <= negligible and space.bound <= level:
             break
-        basis = _span(vectors, images)
-    # An eigenvalue up to this level is not among the r largest, or dropout removes it.
-    known = np.clip(values, 0.0, None)
-    last = float(values[-1]) if len(values) == width else 0.0
-    level = max(last, threshold(np.sqrt(known), judged.strength, width) ** 2) + negligible
-    bound, space = complement_bound(A, vectors, level)
-    every = np.sort(np.concatenate([known, np.full(width, max(bound, 0.0))]) + residual)
-    missed = space.above((1.0 - NEGLIGIBLE) * min(level, space.found)).T
-    vectors = np.concatenate([vectors, missed], axis=1)
-    upper = unit * np.sqrt(every[::-1][:width])
-    return _span(vectors if tall else A.back(vectors), *sides), upper
+        space.extend(STEPS[-1])
+        basis = _span(axes, residual, space.above(min(level, space.found) / 2))
+    every = np.sort(np.append(values, np.full(width, max(space.bound, 0.0))))[::-1]
+    following = space.above((1.0 - NEGLIGIBLE) * min(level, space.found))
+    return _span(axes, following, *sides), np.sqrt(size * (every[:width] + drift))
 
 
 def _span(*parts: Matrix) -> Matrix:
-    """Return an orthonormal basis of all columns; one direction if all are zero."""
-    columns = np.concatenate([_unit_columns(part) for part in parts], axis=1)
-    if not columns.size:
-        return np.eye(len(columns), 1)  # zero data, where every direction is as good
-    span, upper, _ = scipy.linalg.qr(columns, mode="economic", pivoting=True)
-    return np.asarray(span[:, np.abs(np.diag(upper)) > gamma(len(columns))])
+    """Return an orthonormal basis, as rows, of all rows; one direction if all are zero."""
+    rows = np.concatenate([_unit_rows(part) for part in parts])
+    if not rows.size:
+        return np.eye(1, rows.shape[1])  # zero data, where every direction is as good
+    span, upper, _ = scipy.linalg.qr(rows.T, mode="economic", pivoting=True)
+    return np.asarray(span[:, np.abs(np.diag(upper)) > gamma(rows.shape[1])].T)
 
 
-def _unit_columns(columns: Matrix) -> Matrix:
-    """Return the nonzero columns, scaled to unit length without squaring large entries."""
-    peaks = np.abs(columns).max(axis=0, initial=0.0)
-    columns = columns[:, peaks > 0] / peaks[peaks > 0]
-    return np.asarray(columns / np.sqrt((columns**2).sum(axis=0)))
+def _unit_rows(rows: Matrix) -> Matrix:
+    """Return the nonzero rows, scaled to unit length without squaring large entries."""
+    peaks = np.abs(rows).max(axis=1, initial=0.0)
+    rows = rows[peaks > 0] / peaks[peaks > 0, None]
+    return np.asarray(rows / np.linalg.norm(rows, axis=1)[:, None])
 
 
 def threshold(leading: Matrix, strength: float, width: int) -> float:
@@ -549,28 +568,6 @@ def threshold(leading: Matrix, strength: float, width: int) -> float:
     counts = np.arange(1, len(leading) + 1)
     candidates = strength * np.cumsum(leading) / (width + strength * counts)
     return float(candidates.max(initial=0.0))
-
-
-def smallest_loss(leading: Matrix, tail: float, strength: float, width: int) -> float:
-    """Return the minimum Σ min(sᵢ, α)² + rα²/λ + Σ_{i>r} sᵢ² of f − floor."""
-    level = threshold(leading, strength, width)
-    penalty = width * level**2 / strength if strength > 0 else 0.0
-    return float((np.minimum(leading, level) ** 2).sum()) + tail + penalty
-
-
-def possible_saving(
-    leading: Matrix, tail: float, upper: Matrix, strength: float, width: int
-) -> float:
-    """Return how much smaller the minimum can be if singular values are up to `upper`.
-
-    The sum of squares of all is known. The minimum decreases in sᵢ: its derivative is −2(sᵢ − α)₊.
-    """
-    computed = np.zeros(len(upper))
-    computed[: len(leading)] = leading[: len(upper)]
-    largest = np.maximum(computed, upper)
-    left = tail + float((computed**2).sum() - (largest**2).sum())
-    before = smallest_loss(computed, tail, strength, width)
-    return max(before - smallest_loss(largest, left, strength, width), 0.0)
 
 
 class Slope(NamedTuple):
@@ -676,7 +673,9 @@ def _optimum(white: White, strength: float, width: int, tied: bool) -> Optimum:
         left, values, right = scipy.linalg.svd(target, full_matrices=False)
     level = threshold(values[:width], strength, width)
     tail = float((values[width:] ** 2).sum()) + white.rest
-    value = smallest_loss(values[:width], tail + missing, strength, width)
+    # Σ min(sᵢ, α)² + rα²/λ + Σ_{i>r} sᵢ²
+    value = float((np.minimum(values[:width], level) ** 2).sum()) + tail + missing
+    value += width * level**2 / strength if strength > 0 else 0.0
     shrunk = values[:width][values[:width] > level] - level
     rank = len(shrunk)
     product = np.asarray((left[:, :rank] * shrunk) @ right[:rank])
@@ -746,8 +745,11 @@ def _measured(white: White, judged: Judged, shown: Mapping[str, Any] | None) -> 
         product = Ball(away / length, min(wrong_by, max(bound, away / length)))
     uncounted = white.lost / explained
     if white.upper is not None:
-        saved = possible_saving(best.values[:width], best.tail, white.upper, strength, width)
-        uncounted += saved / explained
+        # If Σ s² is known, the derivative of the minimum is −2(sᵢ − α)₊, and α increases with s.
+        computed = np.append(best.values, np.zeros(width))[:width]
+        both = (np.maximum(part - best.threshold, 0.0) for part in (white.upper, computed))
+        largest, smallest = (float((part**2).sum()) for part in both)
+        uncounted += max(largest - smallest, 0.0) / explained
     distance = Ball(gap / explained, error / explained + uncounted)
     # 3) relative errors of the scores, and of what follows from UV'ᵀ and M
     ratios = wrong / _nonzero(lengths)
@@ -889,23 +891,26 @@ def compared(
     values = np.append(best.values, np.zeros(width))
     top, given = float(values[0]) or 1.0, np.asarray(shown["singular_values_"], dtype=float)
     padded = np.append(given, np.zeros(width))[:width]
-    away = float((np.abs(padded - values[:width]) - precision * values[:width]).max())
+    away = np.clip(np.abs(padded - values[:width]) - precision * values[:width], 0.0, None)
+    away = np.where(len(given) > width, math.inf, away / top)
     # α < s_ρ and, unless ρ = r, s_{ρ+1} ≤ α.
     rank, level = int(shown["rank_"]), float(shown["threshold_"])
     after = float(values[rank]) - level if 0 <= rank < width else 0.0
     before = level - float(values[rank - 1]) if 0 < rank <= width else 0.0
     misplaced = max(after, before, 0.0) if 0 <= rank <= width else math.inf
     error = (doubt + math.sqrt(white.lost)) / top  # also of directions that count as constant
+    # Singular values that dropout removes may be bounded only.
+    open_ended = 0.0 if white.upper is None else np.maximum(white.upper - values[:width], 0.0)
     found: list[tuple[str, Any, Any]] = []
     for name, value, off in (
-        ("singular_values_", math.inf if len(given) > width else away / top, error),
+        ("singular_values_", away, error + open_ended / top),
         ("threshold_", abs(level - best.threshold) / top, error),
         ("rank_", misplaced / top, error),
         ("right_", max(white.outside.value - precision, 0.0), white.outside.error),
     ):
         # The error of the moment itself may change the value by up to 10⁻³, as other distances;
         # only a difference above its limit must exceed this error, to be one for certain.
-        share = 1.0 if value > ATTRIBUTES else math.sqrt(ATTRIBUTES)
+        share = np.where(np.asarray(value) > ATTRIBUTES, 1.0, math.sqrt(ATTRIBUTES))
         found.append((name, value, off * share))
     # 2) The digits of a loss below 10⁻⁶ of E‖y‖² are those of a difference of larger numbers.
     scale = max(loss.value, 4 * loss.error / ATTRIBUTES, 1e-6 * white.energy)

@@ -2,8 +2,8 @@
 
 The problem, its dual and the duality gap are derived in `lucidae.dropout.completion`. Nothing here
 uses the solver: the residual is a sum over the observed entries, the nuclear norm comes from the
-singular values of R Uᵀ with V = QR, and the spectral norm of the residual from a full decomposition
-(small matrices) or from a Krylov bound that is wrong with a probability of at most 10⁻⁹.
+singular values of R Uᵀ with V = QR, and the spectral norm of the residual from all eigenvalues of
+its Gram matrix, or from a Krylov bound that is wrong with a probability of at most 10⁻⁹.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ import numpy as np
 import scipy.sparse
 
 from lucidae.certificates.bounds import gamma
-from lucidae.certificates.rows import RowMatrix, complement_bound
-from lucidae.dropout.verify import Judged
+from lucidae.certificates.rows import LARGEST_FACTOR
+from lucidae.dropout.verify import Judged, leading_axes
 
 Matrix = np.ndarray[Any, Any]
 
 DENSE = 2**20
-"""Largest number of entries n · m of a residual whose spectral norm is computed by LAPACK."""
+"""Largest number of entries n · m of a residual whose Gram matrix is decomposed at once."""
 
 CHUNK = 2**21
 """Largest number of products of entries of U and V that are formed at once."""
@@ -102,7 +102,7 @@ def measure_completion(
     along, square = max(float(residual @ values), 0.0), float(residual @ residual)
     smallest, gap = (
         (value - (along**2 / (square + size**2 / penalty) if along else 0.0)) / energy
-        for size in _spectral_norm(G, U, V, rank, level)
+        for size in _spectral_norm(G, U, V, rank)
     )
     # 4) The gradient, up to a factor GV − λU diag‖vₖ‖² and GᵀU − λV diag‖uₖ‖²
     pulls, pushes = (G @ V, G.T @ U), (strength * U * incoming, strength * V * outgoing)
@@ -146,28 +146,20 @@ def measure_completion(
     )
 
 
-def _spectral_norm(
-    matrix: Any, U: Matrix, V: Matrix, rank: int, level: float
-) -> tuple[float, float]:
+def _spectral_norm(matrix: Any, U: Matrix, V: Matrix, rank: int) -> tuple[float, float]:
     """Return a lower and an upper bound on the spectral norm of the residual G.
 
-    For large matrices they come from the Gram matrix K of the fewer rows or columns of G. Let S be
-    an orthonormal basis of the corresponding factor, which at the optimum contains the singular
-    vectors of the largest singular values. If the eigenvalues of K outside of its span are at most
-    β, the norm of K is at most that of the 2 × 2 matrix of ‖SᵀKS‖, ‖(I − SSᵀ)KS‖ (twice) and β.
+    Those of a large matrix come from its leading axes. If they do not decide, or the matrix is
+    small, all eigenvalues of the Gram matrix of the fewer rows or columns are computed.
     """
-    n, m = matrix.shape
-    if n * m <= DENSE:
-        norm = float(np.linalg.norm(matrix.toarray(), 2))
-        return norm, norm * (1 + gamma(n + m))
-    vectors = np.linalg.svd(V if n > m else U, full_matrices=False)[0][:, :rank]
-    gram = RowMatrix(matrix)
-    level = (level * (1 + ZERO)) ** 2
-    outside, space = complement_bound(gram, vectors, level)
-    images = gram.apply(vectors)
-    inner = vectors.T @ images
-    inside = float(np.linalg.norm(inner, 2))
-    across = float(np.linalg.norm(images - vectors @ inner, 2)) + gram.rounding
-    found = max(inside, space.found)
-    bound = float(np.linalg.norm(np.array([[inside, across], [across, max(outside, 0.0)]]), 2))
-    return math.sqrt(max(found, 0.0)), math.sqrt(max(bound, found, 0.0))
+    tall, factor = (matrix, V) if matrix.shape[0] > matrix.shape[1] else (matrix.T, U)
+    total = float((matrix.data**2).sum())
+    if math.prod(matrix.shape) > DENSE:
+        axes, upper = leading_axes(
+            lambda rows: (tall.T @ (tall @ rows.T)).T, total, [factor.T], max(rank, 1)
+        )
+        found, bound = float(np.linalg.norm(tall @ axes.T, 2)), float(upper[0])
+        if bound <= found * (1.0 + ZERO) or tall.shape[1] > LARGEST_FACTOR:
+            return found, max(bound, found)
+    square = max(float(np.linalg.eigvalsh((tall.T @ tall).toarray())[-1]), 0.0)
+    return math.sqrt(square), math.sqrt(square + gamma(sum(matrix.shape)) * total)
