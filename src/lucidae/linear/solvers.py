@@ -26,6 +26,7 @@ from lucidae.arrays import (
     machine_epsilon,
     namespace,
     normal,
+    on_host,
     to_numpy,
     where_set,
 )
@@ -57,8 +58,8 @@ from lucidae.validation import warn_user
 
 Vector = np.ndarray[Any, Any]
 
-CHECK_EVERY = 20
-"""Number of steps between two evaluations of the stopping rule."""
+CHECK_EVERY, CHECK_EVERY_ON_DEVICE = 20, 100
+"""Numbers of steps between two evaluations of the stopping rule, which wait for a device."""
 
 UNEQUAL = 5.0
 """Factor by which quantiles of the features' variances differ more than those of equal noise, from
@@ -492,7 +493,8 @@ def descend(
     loss and `measures`, functions of the weights by name.
     """
     # Arrays of the rule are beside the weights, so that a step copies nothing to a device.
-    rule, every = fields_beside(method.rule, start.encoder), CHECK_EVERY
+    rule = fields_beside(method.rule, start.encoder)
+    every = CHECK_EVERY if on_host(start.encoder) else CHECK_EVERY_ON_DEVICE
     optimizer = training.build(stiff.curvature)
     toward = rule.preconditioned_direction if training.preconditions else rule.direction
     reduced: ReducedVariance | None = None
