@@ -303,3 +303,10 @@ def test_errors_show_a_value_in_one_short_line():
         SparseVAE(noise_variance=0.1).fit(np.eye(40), np.ones(40), np.ones(40, dtype=complex))
     assert "\n" not in str(error.value)
     assert len(str(error.value)) < 400
+
+
+def test_dask_is_refused_by_name_where_rows_are_needed_in_memory():
+    array = require("dask.array")
+    matrix = array.from_array(np.random.default_rng(0).standard_normal((20, 4)))
+    with pytest.raises(ValueError, match=r"X is of type Array, .*, by X\.compute\(\)\.$"):
+        DropoutFactorization(2).fit(matrix)

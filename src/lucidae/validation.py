@@ -302,13 +302,17 @@ def check_kind(values: Any, name: str) -> Any:
             values = np.array(values, subok=False)
         if type(values) is np.ndarray and values.dtype in _FLOATS:
             return values
-    elif kind in (DataKind.FILE, DataKind.FUNCTION, DataKind.BLOCKS) or isinstance(
-        values, Iterator
+    elif isinstance(values, Iterator) or kind in (
+        DataKind.FILE,
+        DataKind.FUNCTION,
+        DataKind.BLOCKS,
+        DataKind.DASK,
     ):
+        how = "tables in files by lucidae.datasets.read_table(path)"
         raise ValueError(
             f"{name} is of type {type(values).__name__}, but an array, a data frame or a sparse "
-            f"matrix is expected here: load the rows into memory first, tables in files by "
-            "lucidae.datasets.read_table(path)."
+            f"matrix is expected here: load the rows into memory first, "
+            f"{f'by {name}.compute()' if kind is DataKind.DASK else how}."
         )
     elif kind is DataKind.ANNDATA:
         return anndata_rows(values if is_anndata_in_memory(values) else values.to_memory(), name)

@@ -742,3 +742,10 @@ def test_more_features_than_are_decomposed():
     assert model.certificate_["likelihood"].holds
     assert model.certificate_["subspace"].holds
     assert model.certificate_.holds is not False
+
+
+def test_rows_without_any_observed_entry_judge_nothing():
+    rows = np.random.default_rng(0).standard_normal((30, 4))
+    model = LinearAutoencoder(2, handle_missing="em").fit(rows)
+    with pytest.raises(ValueError, match="no observed entry"):
+        certify(model, np.full((30, 4), np.nan))

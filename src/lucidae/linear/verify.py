@@ -687,6 +687,8 @@ def observed_figures(
     seen = ~np.isnan(rows)
     mass = np.any(seen, axis=1) * (1.0 if weights is None else to_numpy(weights))
     total = float(np.sum(mass))
+    if not total > 0.0:
+        raise ValueError("X has no observed entry in a row of positive weight: nothing is judged.")
     value, size, lost = _sums_over_rows(model, encoder, rows, mass)
     top = float(np.max(np.sum(W**2, axis=0), initial=0.0))
     gradient = Ball(
