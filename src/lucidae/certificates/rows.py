@@ -41,6 +41,7 @@ from lucidae.certificates.sketch import (
     Complement,
     Deviations,
     Sketch,
+    canonical,
     centred,
     drawn_after,
     row_weights,
@@ -165,7 +166,9 @@ class GivenRows:
         """
         used = np.flatnonzero(self.shares)
         table, roots = self.X, np.sqrt(self.shares[used])
-        table, left = centred(table if len(used) == table.shape[0] else table[used, :], center)
+        table = table if len(used) == table.shape[0] else table[used, :]
+        table = canonical(table) if scipy.sparse.issparse(table) else table
+        table, left = centred(table, center)
         if scipy.sparse.issparse(table):
             table = scipy.sparse.csr_array(table.multiply(roots[:, None]).multiply(factors))
             return RowMatrix(table, roots, table.T @ roots if centered else left * factors)
