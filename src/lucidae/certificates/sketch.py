@@ -300,6 +300,7 @@ def slices(first: int, last: int, step: int) -> Iterator[slice]:
     return (slice(start, min(start + step, last)) for start in range(first, last, step))
 
 
+# The four sums that `Deviations` names.
 Sums = tuple[float, Vector, Vector, Vector]
 
 
@@ -335,10 +336,8 @@ class Deviations:
                 if squares is not None:
                     squares[part] = row_squares(rows, left)
                 if by_column:
-                    power = (rows.power(2) if sparse else rows * rows).T @ own[part]
-                    powers = (
-                        powers + power + left * (left * float(w[part].sum()) - 2.0 * found[:, -1])
-                    )
+                    powers = powers + (rows.power(2) if sparse else rows * rows).T @ own[part]
+                    powers = powers + left * (left * float(w[part].sum()) - 2.0 * found[:, -1])
             found = to_numpy(images).T
             return float(w[first:last].sum()), found[-1], found[:-1], to_numpy(powers)
 
