@@ -184,7 +184,7 @@ FUNCTIONS = {
     "closed form": (
         theory.shrink,
         theory.optimal_rank,
-        theory._excess,
+        theory.breakpoints,
         theory.rank_tolerance,
         theory.optimal_value,
     ),

@@ -264,16 +264,14 @@ def problems(subject: Subject, judged: Judged) -> Iterator[White]:
         yield _on_directions(subject, judged)
     elif data.factor is None and data.matrix is not None:
         yield _of_rows(subject, judged)
-    if data.factor is None:
-        exact = data.refactored()
-        if exact is None:
-            if wide and not few:
-                yield _on_directions(subject, judged)
-            return
+    exact = data if data.factor is not None else data.refactored()
+    if exact is not None:
         subject = replace(subject, data=exact)
-        if few:
+        if few and exact is not data:
             yield _on_directions(subject, judged)
-    yield _of_rows(subject, judged)
+        yield _of_rows(subject, judged)
+    if wide and not few:
+        yield _on_directions(subject, judged)
 
 
 def _of_rows(subject: JudgedRows, judged: Judged) -> White:
