@@ -15,9 +15,10 @@ error (`RowFactor`), from which one function (`_of_factor`) computes M and V':
 * rows [x | y] (`JudgedRows`, a `lucidae.certificates.rows.Data`) have a moment, tested by a sketch,
   of which F is a Cholesky factor with pivoting; where its digits do not suffice, F is the triangle
   of a QR factorisation of the rows themselves;
-* fewer rows than features have the range of their Gram matrix or, where its digits do not suffice,
-  of their own singular value decomposition;
-* of an autoencoder with many features only a few directions matter, on which rows are projected;
+* fewer rows than features have a factor on the span of the rows, from QR factorisations of blocks
+  of features;
+* of an autoencoder with many features, or a large matrix, only a few directions matter, on which
+  they are projected; singular values outside are bounded by a Krylov space (`leading_axes`);
 * a matrix is M itself, as if the inputs were white.
 
 **Errors.** Let σ be the smallest singular value of F_x with standardised columns. An error E of F
