@@ -280,14 +280,6 @@ def centred(rows: Any, center: Vector, unit: Any = 1.0) -> tuple[Any, Any]:
     return rows, left
 
 
-def row_squares(rows: Any, left: Any) -> Vector:
-    """Return ‖r − l‖² of each row r, in memory or on a device; l is not 0 for sparse rows only."""
-    if not scipy.sparse.issparse(rows):
-        return to_numpy(namespace(rows).vecdot(rows, rows))
-    squares = np.asarray(rows.power(2).sum(axis=1)).ravel()
-    return np.asarray(squares - 2.0 * (rows @ left) + left @ left)
-
-
 def block_size(X: Any, m: int) -> int:
     """Return how many of the rows X, or of rows [x | y] with m features, are multiplied at once."""
     if scipy.sparse.issparse(X):
@@ -333,8 +325,11 @@ class Deviations:
                 codes = xp.concat([codes * own[part, None], own[part, None]], axis=1)
                 found = rows.T @ codes
                 images = images + found - (np.outer(left, codes.sum(axis=0)) if sparse else 0.0)
-                if squares is not None:
-                    squares[part] = row_squares(rows, left)
+                if squares is not None and sparse:
+                    lengths = np.asarray(rows.power(2).sum(axis=1)).ravel()
+                    squares[part] = lengths - 2.0 * (rows @ left) + left @ left
+                elif squares is not None:
+                    squares[part] = to_numpy(xp.vecdot(rows, rows))
                 if by_column:
                     powers = powers + (rows.power(2) if sparse else rows * rows).T @ own[part]
                     powers = powers + left * (left * float(w[part].sum()) - 2.0 * found[:, -1])

@@ -174,15 +174,6 @@ class LinearFigures(WeightFigures):
         return f"{why} If X is not the data that was passed to fit, this result is expected."
 
     @property
-    def distance_advice(self) -> str:
-        """The same for weights that do not span the principal subspace or its axes."""
-        zero = len(self.zero_latents) / self.k
-        if not zero:
-            return self.advice
-        why = f"{self.zero_sentence}; this alone gives a mean squared sine of {zero:.3g}."
-        return f"{why} Lower l2, or use l2='auto' or method='rag'."
-
-    @property
     def zero_sentence(self) -> str:
         """Which latents are zero because of their penalties."""
         names = listed("latent", self.zero_latents)
@@ -297,7 +288,11 @@ def _not_decided(text: Claim, why: str, figures: LinearFigures, **known: Any) ->
 
 def _distance(text: Claim, found: Ball, size: int, figures: LinearFigures) -> Claim:
     """Return the verdict on a mean squared sine of so many axes."""
-    claim = text.judged(found, min(DISTANCE, 0.5 / size), figures.distance_advice)
+    advice, zero = figures.advice, len(figures.zero_latents) / figures.k
+    if zero:
+        why = f"{figures.zero_sentence}; this alone gives a mean squared sine of {zero:.3g}."
+        advice = f"{why} Lower l2, or use l2='auto' or method='rag'."
+    claim = text.judged(found, min(DISTANCE, 0.5 / size), advice)
     if figures.leading.complete:
         return claim
     advice = _BOUNDED if claim.undecided else claim.advice
