@@ -769,7 +769,7 @@ def anndata_rows(X: Any, name: str) -> Any:
 
 
 def named_sparse(rows: Any, names: Any) -> Any:
-    """Return a sparse matrix with the names of its columns, for `check_columns`."""
+    """Return a sparse matrix with the names of its columns, as `feature_names`."""
     named = scipy.sparse.csr_array(rows)
     named.feature_names = list(names)
     return named
