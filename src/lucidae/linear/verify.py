@@ -301,10 +301,7 @@ def _misalignments(atoms: Vector, axes: Vector) -> Vector:
 
 
 def _lengths(rows: Vector) -> Vector:
-    """Return the Euclidean norm of each row; large and small entries are scaled first."""
-    squares = np.einsum("ij,ij->i", rows, rows)
-    if np.all((squares > 1e-200) & (squares < 1e200)):
-        return np.asarray(np.sqrt(squares))
+    """Return the Euclidean norm of each row; entries are scaled, so that no square overflows."""
     peaks = np.max(np.abs(rows), axis=1, initial=0.0)
     units = rows / np.where((peaks > 0.0) & np.isfinite(peaks), peaks, 1.0)[:, None]
     return np.asarray(peaks * np.sqrt(np.einsum("ij,ij->i", units, units)))
@@ -376,11 +373,7 @@ class WeightFigures:
         if scaled.matrix is None and scaled.factor is None:
             used = [weights.atoms, weights.encoder]
             used += [] if model is None else [model.components, model.encoder, model.basis.T]
-            different: list[Vector] = []  # of tied weights most are equal
-            for part in used:
-                if not any(np.array_equal(part, other) for other in different):
-                    different.append(part)
-            scaled = replace(scaled, apply=_products_in(scaled.apply, np.concatenate(different)))
+            scaled = replace(scaled, apply=_products_in(scaled.apply, np.concatenate(used)))
         scaled, self._leading = find_leading(scaled, weights.atoms)
         self._objective = objective.in_units(unit)
         self._rule = self._objective if rule is objective else rule  # others have no unit
